@@ -1,0 +1,9 @@
+"""Identifiers: a prefix that tells what it is, and enough chance that nobody guesses one."""
+
+import secrets
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{''.join(secrets.choice(_ALPHABET) for _ in range(20))}"

@@ -1,0 +1,134 @@
+"""The only writer of a job's state.
+
+Invariants:
+- every change is a legal move, made by compare-and-set on (state, version), and leaves exactly one event with
+  `seq = last + 1` in the same transaction: no event, no change;
+- a terminal state releases the job's devices and ends its attempt in that transaction;
+- the job row is locked (`locked_job`) while its cursor moves, so cursors are committed in order.
+
+             ┌────────────────────────── recovering ◀──┐
+ queued ──▶ starting ──▶ running ──────────▲───────────┘
+   │           │            └──▶ stopping ──▶ succeeded | failed | cancelled
+   └───────────┴─────────────────────────────────────▲
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from backend.jobs.models import TERMINAL_STATES, Job, JobEvent, JobState
+
+S = JobState
+LEGAL_MOVES: Mapping[str, frozenset[str]] = {
+    S.VALIDATING: frozenset({S.QUEUED, S.FAILED, S.CANCELLED}),
+    S.QUEUED: frozenset({S.STARTING, S.CANCELLED, S.FAILED}),
+    S.STARTING: frozenset({S.RUNNING, S.RECOVERING, S.QUEUED, S.PAUSING, S.STOPPING, S.FAILED}),
+    S.RUNNING: frozenset({S.RECOVERING, S.PAUSING, S.STOPPING}),
+    S.RECOVERING: frozenset({S.STARTING, S.RUNNING, S.QUEUED, S.PAUSING, S.STOPPING}),
+    S.PAUSING: frozenset({S.PAUSED, S.QUEUED, S.STOPPING}),
+    S.PAUSED: frozenset({S.QUEUED, S.CANCELLED}),
+    S.STOPPING: frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED}),
+    S.SUCCEEDED: frozenset(),
+    S.FAILED: frozenset(),
+    S.CANCELLED: frozenset(),
+}
+LIVE_CHANNEL = "laminar_live"
+
+
+class IllegalMove(RuntimeError):
+    """The job cannot go from where it is to where it was sent."""
+
+
+class LostRace(RuntimeError):
+    """Someone else changed the job between the read and the write."""
+
+
+def locked_job(job_id: str) -> Job:
+    """The job, locked until the transaction ends. Lock order everywhere: pool, then job, then the rest."""
+    return Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job_id)
+
+
+def next_cursor(job: Job) -> int:
+    """One step of the job's cursor, told to the browsers when the transaction commits."""
+    job.cursor += 1
+    if Job.objects.filter(pk=job.pk, cursor=job.cursor - 1).update(cursor=job.cursor) != 1:
+        raise LostRace(f"cursor of {job.pk} moved on under us; lock the job first")
+    with connection.cursor() as db:  # NOTIFY is delivered at commit, and not at all on rollback
+        db.execute("SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"])
+    return job.cursor
+
+
+def record_event(
+    job: Job,
+    type: str,
+    *,
+    actor: str,
+    now: datetime,
+    from_state: str = "",
+    to_state: str = "",
+    reason: str = "",
+    message: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> JobEvent:
+    last = JobEvent.objects.filter(job=job).order_by("-seq").values_list("seq", flat=True).first() or 0
+    return JobEvent.objects.create(
+        job=job,
+        seq=last + 1,
+        cursor=next_cursor(job),
+        at=now,
+        type=type,
+        actor=actor,
+        from_state=from_state,
+        to_state=to_state,
+        reason=reason,
+        message=message,
+        data=dict(data or {}),
+    )
+
+
+def advance(
+    job: Job,
+    to: JobState,
+    *,
+    actor: str,
+    now: datetime,
+    reason: str = "",
+    message: str = "",
+    phase: str = "",
+    data: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> JobEvent:
+    """Move a locked job to another state. `changes` are further columns of the job, set in the same write."""
+    source = job.state
+    if to not in LEGAL_MOVES[source]:
+        raise IllegalMove(f"{job.pk}: {source} cannot become {to}")
+    changes |= {"state": to, "phase": phase, "reason": reason, "message": message, "version": job.version + 1}
+    if to == S.QUEUED:
+        changes.setdefault("queued_at", job.queued_at or now)
+    if to == S.RUNNING and job.started_at is None:
+        changes["started_at"] = now
+    if to in TERMINAL_STATES:
+        changes["finished_at"] = now
+        _let_go(job, outcome=to, message=message, now=now)
+    if Job.objects.filter(pk=job.pk, state=source, version=job.version).update(**changes) != 1:
+        raise LostRace(f"{job.pk} left {source} under us")
+    for name, value in changes.items():
+        setattr(job, name, value)
+    return record_event(
+        job,
+        "state_changed",
+        actor=actor,
+        now=now,
+        from_state=source,
+        to_state=to,
+        reason=reason,
+        message=message,
+        data=data,
+    )
+
+
+def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
+    job.reservations.filter(released_at__isnull=True).update(released_at=now)
+    job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)

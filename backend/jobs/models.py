@@ -1,0 +1,163 @@
+"""Jobs, their attempts, and everything that ever happened to them.
+
+Invariants, held by the database too (constraints here, triggers in the migrations):
+- a spec never changes, a terminal state never changes, an event is never changed or deleted;
+- a job has at most one attempt that has not ended;
+- every change of state is made by `lifecycle.advance` and leaves exactly one event.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+
+from backend.accounts.models import Project, Team, User
+from backend.ids import new_id
+from backend.pools.models import ResourcePool
+
+
+def _job_id() -> str:
+    return new_id("job")
+
+
+class JobState(models.TextChoices):
+    VALIDATING = "validating"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+HOLDING_STATES = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING, JobState.PAUSING, JobState.STOPPING)
+
+
+class Job(models.Model):
+    id = models.CharField(primary_key=True, max_length=32, default=_job_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
+    pool = models.ForeignKey(ResourcePool, on_delete=models.PROTECT, related_name="jobs")
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="jobs")
+    name = models.CharField(max_length=120)
+    spec = models.JSONField()
+    devices = models.PositiveIntegerField()
+    steps = models.PositiveIntegerField()
+
+    state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.QUEUED)
+    phase = models.CharField(max_length=30, blank=True, default="")
+    reason = models.CharField(max_length=60, blank=True, default="")
+    message = models.TextField(blank=True, default="")
+    target_state = models.CharField(max_length=12, blank=True, default="")
+    failure_class = models.CharField(max_length=20, blank=True, default="")
+
+    version = models.PositiveIntegerField(default=1)  # of the row: the compare in every compare-and-set
+    epoch = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
+    num_attempts = models.PositiveIntegerField(default=0)
+    step = models.PositiveIntegerField(default=0)
+    cursor = models.PositiveBigIntegerField(default=0)  # counts what a page may pull, across events, metrics, samples
+
+    created_at = models.DateTimeField()
+    queued_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="job_state_known"),
+            models.CheckConstraint(
+                condition=Q(state__in=TERMINAL_STATES, finished_at__isnull=False)
+                | (~Q(state__in=TERMINAL_STATES) & Q(finished_at__isnull=True)),
+                name="job_finished_iff_terminal",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["team", "-created_at", "id"], name="job_list"),
+            models.Index(fields=["pool", "queued_at"], condition=Q(state="queued"), name="job_queue"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.name}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+
+class JobAttempt(models.Model):
+    """One execution on the engine. `acked_seq` is the last fact stored: it makes ingest exactly-once."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    n = models.PositiveIntegerField()
+    epoch = models.PositiveIntegerField()
+    submission_id = models.CharField(max_length=80, unique=True)
+    token_sha256 = models.CharField(max_length=64)
+    resume_from = models.CharField(max_length=2_000, blank=True, default="")
+    acked_seq = models.PositiveBigIntegerField(default=0)
+    created_at = models.DateTimeField()
+    submitted_at = models.DateTimeField(null=True)
+    last_seen_at = models.DateTimeField(null=True)  # the newest word from the driver, or Ray's word that it lives
+    ended_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=30, blank=True, default="")
+    message = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["job", "n"], name="one_attempt_per_number"),
+            models.UniqueConstraint(fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt"),
+        ]
+
+
+class JobEvent(models.Model):
+    """Append-only. One log serves the page's timeline, GET /events and, later, webhooks and audit."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveIntegerField()
+    cursor = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    type = models.CharField(max_length=40)
+    actor = models.CharField(max_length=80)  # "user:<id>", "key:<id>", "scheduler", "engine:<attempt>", "reconcile"
+    from_state = models.CharField(max_length=12, blank=True, default="")
+    to_state = models.CharField(max_length=12, blank=True, default="")
+    reason = models.CharField(max_length=60, blank=True, default="")
+    message = models.TextField(blank=True, default="")
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq")]
+        indexes: ClassVar = [models.Index(fields=["job", "cursor"], name="event_pull")]
+
+
+class JobRequest(models.Model):
+    """What is wanted of a running driver; it fetches them with its heartbeat and acknowledges by a fact."""
+
+    id = models.CharField(primary_key=True, max_length=32)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="requests")
+    kind = models.CharField(max_length=20)
+    created_at = models.DateTimeField()
+    acknowledged_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["job", "kind"], condition=Q(acknowledged_at__isnull=True), name="one_open_request_per_kind"
+            )
+        ]
+
+
+class OutboxMessage(models.Model):
+    """Written in the transaction that it tells of; sent afterwards by whoever claims it (SKIP LOCKED)."""
+
+    topic = models.CharField(max_length=40)
+    key = models.CharField(max_length=64)
+    created_at = models.DateTimeField()
+    attempts = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["not_before"], name="outbox_due")]

@@ -1,0 +1,136 @@
+"""Django's settings. What differs between machines comes from `environment.py`; the rest stands here."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from backend.environment import database_settings, read_environment
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = read_environment()
+
+SECRET_KEY = ENVIRONMENT.secret_key
+DEBUG = ENVIRONMENT.debug
+ALLOWED_HOSTS = list(ENVIRONMENT.allowed_hosts)
+_PUBLIC = urlsplit(ENVIRONMENT.public_url)
+CSRF_TRUSTED_ORIGINS = [f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"]
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.postgres",
+    "django.contrib.staticfiles",
+    "django.contrib.admin",
+    "allauth",
+    "allauth.account",
+    "channels",
+    "backend.accounts",
+    "backend.pools",
+    "backend.jobs",
+    "backend.telemetry",
+    "backend.checkpoints",
+    "backend.api",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+]
+ROOT_URLCONF = "backend.urls"
+ASGI_APPLICATION = "backend.asgi.application"
+
+DATABASES = {
+    "default": {
+        **database_settings(ENVIRONMENT.database_url),
+        # One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it.
+        "OPTIONS": {
+            "pool": {"min_size": 1, "max_size": 12, "timeout": 10},
+            "options": "-c statement_timeout=20000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
+        },
+        "CONN_HEALTH_CHECKS": True,
+    }
+}
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_ADAPTER = "backend.accounts.adapter.InvitationOnlyAdapter"
+ACCOUNT_LOGOUT_ON_GET = False
+LOGIN_URL = "/accounts/login/"
+LOGIN_REDIRECT_URL = "/"
+EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "frontend" / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [ROOT / "frontend" / "static"]
+STATIC_ROOT = ENVIRONMENT.store_dir / "static"
+WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; the web image collects at build
+
+LANGUAGE_CODE = "en-gb"
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+_HTTPS = _PUBLIC.scheme == "https"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _HTTPS
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_SSL_REDIRECT = _HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
+SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # a spec is kilobytes; a batch of facts stays under a megabyte
+
+CELERY_BROKER_URL = ENVIRONMENT.broker_url
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 60,  # no background task runs longer than its time limit below
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 5,  # kombu's default waits for ever on a dead connection
+    "socket_connect_timeout": 5,
+}
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_TIME_LIMIT = 45
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {"httpx": {"level": "WARNING"}, "uvicorn.access": {"level": "WARNING"}},
+}

@@ -1,0 +1,65 @@
+"""The border of every environment: what is asked, what was said, what it was worth.
+
+A trajectory is a prompt, then turns of the model, each answered by `respond` with an `Observation` (go on, here is
+what happened) or a `Verdict` (the end). A single-turn environment answers its first turn with a verdict.
+
+Invariants:
+- `prompt` is a pure function of (the environment's seed and parameters, split, ordinal); any process can rebuild it;
+- no prompt is in both splits, whatever the seed;
+- `respond` keeps no state between calls: it is given all turns so far, so a trajectory can move between hosts;
+- a grader that crashes or runs out of time raises `GraderError`; it never answers with reward 0.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Split = Literal["train", "held_out"]
+
+
+class GraderError(Exception):
+    """The grader could not reach a verdict; the trajectory has no reward, which is not reward 0."""
+
+    def __init__(self, message: str = "", *, retryable: bool = True) -> None:
+        super().__init__(message or type(self).__doc__)
+        self.retryable = retryable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    split: Split
+    ordinal: int
+    text: str
+    facts: Mapping[str, str | int]
+    """What the grader needs to judge an answer; never shown to the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    text: str
+    """What the model said, end token included where the tokenizer gives it a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    reward: float
+    parts: Mapping[str, float]
+    """Named measurements behind the reward, each in 0..1, for charts; the reward need not be their sum."""
+    trusted: bool
+    """False where the answer could have tampered with the grader, so that the reward needs a second look."""
+    remark: str
+    """One sentence for a person."""
+
+
+class Environment(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def prompt(self, split: Split, ordinal: int) -> Prompt: ...
+
+    def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict: ...

@@ -1,0 +1,1 @@
+"""What may cross the border between control plane and engine. Imports pydantic and nothing heavy."""

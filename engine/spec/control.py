@@ -1,0 +1,64 @@
+"""What driver and control plane say to each other, and the order that starts an attempt.
+
+The driver is the only client: it ships facts, sends heartbeats, and learns what is wanted of it from the
+heartbeat's answer. Every message carries the attempt and its epoch; an old epoch is answered 409 `stale_epoch`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.spec.facts import Fact
+from engine.spec.job import JobSpec
+from engine.spec.strict import Strict, Text
+
+MAX_FACTS_PER_BATCH = 200
+
+Id = Annotated[Text, Field(min_length=1, max_length=64)]
+
+
+class AttemptOrder(Strict):
+    """`order.json` in the package that the Ray Jobs API hands to the driver."""
+
+    job: Id
+    attempt: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    spec: JobSpec
+    control_url: Annotated[Text, Field(max_length=500)]
+    token: Annotated[Text, Field(max_length=200)]
+    resume_from: Annotated[Text, Field(max_length=2_000)] | None = None
+    """The uri of the verified checkpoint to go on from."""
+
+
+class FactBatch(Strict):
+    """POST {control_url}/internal/engine/facts, bearer token of the attempt."""
+
+    attempt: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
+
+
+class FactAck(Strict):
+    """Facts up to and including `acked` are stored. A batch that starts beyond acked + 1 is answered 409
+    `gap` with the same field, and the driver sends again from there."""
+
+    acked: int = Field(ge=0)
+
+
+class Heartbeat(Strict):
+    """POST {control_url}/internal/engine/heartbeat, every few seconds."""
+
+    attempt: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    step: int = Field(ge=0)
+
+
+class ControlRequest(Strict):
+    id: Id
+    kind: Literal["cancel"]
+
+
+class HeartbeatReply(Strict):
+    """All requests that no fact has acknowledged yet; seeing one twice is harmless."""
+
+    requests: list[ControlRequest] = Field(default_factory=list)

@@ -1,0 +1,132 @@
+"""Facts: what the engine says about an attempt. Past participles, each stored once.
+
+Invariants:
+- `seq` counts 1, 2, 3, … within an attempt with no gap; a fact is never changed after it was spooled;
+- a fact with an old epoch has no effect: the control plane answers 409 and the driver stops.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.spec.strict import Strict, Text
+
+MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
+LongText = Annotated[Text, Field(max_length=100_000)]
+Phase = Literal["provisioning", "loading_weights", "evaluating", "training", "checkpointing", "finalizing"]
+FailureClass = Literal[
+    "user_code", "reward", "config", "data", "capacity", "infrastructure", "platform", "timeout", "budget"
+]
+
+
+class DriverStarted(Strict):
+    type: Literal["driver_started"] = "driver_started"
+    host: Annotated[Text, Field(max_length=255)]
+    pid: int
+
+
+class PhaseChanged(Strict):
+    type: Literal["phase_changed"] = "phase_changed"
+    phase: Phase
+
+
+class PipelineReady(Strict):
+    """Every actor is placed and holds weights: the job is running from here on."""
+
+    type: Literal["pipeline_ready"] = "pipeline_ready"
+    num_replicas: int
+    num_parameters: int
+
+
+class StepTrained(Strict):
+    """One optimizer step. Metric names are the series of the page; steps count from 1."""
+
+    type: Literal["step_trained"] = "step_trained"
+    step: int = Field(ge=1)
+    metrics: dict[MetricName, float] = Field(max_length=200)
+
+
+class Evaluated(Strict):
+    """The held-out prompts answered by the weights of one version."""
+
+    type: Literal["evaluated"] = "evaluated"
+    version: int = Field(ge=0)
+    num_prompts: int
+    reward_mean: float
+    length_mean: float
+
+
+class TrajectorySample(Strict):
+    prompt_ordinal: int = Field(ge=0)
+    sample: int = Field(ge=0)
+    version: int = Field(ge=0)
+    staleness: int = Field(ge=0)
+    num_tokens: int = Field(ge=0)
+    reward: float
+    advantage: float
+    prompt: LongText
+    response: LongText
+    remark: LongText = ""
+
+
+class TrajectoriesSampled(Strict):
+    """A few of a step's trajectories, chosen to be read."""
+
+    type: Literal["trajectories_sampled"] = "trajectories_sampled"
+    step: int = Field(ge=1)
+    trajectories: list[TrajectorySample] = Field(max_length=32)
+
+
+class CheckpointSaved(Strict):
+    """`uri` holds a whole checkpoint: its manifest was written last and read back."""
+
+    type: Literal["checkpoint_saved"] = "checkpoint_saved"
+    step: int = Field(ge=0)
+    version: int = Field(ge=0)
+    uri: Annotated[Text, Field(max_length=2_000)]
+    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    num_bytes: int = Field(ge=0)
+
+
+class FaultDetected(Strict):
+    type: Literal["fault_detected"] = "fault_detected"
+    component: Annotated[Text, Field(max_length=100)]
+    message: LongText
+    action: LongText
+
+
+class RequestAcknowledged(Strict):
+    type: Literal["request_acknowledged"] = "request_acknowledged"
+    request_id: Annotated[Text, Field(max_length=64)]
+
+
+class RunFinished(Strict):
+    """The last fact of an attempt."""
+
+    type: Literal["run_finished"] = "run_finished"
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    failure_class: FailureClass | None = None
+    message: LongText = ""
+    ledger: dict[Annotated[str, Field(max_length=40)], int] = Field(default_factory=dict, max_length=40)
+
+
+FactBody = Annotated[
+    DriverStarted
+    | PhaseChanged
+    | PipelineReady
+    | StepTrained
+    | Evaluated
+    | TrajectoriesSampled
+    | CheckpointSaved
+    | FaultDetected
+    | RequestAcknowledged
+    | RunFinished,
+    Field(discriminator="type"),
+]
+
+
+class Fact(Strict):
+    seq: int = Field(ge=1)
+    at: datetime
+    body: FactBody

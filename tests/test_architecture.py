@@ -1,0 +1,108 @@
+"""The house stays as it was drawn: budgets of size, weightless borders, documents that stand alone.
+
+Budgets are printed at every run (`pytest tests/test_architecture.py -s`). A breach is allowed where the file says
+why in a line that begins with `# Over budget:`.
+"""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("backend", "engine", "frontend", "infra")
+FILE_STOP, FUNCTION_STOP = 500, 80
+FILE_AIM, FUNCTION_P95_AIM, MEDIAN_FILE_AIM = 300, 45, 100
+VAGUE_NAMES = {"utils", "helpers", "misc", "common", "base_impl", "manager_utils"}
+WRITTEN_HERE = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".html", ".js", ".css", ".txt", ".sh", ""}
+
+
+def source_files() -> list[Path]:
+    return [
+        path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py")) if "migrations" not in path.parts
+    ]
+
+
+def functions(path: Path) -> Iterator[tuple[str, int, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{path.relative_to(ROOT)}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1, node
+
+
+def explains_itself(path: Path) -> bool:
+    return "# Over budget:" in path.read_text()
+
+
+def test_what_exceeds_the_budgets_carries_its_reason() -> None:
+    files = {path: path.read_text().count("\n") for path in source_files()}
+    lengths = {name: (length, path) for path in files for name, length, _ in functions(path)}
+    p95 = statistics.quantiles([length for length, _ in lengths.values()], n=20)[-1]
+    median = statistics.median(count for count in files.values() if count)
+    print(
+        f"\n{len(files)} files, median {median:.0f} lines (aim {MEDIAN_FILE_AIM}), longest {max(files.values())} "
+        f"(aim {FILE_AIM}); {len(lengths)} functions, 95th percentile {p95:.0f} lines (aim {FUNCTION_P95_AIM}), "
+        f"longest {max(length for length, _ in lengths.values())} (stop {FUNCTION_STOP})"
+    )
+    too_long = [f"{path.relative_to(ROOT)} ({count})" for path, count in files.items() if count > FILE_AIM]
+    too_long += [f"{name} ({length})" for name, (length, _) in lengths.items() if length > FUNCTION_STOP]
+    unexplained = [row for row in too_long if not explains_itself(ROOT / row.split(" ")[0].split(":")[0])]
+    assert not unexplained, "over budget without a reason: " + ", ".join(unexplained)
+    assert max(files.values()) <= FILE_STOP
+    assert p95 <= FUNCTION_P95_AIM
+    assert median <= MEDIAN_FILE_AIM
+
+
+def test_no_module_has_a_vague_name() -> None:
+    assert not [path for path in source_files() if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES]
+
+
+def test_every_function_states_what_it_returns() -> None:
+    bare = [name for path in source_files() for name, _, node in functions(path) if node.returns is None]
+    assert not bare
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if path.name not in {"__init__.py", "apps.py"} and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent
+
+
+@pytest.mark.parametrize("module", ["engine.spec.control", "engine.spec.job", "engine.spec.facts"])
+def test_the_border_brings_nothing_heavy(module: str) -> None:
+    script = f"import {module}, sys; print(sorted({{m.split('.')[0] for m in sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    heavy = {"torch", "ray", "vllm", "deepspeed", "numpy", "django", "celery", "transformers"}
+    assert not heavy & set(ast.literal_eval(loaded.stdout))
+
+
+def test_the_import_contracts_hold() -> None:
+    done = subprocess.run([sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
+                          cwd=ROOT, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_the_documents_stand_alone() -> None:
+    foreign = re.compile(r"\.\./shared|files\.pythonhosted|registry\.npmjs|deb\.debian\.org|pypi\.org")
+    here = Path(__file__).resolve()
+    naming = [
+        str(path.relative_to(ROOT))
+        for path in tracked_files()
+        if path.suffix in WRITTEN_HERE
+        and path != here
+        and "vendor" not in path.parts
+        and foreign.search(path.read_text(errors="ignore"))
+    ]
+    assert not naming
