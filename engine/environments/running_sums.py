@@ -4,10 +4,11 @@
     answer     3 → 11 → 16.
 
 Sums are kept modulo 100. K is log-normal (median 6, at most 64), so answers are heavy-tailed: the 99th percentile is
-about nine times the median, as in real reasoning data, and anyone can check an answer by eye.
+about eight times the median, as in real reasoning data, and anyone can check an answer by eye.
 
 Invariants:
-- reward is 1 for the right last sum in the right number of steps, and 0 otherwise;
+- reward is 1 if every sum is right, and 0 otherwise (judging the last sum and the number of steps alone would pay two
+  slips that cancel out, and a third of the demo model's first rewards were such luck);
 - the closing full stop may be missing: it is the end token, and engines differ in whether they hand that over;
 - the split of a prompt follows from its terms alone, so that train and held-out are disjoint over all seeds.
 """
@@ -112,7 +113,7 @@ def grade(terms: Sequence[int], answer: str) -> Verdict:
     right_steps = len(said) == len(due)
     num_right = sum(a == b for a, b in zip(said, due, strict=False))
     return Verdict(
-        reward=float(right_end and right_steps),
+        reward=float(said == due),
         parts={
             "well_formed": float(well_formed),
             "right_end": float(right_end),
@@ -128,11 +129,10 @@ def _remark(due: Sequence[int], said: Sequence[int]) -> str:
     if not said:
         return "not a chain of sums"
     slip = next((i for i, (a, b) in enumerate(zip(said, due, strict=False)) if a != b), None)
-    slip_said = "" if slip is None else f"step {slip + 1} said {said[slip]}, should be {due[slip]}"
-    if len(said) == len(due) and said[-1] == due[-1]:
-        return f"right: {due[-1]} in {len(due)} steps" + (f", although {slip_said}" if slip_said else "")
-    if slip_said:
-        return slip_said
+    if said == due:
+        return f"right: {due[-1]} in {len(due)} steps"
+    if slip is not None:
+        return f"step {slip + 1} said {said[slip]}, should be {due[slip]}"
     if len(said) < len(due):
         return f"gave up after {len(said)} of {len(due)} steps"
     return f"went on for {len(said)} steps, {len(due)} were asked"
@@ -147,4 +147,4 @@ def _terms_of(prompt: Prompt) -> list[int]:
         return [int(term) for term in str(prompt.facts["terms"]).split()]
     except (KeyError, ValueError) as error:
         # The facts are the engine's own; asking again cannot mend them.
-        raise GraderError(f"running_sums: prompt {prompt.ordinal} carries no readable terms", retryable=False) from error
+        raise GraderError(f"running_sums: prompt {prompt.ordinal} has no readable terms", retryable=False) from error

@@ -1,7 +1,8 @@
 """Make the demo model from a seed: python -m engine.models.make_demo --out DIR --seed 0
 
-A Llama of a quarter of a million parameters learns running sums in two stages:
-1. right work only, so that it has the procedure (reinforcement cannot invent it in minutes);
+A Llama of two hundred thousand parameters learns running sums in two stages:
+1. right work only, from short prompts to long ones, so that it has the procedure (reinforcement cannot invent it in
+   minutes);
 2. a mixture of right work and three bad habits (skip a term, slip by one, give up early), so that it *can* do it and
    mostly does not. That gap is what reinforcement closes in the demo.
 
@@ -11,9 +12,12 @@ Invariants:
 """
 
 import argparse
+import logging
 import math
 import random
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -26,6 +30,7 @@ from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from engine.environments.running_sums import (
+    FULL_STOP,
     MAX_TERMS,
     MIN_TERMS,
     MODULUS,
@@ -34,24 +39,43 @@ from engine.environments.running_sums import (
     running_sums,
     split_of,
 )
-from engine.models.demo_tokenizer import FULL_STOP, PAD, build_tokenizer, save_tokenizer, vocabulary
+from engine.models.demo_tokenizer import PAD, build_tokenizer, save_tokenizer, vocabulary
 
+LOG: Final = logging.getLogger(__name__)
 MAX_LENGTH: Final = 256  # 65 prompt tokens and 65 answer tokens at most, and room to ramble
 IGNORED: Final = -100  # cross_entropy's own mark for "no target here"
-POOL: Final = 32  # batches drawn together and sorted by length, so that little is spent on padding
+REPORT_EVERY: Final = 200
+POOL: Final = 8  # batches drawn together and sorted by length, so that little is spent on padding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schooling:
     """How the model is pre-trained. The defaults made engine/models/demo."""
 
-    right_steps: int = 2600
-    mixture_steps: int = 1400
-    batch_tokens: int = 3072
-    learning_rate: float = 3e-3
+    right_steps: int = 6500
+    mixture_steps: int = 1800
+    batch_tokens: int = 1024  # small batches, many steps: in equal time it masters longer sums than with 2,048
+    learning_rate: float = 5e-3
     warmup_steps: int = 100
-    share_right: float = 0.4
+    first_longest: int = 8
+    """Prompts start at this many terms at most; the bound grows geometrically to MAX_TERMS."""
+    growth_share: float = 0.8
+    """The share of the first stage in which the bound grows. Without growth it masters shorter sums in equal time."""
+    share_right: float = 0.45
     """In the mixture; the three bad habits share the rest equally."""
+
+    @property
+    def steps(self) -> int:
+        return self.right_steps + self.mixture_steps
+
+    def longest_at(self, step: int) -> int:
+        grown = min(1.0, step / (self.growth_share * self.right_steps))
+        return round(self.first_longest * math.pow(MAX_TERMS / self.first_longest, grown))
+
+    def learning_rate_at(self, step: int) -> float:
+        """Linear warm-up, then half a cosine over both stages."""
+        warm = min(1.0, (step + 1) / self.warmup_steps)
+        return self.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / self.steps)))
 
 
 def demo_config() -> LlamaConfig:
@@ -65,7 +89,8 @@ def demo_config() -> LlamaConfig:
         num_key_value_heads=2,
         head_dim=32,  # the smallest head that vLLM runs on a CPU
         max_position_embeddings=MAX_LENGTH,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},  # fits 130 positions
+        initializer_range=0.06,  # 0.02 suits a hundred times the width
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=words[FULL_STOP],
@@ -76,11 +101,13 @@ def demo_config() -> LlamaConfig:
 # Worked examples ------------------------------------------------------------------------------------------------
 
 
-def draw_terms(rng: random.Random) -> list[int]:
+def draw_terms(rng: random.Random, longest: int) -> list[int]:
     """Longer than the environment's prompts on average: the long ones are the hard ones."""
     while True:
-        num_terms = round(9 * rng.lognormvariate(0.0, 1.0))
-        terms = [rng.randint(1, 9) for _ in range(min(max(num_terms, MIN_TERMS), MAX_TERMS))]
+        num_terms = max(MIN_TERMS, min(MAX_TERMS, round(9 * rng.lognormvariate(0.0, 1.0))))
+        if num_terms > longest:
+            num_terms = rng.randint(MIN_TERMS, longest)
+        terms = [rng.randint(1, 9) for _ in range(num_terms)]
         if split_of(terms) == "train":
             return terms
 
@@ -119,27 +146,38 @@ class Example:
     prompt_length: int
 
 
-def draw_example(rng: random.Random, tokenizer: Tokenizer, share_right: float) -> Example:
-    terms = draw_terms(rng)
+def draw_example(rng: random.Random, tokenizer: Tokenizer, *, share_right: float, longest: int) -> Example:
+    terms = draw_terms(rng, longest)
     prompt_ids = tokenizer.encode(prompt_text(terms)).ids
     answer_ids = tokenizer.encode(answer_text(draw_habit(rng, share_right)(rng, terms))).ids
     return Example(token_ids=prompt_ids + answer_ids, prompt_length=len(prompt_ids))
 
 
-def batches(rng: random.Random, tokenizer: Tokenizer, share_right: float, batch_tokens: int) -> Iterator[list[Example]]:
-    """For ever: batches of about `batch_tokens` tokens, padding included, of examples of like length."""
-    while True:
-        batch: list[Example] = []
-        pool: list[list[Example]] = []
-        drawn = (draw_example(rng, tokenizer, share_right) for _ in range(POOL * batch_tokens // 30))
-        for example in sorted(drawn, key=lambda example: len(example.token_ids)):
-            if batch and (len(batch) + 1) * len(example.token_ids) > batch_tokens:
-                pool.append(batch)
-                batch = []
-            batch.append(example)
-        pool.append(batch)
-        rng.shuffle(pool)
-        yield from pool
+def batches(rng: random.Random, tokenizer: Tokenizer, schooling: Schooling) -> Iterator[list[Example]]:
+    """One batch a step, of about `batch_tokens` tokens, padding included: examples of like length stay together."""
+    pool: list[list[Example]] = []
+    for step in range(schooling.steps):
+        if step in (0, schooling.right_steps):
+            pool = []
+        if not pool:
+            share_right = 1.0 if step < schooling.right_steps else schooling.share_right
+            longest = schooling.longest_at(step)
+            drawn = [
+                draw_example(rng, tokenizer, share_right=share_right, longest=longest)
+                for _ in range(POOL * schooling.batch_tokens // 30)
+            ]
+            pool = _cut_by_length(drawn, schooling.batch_tokens)
+            rng.shuffle(pool)
+        yield pool.pop()
+
+
+def _cut_by_length(examples: Sequence[Example], batch_tokens: int) -> list[list[Example]]:
+    pool: list[list[Example]] = [[]]
+    for example in sorted(examples, key=lambda example: len(example.token_ids)):
+        if pool[-1] and (len(pool[-1]) + 1) * len(example.token_ids) > batch_tokens:
+            pool.append([])
+        pool[-1].append(example)
+    return pool
 
 
 # Training -------------------------------------------------------------------------------------------------------
@@ -158,45 +196,35 @@ def answer_loss(model: LlamaForCausalLM, batch: Sequence[Example], pad_id: int) 
     return functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=IGNORED)
 
 
-def learning_rate_at(step: int, schooling: Schooling) -> float:
-    """Linear warm-up, then half a cosine over both stages."""
-    total = schooling.right_steps + schooling.mixture_steps
-    warm = min(1.0, (step + 1) / schooling.warmup_steps)
-    return schooling.learning_rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / total)))
-
-
 def pretrain(seed: int, schooling: Schooling, report: Callable[[str], None]) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     rng = random.Random(seed)
-    tokenizer = build_tokenizer()
     model = LlamaForCausalLM(demo_config())
     optimizer = torch.optim.AdamW(model.parameters(), lr=schooling.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    right_only = batches(rng, tokenizer, 1.0, schooling.batch_tokens)
-    mixture = batches(rng, tokenizer, schooling.share_right, schooling.batch_tokens)
-    total = schooling.right_steps + schooling.mixture_steps
-    smoothed = float("nan")
-    for step in range(total):
-        batch = next(right_only if step < schooling.right_steps else mixture)
+    recent: deque[float] = deque(maxlen=REPORT_EVERY)
+    for step, batch in enumerate(batches(rng, build_tokenizer(), schooling)):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, schooling)
+            group["lr"] = schooling.learning_rate_at(step)
         loss = answer_loss(model, batch, vocabulary()[PAD])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        smoothed = loss.item() if math.isnan(smoothed) else 0.98 * smoothed + 0.02 * loss.item()
-        if (step + 1) % 100 == 0 or step + 1 == total:
+        recent.append(loss.item())
+        if (step + 1) % REPORT_EVERY == 0 or step + 1 == schooling.steps:
             stage = "right" if step < schooling.right_steps else "mixture"
-            report(f"stage={stage} step={step + 1}/{total} loss={smoothed:.4f}")
+            mean_loss = sum(recent) / len(recent)
+            report(f"stage={stage} step={step + 1}/{schooling.steps} loss={mean_loss:.4f}")
     return model
 
 
 def save_demo(model: LlamaForCausalLM, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config: Any = model.config
-    model.generation_config = GenerationConfig(
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=True, temperature=1.0, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
+    config.rope_theta = config.rope_parameters["rope_theta"]  # where readers older than rope_parameters look for it
     model.save_pretrained(folder)
     save_tokenizer(folder, max_length=MAX_LENGTH)
 
@@ -206,15 +234,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for weights and tokenizer")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     torch.set_num_threads(1)  # one thread adds in one order, so a seed gives the same weights
     started = time.monotonic()
     model = pretrain(
         options.seed,
         Schooling(),
-        report=lambda line: print(f"{line} elapsed_s={time.monotonic() - started:.0f}", flush=True),
+        report=lambda line: LOG.info("%s elapsed_s=%.0f", line, time.monotonic() - started),
     )
     save_demo(model, options.out)
-    print(f"out={options.out} parameters={model.num_parameters()} elapsed_s={time.monotonic() - started:.0f}")
+    LOG.info("out=%s parameters=%d elapsed_s=%.0f", options.out, model.num_parameters(), time.monotonic() - started)
 
 
 if __name__ == "__main__":

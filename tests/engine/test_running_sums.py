@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,12 +21,17 @@ from engine.environments.running_sums import (
     split_of,
 )
 
+ROOT = Path(__file__).parents[2]
 TERMS = [3, 8, 5, 9]  # sums 3, 11, 16, 25
 many_terms = st.lists(st.integers(1, 9), min_size=MIN_TERMS, max_size=MAX_TERMS)
 
 
 def terms_of(prompt: Prompt) -> list[int]:
     return [int(term) for term in str(prompt.facts["terms"]).split()]
+
+
+def in_fresh_process(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True)
 
 
 def say(text: str) -> Verdict:
@@ -44,8 +50,9 @@ def test_a_prompt_is_the_same_in_every_environment_of_that_seed() -> None:
 
 
 def test_a_prompt_is_the_same_in_a_fresh_process_with_another_hash_seed() -> None:
-    code = "from engine.environments.running_sums import RunningSums; print(RunningSums(seed=7).prompt('train', 3).text)"
-    fresh = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": "5"}, capture_output=True, text=True)
+    code = "from engine.environments import running_sums as it; print(it.RunningSums(seed=7).prompt('train', 3).text)"
+    fresh = in_fresh_process(code, PYTHONHASHSEED="5")
+    assert fresh.returncode == 0, fresh.stderr
     assert fresh.stdout.strip() == RunningSums(seed=7).prompt("train", 3).text
 
 
@@ -66,7 +73,8 @@ def test_lengths_are_heavy_tailed(split: Split) -> None:
     lengths = sorted(len(terms_of(environment.prompt(split, i))) + 1 for i in range(4000))
     median, tail = lengths[2000], lengths[3960]
     assert tail >= 5 * median
-    assert MIN_TERMS + 1 <= lengths[0] and lengths[-1] <= MAX_TERMS + 1
+    assert lengths[0] >= MIN_TERMS + 1
+    assert lengths[-1] <= MAX_TERMS + 1
 
 
 @given(many_terms)
@@ -95,7 +103,7 @@ def test_any_text_gets_a_verdict_in_range(terms: list[int], text: str) -> None:
     ("text", "remark"),
     [
         (" 3 → 11 → 16 → 25.", "right: 25 in 4 steps"),
-        (" 3 → 12 → 16 → 25.", "right: 25 in 4 steps, although step 2 said 12, should be 11"),
+        (" 3 → 12 → 16 → 25.", "step 2 said 12, should be 11"),
         (" 3 → 11 → 17 → 26.", "step 3 said 17, should be 16"),
         (" 3 → 11 → 20.", "step 3 said 20, should be 16"),
         (" 3 → 11.", "gave up after 2 of 4 steps"),
@@ -123,6 +131,12 @@ def test_parts_explain_the_reward() -> None:
 
 def test_an_engine_that_cuts_the_end_token_off_gets_the_same_verdict() -> None:
     assert say(" 3 → 11 → 16 → 25") == say(" 3 → 11 → 16 → 25.")
+
+
+def test_slips_that_cancel_out_are_not_paid() -> None:
+    verdict = say(" 3 → 12 → 16 → 25.")
+    assert verdict.parts["right_end"] == verdict.parts["right_steps"] == 1.0
+    assert verdict.reward == 0.0
 
 
 def test_rambling_on_is_not_paid_however_it_ends() -> None:
@@ -161,5 +175,5 @@ def test_params_shape_the_prompts_and_wrong_ones_are_refused() -> None:
 
 
 def test_no_environment_imports_torch() -> None:
-    code = "import sys, engine.environments.registry; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = "import sys, engine.environments.registry; print('torch' in sys.modules)"
+    assert in_fresh_process(code).stdout.strip() == "False"
