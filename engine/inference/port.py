@@ -2,7 +2,8 @@
 
 Invariants:
 - every submitted sequence comes back exactly once, finished or aborted;
-- a token's log-prob is the one of the distribution that it was drawn from;
+- a token's log-prob is the one of the distribution that it was drawn from; of a greedy token (temperature 0, where
+  that would be certainty) it is the model's own, as at temperature 1;
 - weights change only between two steps: every token knows the version that wrote it.
 """
 
@@ -50,8 +51,10 @@ class RolloutEngine(Protocol):
     def step(self) -> list[SequenceOutput]:
         """One token for every running sequence; those that ended come back."""
 
-    def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]: ...
+    def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
+        """They come back with the tokens so far. Ids that are not in flight (any more) are passed over."""
 
-    def install(self, weights: WeightVersion) -> None: ...
+    def install(self, weights: WeightVersion) -> None:
+        """What is in flight goes on, on its KV cache as it is; whether it may is the schedule's decision."""
 
     def view(self) -> EngineView: ...

@@ -1,0 +1,164 @@
+"""A Llama-layout decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+One forward serves training, prefill and decode: it sees a flat row of tokens, and how these attend to one another is
+the caller's (`Attend`): rectangles of whole sequences, or one new token a sequence against a KV cache.
+
+    T tokens of all sequences, one after the other    D width    H query heads    K key/value heads
+    E width of a head    A = H·E    Q = (H + 2K)·E    F width of the MLP    V vocabulary    P positions
+    S = R·W tokens of one rectangle of R rows
+
+Invariants:
+- query, key and value projections are one matrix, gate and up another: half the multiplications to launch. Their
+  Hugging Face tensors are row slices of it (engine/models/loading.py);
+- tied weights are one parameter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from engine.models.packing import Rectangle
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    vocab_size: int
+    width: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_width: int
+    max_positions: int
+    rope_theta: float
+    norm_eps: float
+    tied: bool
+    dtype: torch.dtype
+    """As stored in the folder; what rollouts run in."""
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: DecoderConfig, index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._config = config
+        self._index = index
+        attention_width = config.num_heads * config.head_dim
+        projected_width = attention_width + 2 * config.num_kv_heads * config.head_dim
+        self.attention_norm_D = empty_parameter(config.width, dtype=dtype)
+        self.qkv_QD = empty_parameter(projected_width, config.width, dtype=dtype)
+        self.output_DA = empty_parameter(config.width, attention_width, dtype=dtype)
+        self.mlp_norm_D = empty_parameter(config.width, dtype=dtype)
+        self.gate_up_2FD = empty_parameter(2 * config.mlp_width, config.width, dtype=dtype)
+        self.down_DF = empty_parameter(config.width, config.mlp_width, dtype=dtype)
+
+    def forward(self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend) -> Tensor:
+        config = self._config
+        qkv_TQ = functional.linear(rms_norm(x_TD, self.attention_norm_D, config.norm_eps), self.qkv_QD)
+        qkv_THE = qkv_TQ.view(x_TD.shape[0], -1, config.head_dim)
+        # split, not slices: its backward is one concatenation instead of a zero-filled gradient for each part.
+        qk_THE, v_TKE = torch.split(qkv_THE, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
+        turned_THE = rotate(qk_THE, cos_T1E, sin_T1E)
+        q_THE, k_TKE = torch.split(turned_THE, [config.num_heads, config.num_kv_heads], dim=1)
+        mixed_TA = attend(self._index, q_THE, k_TKE, v_TKE)
+        x_TD = x_TD + functional.linear(mixed_TA, self.output_DA)
+        gate_up_T2F = functional.linear(rms_norm(x_TD, self.mlp_norm_D, config.norm_eps), self.gate_up_2FD)
+        gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
+        return x_TD + functional.linear(functional.silu(gate_TF) * up_TF, self.down_DF)
+
+
+class Decoder(nn.Module):
+    cos_PE: Tensor
+    sin_PE: Tensor
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype) -> None:
+        """Memory only: the weights are whatever was there; engine/models/loading.py fills them."""
+        super().__init__()
+        self.config = config
+        self.embedding_VD = empty_parameter(config.vocab_size, config.width, dtype=dtype)
+        self.layers = nn.ModuleList(DecoderLayer(config, index, dtype) for index in range(config.num_layers))
+        self.final_norm_D = empty_parameter(config.width, dtype=dtype)
+        self.head_VD = (
+            self.embedding_VD if config.tied else empty_parameter(config.vocab_size, config.width, dtype=dtype)
+        )
+        cos_PE, sin_PE = rotary_tables(config)
+        self.register_buffer("cos_PE", cos_PE, persistent=False)
+        self.register_buffer("sin_PE", sin_PE, persistent=False)
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+        """The last layer's output, before the final norm; `logits` of the rows that need them comes next."""
+        x_TD = functional.embedding(ids_T, self.embedding_VD)
+        cos_T1E = self.cos_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
+        sin_T1E = self.sin_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
+        for layer in self.layers:
+            x_TD = layer(x_TD, cos_T1E, sin_T1E, attend)
+        return x_TD
+
+    def logits(self, x_ND: Tensor) -> Tensor:
+        return functional.linear(rms_norm(x_ND, self.final_norm_D, self.config.norm_eps), self.head_VD)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class PackedAttention:
+    """Whole sequences, each attending to itself only; see engine/models/packing.py."""
+
+    def __init__(self, rectangles: tuple[Rectangle, ...]) -> None:
+        self._rectangles = rectangles
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        sizes = [rectangle.num_tokens for rectangle in self._rectangles]
+        parts = zip(self._rectangles, *(torch.split(part, sizes) for part in (q_THE, k_TKE, v_TKE)), strict=True)
+        mixed: list[Tensor] = []
+        for rectangle, q_SHE, k_SKE, v_SKE in parts:
+            mixed_RHWE = functional.scaled_dot_product_attention(
+                in_rows(q_SHE, rectangle),
+                in_rows(k_SKE, rectangle),
+                in_rows(v_SKE, rectangle),
+                is_causal=True,
+                enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
+            )
+            mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
+        return torch.cat(mixed)
+
+
+def in_rows(x_SHE: Tensor, rectangle: Rectangle) -> Tensor:
+    """The tokens of one rectangle as x_RHWE: rows, heads, columns."""
+    num_heads, head_dim = x_SHE.shape[1:]
+    return x_SHE.view(len(rectangle.members), rectangle.width, num_heads, head_dim).transpose(1, 2)
+
+
+def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(logprobs_N of the targets, entropy_N without gradient), both of the distribution at this temperature."""
+    all_NV = torch.log_softmax(logits_NV.float() / temperature, dim=-1)
+    logprobs_N = all_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)
+    with torch.no_grad():
+        entropy_N = -(all_NV.exp() * all_NV).nan_to_num(0.0).sum(dim=-1)
+    return logprobs_N, entropy_N
+
+
+def empty_parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape, dtype=dtype))
+
+
+def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    return functional.rms_norm(x_TD, weight_D.shape, weight_D, eps)
+
+
+def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
+    """Rotary positions. `sin` carries the sign of each half, so turning is one roll instead of a negated copy."""
+    return torch.addcmul(x_THE * cos_T1E, x_THE.roll(x_THE.shape[-1] // 2, -1), sin_T1E)
+
+
+def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
+    half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    angles_Ph = torch.outer(torch.arange(config.max_positions).float(), 1.0 / (config.rope_theta**half))
+    sin_Ph = angles_Ph.sin()
+    return torch.cat((angles_Ph, angles_Ph), dim=-1).cos(), torch.cat((-sin_Ph, sin_Ph), dim=-1)

@@ -1,0 +1,151 @@
+"""From a Hugging Face folder to a decoder and back: config.json, model.safetensors, tensor names.
+
+Invariants:
+- what is saved loads again bit for bit, here and in `transformers`;
+- a setting that this decoder cannot honour is refused, never ignored;
+- tied weights are stored once.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.models.decoder import Decoder, DecoderConfig
+
+DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
+WEIGHTS_FILE: Final = "model.safetensors"
+INDEX_FILE: Final = "model.safetensors.index.json"  # large models: which file holds which tensor
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# What makes a folder of weights usable by others, beside the weights themselves.
+COMPANION_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+def resolve_model(source: str) -> Path:
+    folder = DEMO_FOLDER if source == "demo" else Path(source)
+    has_weights = (folder / WEIGHTS_FILE).is_file() or (folder / INDEX_FILE).is_file()
+    if not (folder / "config.json").is_file() or not has_weights:
+        raise ValueError(
+            f"model.source: 'demo', or a folder with config.json and {WEIGHTS_FILE} that this machine can read; "
+            f"got {source!r}"
+        )
+    return folder
+
+
+def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None) -> Decoder:
+    """`dtype`: as stored, unless given."""
+    config = read_config(folder)
+    with torch.device(device):
+        model = Decoder(config, dtype or config.dtype)
+    load_weights(model, folder)
+    return model
+
+
+def load_weights(model: Decoder, folder: Path) -> None:
+    targets = model_tensors(model)
+    missing = set(targets)
+    with torch.no_grad():
+        for file in _weight_files(folder):
+            with safe_open(file, framework="pt") as stored:
+                for name in missing.intersection(stored.keys()):
+                    tensor = stored.get_tensor(name)
+                    if tensor.shape != targets[name].shape:
+                        raise ValueError(
+                            f"{file.name}: {name} has shape {tuple(tensor.shape)}, config.json asks for "
+                            f"{tuple(targets[name].shape)}"
+                        )
+                    targets[name].copy_(tensor)
+                    missing.discard(name)
+    if missing:
+        raise ValueError(f"{folder}: tensors missing from the weights: {', '.join(sorted(missing)[:5])}")
+
+
+def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Copies first: the row slices share memory, and a tensor must not change while it is written."""
+    save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file, {"format": "pt"})
+
+
+def model_tensors(model: Decoder) -> dict[str, Tensor]:
+    """Views of the parameters under their Hugging Face names."""
+    return hugging_face_views(model.config, {name: value.detach() for name, value in model.named_parameters()})
+
+
+def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`own` is shaped like the decoder's parameters: weights, gradients, or an optimizer's moments."""
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    views = {"model.embed_tokens.weight": own["embedding_VD"], "model.norm.weight": own["final_norm_D"]}
+    if not config.tied:
+        views["lm_head.weight"] = own["head_VD"]
+    for index in range(config.num_layers):
+        theirs, ours = f"model.layers.{index}.", f"layers.{index}."
+        qkv_QD, gate_up_2FD = own[ours + "qkv_QD"], own[ours + "gate_up_2FD"]
+        views |= {
+            theirs + "input_layernorm.weight": own[ours + "attention_norm_D"],
+            theirs + "self_attn.q_proj.weight": qkv_QD[:query],
+            theirs + "self_attn.k_proj.weight": qkv_QD[query : query + key],
+            theirs + "self_attn.v_proj.weight": qkv_QD[query + key :],
+            theirs + "self_attn.o_proj.weight": own[ours + "output_DA"],
+            theirs + "post_attention_layernorm.weight": own[ours + "mlp_norm_D"],
+            theirs + "mlp.gate_proj.weight": gate_up_2FD[: config.mlp_width],
+            theirs + "mlp.up_proj.weight": gate_up_2FD[config.mlp_width :],
+            theirs + "mlp.down_proj.weight": own[ours + "down_DF"],
+        }
+    return views
+
+
+def companion_files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in COMPANION_FILES if (folder / name).is_file()}
+
+
+def read_config(folder: Path) -> DecoderConfig:
+    raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    # transformers 5 nests theta, older files have it beside a `rope_scaling`.
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    _refuse_unless("model_type", raw.get("model_type"), "llama")
+    _refuse_unless("hidden_act", raw.get("hidden_act", "silu"), "silu")
+    _refuse_unless("attention_bias", raw.get("attention_bias", False), False)
+    _refuse_unless("mlp_bias", raw.get("mlp_bias", False), False)
+    _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", "default")
+    dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+    if dtype not in DTYPES:
+        raise ValueError(f"config.json: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    num_heads = raw["num_attention_heads"]
+    return DecoderConfig(
+        vocab_size=raw["vocab_size"],
+        width=raw["hidden_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        mlp_width=raw["intermediate_size"],
+        max_positions=raw.get("max_position_embeddings", 2048),
+        rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        dtype=DTYPES[dtype],
+    )
+
+
+def _refuse_unless(field: str, value: object, accepted: object) -> None:
+    if value != accepted:
+        raise ValueError(f"config.json: {field} must be {accepted!r} for this decoder, got {value!r}")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / INDEX_FILE
+    if index.is_file():
+        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    return [folder / WEIGHTS_FILE]

@@ -1,0 +1,121 @@
+"""A checkpoint is a folder whose manifest was written last.
+
+    model.safetensors   optimizer.safetensors   trainer.json   config.json …   then manifest.json
+
+Invariants:
+- a part is written under another name, synced, renamed, and only then named in the manifest with size and sha256;
+- while a folder is being written it has no manifest, so a crash at any point leaves no folder that verifies;
+- nothing is loaded from a folder that does not verify.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from engine.spec.strict import Strict
+
+MANIFEST_FILE: Final = "manifest.json"
+_READ_BYTES: Final = 2**20
+
+# One plain name: a manifest can never lead outside of its folder.
+PartName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
+WritePart = Callable[[Path], None]
+
+
+class CheckpointUnverified(Exception):
+    """The folder is not a whole checkpoint."""
+
+    retryable = False  # the bytes will not mend themselves: choose an older checkpoint
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class CheckpointPart(Strict):
+    num_bytes: int = Field(ge=0)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class CheckpointManifest(Strict):
+    format: Literal["laminar-checkpoint-1"] = "laminar-checkpoint-1"
+    parts: dict[PartName, CheckpointPart]
+
+
+def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
+    """The manifest's sha256. A checkpoint that was here before is gone from the first byte on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    _sync(folder)
+    described: dict[str, CheckpointPart] = {}
+    for name, write in parts.items():
+        partial = folder / f".{name}.partial"
+        write(partial)
+        _sync(partial)
+        described[name] = _describe(partial)
+        partial.rename(folder / name)
+    _sync(folder)
+    content = CheckpointManifest(parts=described).model_dump_json(indent=2).encode()
+    partial = folder / f".{MANIFEST_FILE}.partial"
+    partial.write_bytes(content)
+    _sync(partial)
+    partial.rename(folder / MANIFEST_FILE)
+    _sync(folder)
+    return hashlib.sha256(content).hexdigest()
+
+
+def verify_checkpoint(folder: Path) -> str:
+    """The manifest's sha256, once every part has been read back."""
+    content = _manifest_bytes(folder)
+    for name, part in _parse(folder, content).parts.items():
+        try:
+            found = _describe(folder / name)
+        except OSError as error:
+            raise CheckpointUnverified(f"{folder}: {name} cannot be read: {error.strerror}") from error
+        if found != part:
+            raise CheckpointUnverified(
+                f"{folder}: {name} has {found.num_bytes} bytes with sha256 {found.sha256[:12]}…, the manifest says "
+                f"{part.num_bytes} with {part.sha256[:12]}…"
+            )
+    return hashlib.sha256(content).hexdigest()
+
+
+def checkpoint_num_bytes(folder: Path) -> int:
+    """Of all parts, as the manifest has them."""
+    return sum(part.num_bytes for part in _parse(folder, _manifest_bytes(folder)).parts.values())
+
+
+def _manifest_bytes(folder: Path) -> bytes:
+    try:
+        return (folder / MANIFEST_FILE).read_bytes()
+    except OSError as error:
+        raise CheckpointUnverified(f"{folder}: {MANIFEST_FILE} cannot be read: {error.strerror}") from error
+
+
+def _parse(folder: Path, content: bytes) -> CheckpointManifest:
+    try:
+        return CheckpointManifest.model_validate_json(content)
+    except ValidationError as error:
+        raise CheckpointUnverified(f"{folder}: {MANIFEST_FILE} is not a manifest: {error}") from error
+
+
+def _describe(file: Path) -> CheckpointPart:
+    digest = hashlib.sha256()
+    num_bytes = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_READ_BYTES):
+            digest.update(block)
+            num_bytes += len(block)
+    return CheckpointPart(num_bytes=num_bytes, sha256=digest.hexdigest())
+
+
+def _sync(path: Path) -> None:
+    """What was written to a file, or which names a folder has, is on disk when this returns."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

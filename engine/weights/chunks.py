@@ -1,0 +1,48 @@
+"""Hashes of a buffer and its chunks. No torch: a relay that only carries weights uses this.
+
+Invariants:
+- a chunk or a buffer is either exactly what its manifest says or `TornWeights` is raised.
+"""
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from engine.weights.port import WeightManifest, WeightVersion
+
+Buffer = bytes | bytearray | memoryview
+
+# Chain broadcast is near its best from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
+CHUNK_BYTES = 4 * 2**20
+
+
+class TornWeights(Exception):
+    """The bytes are not those of their manifest."""
+
+    retryable = True  # fetch again: the sender still has the whole version
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of each chunk; the last may be short."""
+    for start in range(0, num_bytes, chunk_bytes):
+        yield start, min(start + chunk_bytes, num_bytes)
+
+
+def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
+    view = memoryview(buffer)
+    return tuple(sha256(view[start:end]).hexdigest() for start, end in chunk_spans(len(view), chunk_bytes))
+
+
+def verify_chunk(manifest: WeightManifest, index: int, chunk: Buffer) -> None:
+    if sha256(chunk).hexdigest() != manifest.chunk_sha256[index]:
+        raise TornWeights(f"version={manifest.version} chunk={index}: hash differs")
+
+
+def verify_weights(weights: WeightVersion) -> None:
+    manifest = weights.manifest
+    if len(weights.buffer) != manifest.num_bytes:
+        raise TornWeights(f"version={manifest.version}: {len(weights.buffer)} bytes, not {manifest.num_bytes}")
+    if sha256(weights.buffer).hexdigest() != manifest.sha256:
+        raise TornWeights(f"version={manifest.version}: hash of the whole differs")

@@ -1,0 +1,65 @@
+"""Between named tensors and the flat buffer of a weight version.
+
+Invariants:
+- packing copies, so training on does not change a version; mapping does not copy, so a replica reads it for nothing;
+- bits survive: what is mapped is what was packed, for every dtype;
+- every tensor starts at a multiple of ALIGNMENT, and gaps are zero, so equal weights have equal hashes.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from engine.weights.chunks import CHUNK_BYTES, hash_chunks
+from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
+
+ALIGNMENT = 64  # a cache line, and a multiple of every element size
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+
+
+def pack_weights(tensors: Mapping[str, Tensor], *, version: int, chunk_bytes: int = CHUNK_BYTES) -> WeightVersion:
+    entries: list[TensorEntry] = []
+    num_bytes = 0
+    for name, tensor in tensors.items():
+        entry = TensorEntry(
+            name=name,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            offset=num_bytes,
+            num_bytes=tensor.numel() * tensor.element_size(),
+        )
+        entries.append(entry)
+        num_bytes += math.ceil(entry.num_bytes / ALIGNMENT) * ALIGNMENT
+    buffer = bytearray(num_bytes)
+    for entry, tensor in zip(entries, tensors.values(), strict=True):
+        _view(buffer, entry).copy_(tensor.detach())
+    return WeightVersion(
+        manifest=WeightManifest(
+            version=version,
+            num_bytes=num_bytes,
+            chunk_bytes=chunk_bytes,
+            sha256=sha256(buffer).hexdigest(),
+            chunk_sha256=hash_chunks(buffer, chunk_bytes),
+            tensors=tuple(entries),
+        ),
+        buffer=memoryview(buffer).toreadonly(),
+    )
+
+
+def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
+    """Views of the buffer. They must only be read."""
+    return {entry.name: _view(weights.buffer, entry) for entry in weights.manifest.tensors}
+
+
+def _view(buffer: bytearray | memoryview, entry: TensorEntry) -> Tensor:
+    dtype = DTYPES[entry.dtype]
+    if not entry.num_bytes:  # frombuffer refuses to map nothing
+        return torch.empty(entry.shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
+        flat = torch.frombuffer(buffer, dtype=dtype, count=math.prod(entry.shape), offset=entry.offset)
+    return flat.view(entry.shape)

@@ -1,0 +1,39 @@
+"""Rectangles: every sequence once, little padding, never beyond the bound."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.models.packing import lay_out, pack, split_by_tokens
+
+lengths_given = st.lists(st.integers(0, 60), max_size=40)
+
+
+@given(lengths_given, st.integers(1, 200))
+def test_every_sequence_is_in_exactly_one_row_wide_enough(lengths: list[int], max_tokens: int) -> None:
+    rectangles = lay_out(lengths, max_tokens=max_tokens)
+    assert sorted(member for one in rectangles for member in one.members) == list(range(len(lengths)))
+    for one in rectangles:
+        assert one.width == max(lengths[member] for member in one.members)
+        assert one.num_tokens <= max_tokens or len(one.members) == 1
+
+
+@given(lengths_given, st.integers(60, 200))
+def test_micro_batches_keep_the_bound_and_lose_nothing(lengths: list[int], max_tokens: int) -> None:
+    rectangles = lay_out(lengths, max_tokens=max_tokens)
+    batches = split_by_tokens(rectangles, max_tokens=max_tokens)
+    assert [one for batch in batches for one in batch] == rectangles
+    assert all(sum(one.num_tokens for one in batch) <= max_tokens for batch in batches)
+
+
+def test_pads_on_the_right_and_counts_positions_from_zero() -> None:
+    sequences = [[7, 8, 9], [5, 6]]
+    packed = pack(sequences, lay_out([3, 2], max_tokens=100), "cpu")
+    assert packed.ids_T.tolist() == [5, 6, 0, 7, 8, 9]
+    assert packed.positions_T.tolist() == [0, 1, 2, 0, 1, 2]
+    assert packed.starts == {1: 0, 0: 3}
+
+
+def test_a_heavy_tail_costs_little_padding() -> None:
+    lengths = [round(6 * 1.07**k) for k in range(36)] * 3
+    padded = sum(one.num_tokens for one in lay_out(lengths, max_tokens=10_000))
+    assert padded < 1.1 * sum(lengths)

@@ -1,0 +1,92 @@
+"""Flat weight versions: bits survive, training on changes nothing, torn bytes are noticed."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.models.loading import load_decoder, model_tensors
+from engine.weights.chunks import TornWeights, chunk_spans, hash_chunks, verify_chunk, verify_weights
+from engine.weights.snapshot import ALIGNMENT, map_weights, pack_weights
+from tests.engine.conftest import MakeLlama
+
+DTYPES = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(DTYPES)), st.lists(st.integers(0, 5), max_size=3)), max_size=6), st.data()
+)
+def test_every_bit_survives(layout: list[tuple[torch.dtype, list[int]]], data: st.DataObject) -> None:
+    """NaN payloads, infinities and negative zeros too: the bits are random."""
+    tensors: dict[str, torch.Tensor] = {}
+    for index, (dtype, shape) in enumerate(layout):
+        same_size = DTYPES[dtype]
+        limits = torch.iinfo(same_size)
+        count = int(torch.tensor(shape).prod())
+        bits = data.draw(st.lists(st.integers(limits.min, limits.max), min_size=count, max_size=count))
+        tensors[f"t{index}"] = torch.tensor(bits, dtype=same_size).view(shape).view(dtype)
+    weights = pack_weights(tensors, version=3, chunk_bytes=100)
+    verify_weights(weights)
+    mapped = map_weights(weights)
+    assert mapped.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        same_size = DTYPES[tensor.dtype]
+        assert mapped[name].shape == tensor.shape
+        assert torch.equal(mapped[name].view(same_size), tensor.view(same_size))
+
+
+def test_packing_copies_and_mapping_does_not() -> None:
+    tensor = torch.arange(10.0)
+    weights = pack_weights({"a": tensor, "b": tensor[:3]}, version=1)
+    tensor.zero_()
+    mapped = map_weights(weights)
+    assert mapped["a"].tolist() == list(range(10))
+    assert mapped["b"].data_ptr() - mapped["a"].data_ptr() == ALIGNMENT
+    assert weights.buffer.readonly
+
+
+def test_tied_weights_are_stored_once(make_llama: MakeLlama) -> None:
+    sizes = {}
+    for tied in (False, True):
+        tensors = model_tensors(load_decoder(make_llama(tied=tied), device="cpu"))
+        sizes[tied] = pack_weights(tensors, version=0).manifest.num_bytes
+    assert sizes[False] - sizes[True] == 40 * 32 * 4
+
+
+def test_hashes_are_those_of_the_bytes() -> None:
+    weights = pack_weights({"a": torch.arange(100.0)}, version=1, chunk_bytes=128)
+    content, manifest = bytes(weights.buffer), weights.manifest
+    assert manifest.num_bytes == 448 and len(manifest.chunk_sha256) == 4
+    assert manifest.sha256 == sha256(content).hexdigest()
+    for index, (start, end) in enumerate(chunk_spans(manifest.num_bytes, manifest.chunk_bytes)):
+        assert manifest.chunk_sha256[index] == sha256(content[start:end]).hexdigest()
+        verify_chunk(manifest, index, content[start:end])
+    assert manifest.chunk_sha256 == hash_chunks(content, 128)
+
+
+@given(st.integers(0, 447), st.integers(1, 255))
+def test_one_flipped_byte_is_noticed(position: int, flip: int) -> None:
+    weights = pack_weights({"a": torch.arange(100.0)}, version=1, chunk_bytes=128)
+    torn = bytearray(weights.buffer)
+    torn[position] ^= flip
+    with pytest.raises(TornWeights):
+        verify_weights(replace(weights, buffer=memoryview(torn)))
+    chunk = position // 128
+    with pytest.raises(TornWeights, match=f"chunk={chunk}"):
+        verify_chunk(weights.manifest, chunk, torn[chunk * 128 : (chunk + 1) * 128])
+
+
+def test_a_short_buffer_is_noticed() -> None:
+    weights = pack_weights({"a": torch.arange(100.0)}, version=1)
+    with pytest.raises(TornWeights, match="384 bytes"):
+        verify_weights(replace(weights, buffer=weights.buffer[:384]))
+
+
+def test_a_relay_needs_no_torch() -> None:
+    script = "import engine.weights.chunks, sys; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "False"
