@@ -1,0 +1,1 @@
+"""Pure decisions: snapshot in, wish out. No clock, no chance, no bodies."""

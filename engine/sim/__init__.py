@@ -1,0 +1,1 @@
+"""The pipeline's very brains under a virtual clock, with faults drawn from a seed."""

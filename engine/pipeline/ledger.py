@@ -1,0 +1,84 @@
+"""The ledger: every sample of every prompt has exactly one end, and a set of ordinals says which prompts have theirs.
+
+Invariants:
+- an ordinal ends once; ending it again is a bug of ours and stops the run;
+- the set is kept as intervals, so it stays small although prompts end out of order, and it is what a checkpoint
+  stores: a counter would repeat some prompts after a restart and skip others for ever.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Literal
+
+from engine.pipeline.records import DataProgress, Intervals
+
+End = Literal["trained", "filtered", "dropped_stale", "failed"]
+ENDS: tuple[End, ...] = ("trained", "filtered", "dropped_stale", "failed")
+
+
+class IntervalSet:
+    """A set of numbers from 0 on, as sorted half-open intervals that neither touch nor overlap."""
+
+    def __init__(self, intervals: Intervals = ()) -> None:
+        self._starts = [start for start, _ in intervals]
+        self._stops = [stop for _, stop in intervals]
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._stops[at]
+
+    def __iter__(self) -> Iterator[int]:
+        for start, stop in self.intervals():
+            yield from range(start, stop)
+
+    def add(self, number: int) -> None:
+        if number in self:
+            raise ValueError(f"{number} is in the set already")
+        at = bisect_right(self._starts, number)
+        joins_left = at > 0 and self._stops[at - 1] == number
+        joins_right = at < len(self._starts) and self._starts[at] == number + 1
+        if joins_left and joins_right:
+            self._stops[at - 1] = self._stops[at]
+            del self._starts[at], self._stops[at]
+        elif joins_left:
+            self._stops[at - 1] = number + 1
+        elif joins_right:
+            self._starts[at] = number
+        else:
+            self._starts.insert(at, number)
+            self._stops.insert(at, number + 1)
+
+    def first_absent(self, at_least: int) -> int:
+        """The smallest number not in the set that is no less than `at_least`."""
+        at = bisect_right(self._starts, at_least) - 1
+        return self._stops[at] if at >= 0 and at_least < self._stops[at] else at_least
+
+    def intervals(self) -> Intervals:
+        return tuple(zip(self._starts, self._stops, strict=True))
+
+
+class Ledger:
+    def __init__(self, progress: DataProgress) -> None:
+        self._ended = IntervalSet(progress.ended)
+        self._counts: dict[str, int] = dict.fromkeys(ENDS, 0) | dict(progress.ledger)
+
+    def end(self, ordinal: int, end: End, *, num_samples: int) -> None:
+        self._ended.add(ordinal)
+        self._counts[end] += num_samples
+
+    def has_ended(self, ordinal: int) -> bool:
+        return ordinal in self._ended
+
+    def first_open(self, at_least: int) -> int:
+        return self._ended.first_absent(at_least)
+
+    def counts(self, *, num_open: int) -> dict[str, int]:
+        return {**self._counts, "open": num_open}
+
+    def progress_if_trained(self, ordinals: list[int], *, num_samples: int) -> DataProgress:
+        """What a checkpoint must say that is written once these prompts are trained."""
+        ended = IntervalSet(self._ended.intervals())
+        for ordinal in ordinals:
+            ended.add(ordinal)
+        counts = {**self._counts, "trained": self._counts["trained"] + num_samples}
+        return DataProgress(ended=ended.intervals(), ledger=tuple(sorted(counts.items())))

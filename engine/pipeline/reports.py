@@ -1,0 +1,98 @@
+"""What the parts report to the driver, which makes facts of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.pipeline.records import Trajectory
+from engine.spec.facts import FailureClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReady:
+    """It holds its first weights."""
+
+    replica: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReady:
+    num_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTrajectory:
+    """One that was chosen to be read, with what the trainer made of it."""
+
+    trajectory: Trajectory
+    staleness: int
+    advantage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReported:
+    step: int
+    metrics: dict[str, float]
+    to_read: tuple[ReadTrajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationReported:
+    version: int
+    num_prompts: int
+    reward_mean: float
+    length_mean: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationStarted:
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReported:
+    step: int
+    uri: str
+    manifest_sha256: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultReported:
+    component: str
+    message: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReported:
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFinished:
+    """This part has nothing left to do; the run is over when trainer and data both say so."""
+
+    part: Literal["trainer", "data"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBroken:
+    """The run cannot go on."""
+
+    failure_class: FailureClass
+    message: str
+
+
+ToDriver = (
+    ReplicaReady
+    | TrainerReady
+    | StepReported
+    | EvaluationStarted
+    | EvaluationReported
+    | CheckpointReported
+    | FaultReported
+    | LedgerReported
+    | PartFinished
+    | RunBroken
+)
