@@ -1,0 +1,1 @@
+"""Where facts go: onto disk first, and from there to the control plane; or only to a file, or to memory."""

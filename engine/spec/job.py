@@ -68,7 +68,7 @@ class RolloutSpec(Strict):
 
 class EvaluationSpec(Strict):
     prompts: int = Field(256, ge=1, le=65_536, description="Held-out prompts, answered before and after training.")
-    every: int = Field(0, ge=0, le=1_000_000, description="Also evaluate every so many steps; 0: only before and after.")
+    every: int = Field(0, ge=0, le=1_000_000, description="Also every so many steps; 0: only before and after.")
 
 
 class ResourceSpec(Strict):

@@ -1,0 +1,117 @@
+"""One attempt from its first fact to its last: place, wire, supervise, clean up.
+
+Invariants:
+- the last fact is `RunFinished`, whatever happened in between, unless the attempt was fenced off;
+- no actor and no placement group is left when `run_attempt` returns.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray.exceptions import RayError
+
+from engine.live.checkpoints import open_checkpoint
+from engine.live.facts import printable
+from engine.live.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime
+from engine.live.placement import NoCapacity, place
+from engine.live.recorder import Recorder
+from engine.live.supervisor import NO_PROGRESS_S, Supervisor
+from engine.live.wiring import Network
+from engine.sinks.http_shipper import Signal
+from engine.sinks.port import EventSink
+from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
+from engine.spec.job import JobSpec
+from engine.training.checkpoint import CheckpointUnverified
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlan:
+    spec: JobSpec
+    checkpoints: Path
+    resume_from: str | None = None
+    no_progress_s: float = NO_PROGRESS_S
+
+
+class Attempt:
+    def __init__(self, plan: AttemptPlan, sink: EventSink, signals: Callable[[], list[Signal]] = list) -> None:
+        self._plan, self._sink = plan, sink
+        self._recorder: Recorder | None = None
+        self.was_interrupted = False
+        self._interruptions = Interruptions(signals, max_runtime_s=plan.spec.max_runtime_s)
+
+    @property
+    def step(self) -> int:
+        return 0 if self._recorder is None else self._recorder.step
+
+    def run(self, connect: Callable[[], None]) -> RunFinished:
+        """`connect`: to Ray. Raises `Fenced`, once everything was ended."""
+        self._sink.record(DriverStarted(host=printable(socket.gethostname(), 255), pid=os.getpid()))
+        try:
+            finished = self._run(connect)
+        except Fenced:
+            raise
+        except Cancelled as cancelled:
+            self._sink.record(RequestAcknowledged(request_id=cancelled.request_id))
+            finished = RunFinished(outcome="cancelled", message="cancelled on request", ledger=self._ledger)
+        except Interrupted:
+            self.was_interrupted = True
+            finished = self._failed("infrastructure", "the driver was told to end")
+        except Exception as error:
+            log.warning("attempt failed", exc_info=error)
+            finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
+        self._sink.record(finished)
+        log.info("finished outcome=%s message=%s ledger=%s", finished.outcome, finished.message, finished.ledger)
+        return finished
+
+    def _run(self, connect: Callable[[], None]) -> RunFinished:
+        plan = self._plan
+        resume = None if plan.resume_from is None else open_checkpoint(plan.resume_from)
+        recorder = Recorder(plan.spec, self._sink, start_step=0 if resume is None else resume.step)
+        self._recorder = recorder
+        recorder.enter("provisioning")
+        connect()
+        placement = place(plan.spec, heed=self._interruptions.heed)
+        recorder.enter("loading_weights")
+        network = Network(spec=plan.spec, placement=placement, checkpoints=plan.checkpoints, resume=resume)
+        try:
+            supervisor = Supervisor(
+                spec=plan.spec,
+                network=network,
+                recorder=recorder,
+                heed=self._interruptions.heed,
+                no_progress_s=plan.no_progress_s,
+            )
+            return supervisor.run()
+        finally:
+            network.end()
+
+    @property
+    def _ledger(self) -> dict[str, int]:
+        return {} if self._recorder is None else self._recorder.ledger
+
+    def _failed(self, failure_class: FailureClass, message: str) -> RunFinished:
+        return RunFinished(
+            outcome="failed", failure_class=failure_class, message=printable(message), ledger=self._ledger
+        )
+
+
+def _failure_class(error: Exception) -> FailureClass:
+    match error:
+        case OutOfTime():
+            return "timeout"
+        case NoCapacity():
+            return "capacity"
+        case CheckpointUnverified():
+            return "data"
+        case ValueError():
+            return "config"
+        case RayError() | ConnectionError():
+            return "infrastructure"
+        case _:
+            return "platform"

@@ -1,0 +1,89 @@
+"""An attempt's checkpoints: the trainer's folder, and beside it how far the data had come.
+
+    step-000050/            weights, optimizer, tokenizer, manifest.json   (written by the trainer)
+    step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)
+
+Invariants:
+- a checkpoint is reported only when both manifests were read back;
+- step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is.
+"""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, ValidationError
+
+from engine.pipeline.messages import CheckpointWritten
+from engine.pipeline.records import DataProgress
+from engine.spec.strict import Strict
+from engine.training.checkpoint import (
+    CheckpointUnverified,
+    checkpoint_num_bytes,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from engine.training.port import Trainer
+
+PROGRESS_FOLDER: Final = "progress"
+PROGRESS_FILE: Final = "progress.json"
+
+
+class SavedProgress(Strict):
+    step: int = Field(ge=0)
+    trainer_manifest_sha256: str
+    ended: tuple[tuple[int, int], ...]
+    ledger: dict[str, int]
+
+
+class ResumePoint(Strict):
+    folder: Path
+    step: int
+    progress: SavedProgress
+
+    def data_progress(self) -> DataProgress:
+        return DataProgress(ended=self.progress.ended, ledger=tuple(sorted(self.progress.ledger.items())))
+
+
+def save_checkpoint(trainer: Trainer, folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
+    trainer.save(folder)
+    manifest_sha256 = verify_checkpoint(folder)
+    saved = SavedProgress(
+        step=step,
+        trainer_manifest_sha256=manifest_sha256,
+        ended=progress.ended,
+        ledger=dict(progress.ledger),
+    )
+    content = saved.model_dump_json(indent=2).encode()
+    write_checkpoint(folder / PROGRESS_FOLDER, {PROGRESS_FILE: lambda path: _write(path, content)})
+    verify_checkpoint(folder / PROGRESS_FOLDER)
+    return CheckpointWritten(
+        step=step,
+        uri=folder.resolve().as_uri(),
+        manifest_sha256=manifest_sha256,
+        num_bytes=checkpoint_num_bytes(folder) + checkpoint_num_bytes(folder / PROGRESS_FOLDER),
+    )
+
+
+def open_checkpoint(uri: str) -> ResumePoint:
+    folder = folder_of(uri)
+    manifest_sha256 = verify_checkpoint(folder)
+    verify_checkpoint(folder / PROGRESS_FOLDER)
+    try:
+        progress = SavedProgress.model_validate_json((folder / PROGRESS_FOLDER / PROGRESS_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CheckpointUnverified(f"{folder}: the data's progress cannot be read: {error}") from error
+    if progress.trainer_manifest_sha256 != manifest_sha256:
+        raise CheckpointUnverified(f"{folder}: the data's progress belongs to other weights")
+    return ResumePoint(folder=folder, step=progress.step, progress=progress)
+
+
+def folder_of(uri: str) -> Path:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file") or parts.netloc:
+        raise ValueError(f"resume_from: a path or a file:// address, got {uri!r}")
+    return Path(unquote(parts.path)) if parts.scheme else Path(uri)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

@@ -1,0 +1,74 @@
+"""What ends an attempt from outside, as exceptions, and the check for them that every long wait makes.
+
+Invariant: whoever waits calls `heed` at least once a second, so a cancel works within seconds in every phase.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from engine.sinks.http_shipper import Signal
+
+
+class Interrupted(BaseException):
+    """The process was told to end (SIGTERM, SIGINT)."""
+
+
+def obey_signals() -> None:
+    """SIGTERM and SIGINT raise `Interrupted`. Call it again after `ray.init`, which installs handlers of its own that
+    end the process with a stack trace and no word to anyone."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    for ignored in (signal.SIGTERM, signal.SIGINT):  # once is enough; a second must not break the cleaning up
+        signal.signal(ignored, signal.SIG_IGN)
+    raise Interrupted
+
+
+class Ended(Exception):
+    """The attempt is ended from outside."""
+
+    retryable = False
+
+
+class Fenced(Ended):
+    """A newer attempt has taken over: nothing that this one says counts any more."""
+
+
+class RefusedByControlPlane(Ended):
+    """The control plane will never accept what this attempt reported."""
+
+
+class OutOfTime(Ended):
+    """The job has used up its max_runtime_s."""
+
+
+class Cancelled(Ended):
+    """Somebody asked for the job to be stopped."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+
+class Interruptions:
+    def __init__(self, signals: Callable[[], list[Signal]], *, max_runtime_s: float) -> None:
+        self._signals = signals
+        self._max_runtime_s = max_runtime_s
+        self._deadline = time.monotonic() + max_runtime_s
+
+    def heed(self) -> None:
+        """Raises what has come since the last call."""
+        for sent in self._signals():
+            match sent.kind:
+                case "fenced":
+                    raise Fenced(sent.message)
+                case "cancel":
+                    raise Cancelled(sent.request_id)
+                case "refused":
+                    raise RefusedByControlPlane(sent.message)
+        if time.monotonic() >= self._deadline:
+            raise OutOfTime(f"stopped after max_runtime_s = {self._max_runtime_s:.0f} s")

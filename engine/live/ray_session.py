@@ -1,0 +1,29 @@
+"""The connection to Ray: a cluster that is there already, or one of our own on this machine.
+
+Invariant: Ray's usage statistics are off before Ray is imported by anyone: nothing is sent out of the cluster.
+"""
+
+import logging
+import os
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import ray
+
+from engine.live.interruptions import obey_signals
+
+
+def connect_to_cluster() -> None:
+    """RAY_ADDRESS and RAY_AUTH_MODE say where and how; in a Ray job they are set."""
+    ray.init(address="auto", logging_level=logging.WARNING)
+    obey_signals()
+
+
+def start_own() -> None:
+    ray.init(address="local", include_dashboard=False, logging_level=logging.WARNING)
+    obey_signals()
+
+
+def disconnect() -> None:
+    if ray.is_initialized():
+        ray.shutdown()

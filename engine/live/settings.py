@@ -1,0 +1,32 @@
+"""What the driver reads from its environment, in one place.
+
+LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
+RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    store: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        folder = environment.get("LAMINAR_STORE_DIR", "")
+        if not Path(folder).is_absolute():
+            raise ValueError(f"LAMINAR_STORE_DIR: the absolute path of a folder, got {folder!r}")
+        return cls(store=Path(folder))
+
+    def attempt_folder(self, *, job: str, attempt: int, epoch: int) -> Path:
+        """The epoch is part of the name: an attempt that was fenced off never writes where its successor does."""
+        if not _PLAIN_NAME.fullmatch(job):
+            raise ValueError(f"job: letters, digits, dot, dash and underscore, got {job!r}")
+        return self.store / "jobs" / job / f"attempt-{attempt}-epoch-{epoch}"

@@ -1,0 +1,189 @@
+"""The supervisor: polls every actor, lends the manager's brain a body, and decides how the run ends.
+
+    actors ──collect──▶ supervisor ──▶ manager's brain ──▶ end, start a replica
+                            └──▶ recorder ──▶ sink ──▶ control plane ──▶ signals ──▶ supervisor
+
+Invariants:
+- every wait has an end: a dead actor fails the poll on it at once, a hung replica is silent, and a run in which
+  nothing moves for NO_PROGRESS_S is broken, whatever the reason;
+- exactly one end is decided on.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import ray
+from ray.exceptions import RayError
+
+from engine.live.body import BodyFailed, Upward
+from engine.live.facts import printable
+from engine.live.recorder import Recorder
+from engine.live.wiring import Network
+from engine.pipeline.effects import Effect, EndReplica, Send, StartReplica
+from engine.pipeline.manager import START_WITHIN_S, ManagerBrain
+from engine.pipeline.messages import DRIVER, Address, Message, ReplicaLost, ReplicaReported, Tick, rollout_address
+from engine.pipeline.reports import RunBroken
+from engine.spec.facts import FailureClass, RunFinished
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+# One poll waits this long in the actor; a cancel or a deadline is noticed within WAKE_S.
+POLL_S: Final = 1.0
+WAKE_S: Final = 0.2
+MANAGER_TICK_S: Final = 1.0
+# Generated tokens count as progress, so this bounds one trainer step or one load of weights, not one long answer.
+NO_PROGRESS_S: Final = 600.0
+
+
+class Supervisor:
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        network: Network,
+        recorder: Recorder,
+        heed: Callable[[], None],
+        no_progress_s: float,
+    ) -> None:
+        """`heed` raises if the run shall end."""
+        self._network, self._recorder = network, recorder
+        self._heed = heed
+        self._no_progress_s = no_progress_s
+        now = time.monotonic()
+        self._manager = ManagerBrain(num_replicas=spec.rollout.replicas, now=now)
+        self._incarnations = dict.fromkeys(range(spec.rollout.replicas), 0)
+        self._polls: dict[Any, tuple[Address, int]] = {}
+        self._progress_seen = -1
+        self._progress_at = now
+
+    def run(self) -> RunFinished:
+        """Until the run ends by itself; raises what `heed` raises when it is ended from outside."""
+        for address in self._network.addresses:
+            self._poll(address)
+        tick_at = time.monotonic()
+        while True:
+            self._collect()
+            now = time.monotonic()
+            if now >= tick_at:
+                self._manage(Tick(), now)
+                tick_at = now + MANAGER_TICK_S
+            self._heed()
+            ended = self._end(now)
+            if ended is not None:
+                return ended
+
+    # ── polls ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _poll(self, address: Address) -> None:
+        poll = self._network.actor(address).collect.remote(POLL_S)
+        self._polls[poll] = (address, self._incarnation_of(address))
+
+    def _incarnation_of(self, address: Address) -> int:
+        replica = _replica_of(address)
+        return 0 if replica is None else self._incarnations[replica]
+
+    def _collect(self) -> None:
+        ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=WAKE_S)
+        if ready:  # whatever else has come by now is taken along
+            ready, _ = ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
+        for poll in ready:
+            address, incarnation = self._polls.pop(poll)
+            is_current = self._incarnation_of(address) == incarnation
+            try:
+                collected: list[tuple[Address, Upward]] = ray.get(poll)
+            except RayError as error:
+                if is_current:
+                    self._on_dead(address, incarnation, _reason(error))
+                continue
+            for to, message in collected:
+                self._on_upward(address, incarnation, to, message)
+            if self._incarnation_of(address) == incarnation:  # one of the messages may have had it replaced
+                self._poll(address)
+
+    def _on_upward(self, address: Address, incarnation: int, to: Address, message: Upward) -> None:
+        now = time.monotonic()
+        if isinstance(message, BodyFailed):
+            if message.failure_class == "config" or _replica_of(address) is None:
+                self._break(RunBroken(failure_class=message.failure_class, message=message.message))
+            else:
+                self._on_dead(address, incarnation, message.message)
+        elif to == DRIVER:
+            self._recorder.on_report(message)  # type: ignore[arg-type]  # brains send the driver reports only
+        else:
+            if isinstance(message, ReplicaReported):
+                self._recorder.on_load(message)
+            self._manage(message, now)
+
+    def _on_dead(self, address: Address, incarnation: int, reason: str) -> None:
+        replica = _replica_of(address)
+        if replica is not None:
+            self._recorder.forget_load(replica)
+            self._manage(ReplicaLost(replica=replica, incarnation=incarnation, reason=reason), time.monotonic())
+            return
+        # State that nobody else has is gone: the attempt ends, and the next goes on from the last checkpoint.
+        self._break(RunBroken(failure_class="infrastructure", message=f"{address} died: {reason}"))
+
+    # ── the manager's body ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _manage(self, message: Message, now: float) -> None:
+        for effect in self._manager.handle(message, now):
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(to=to, message=message) if to == DRIVER:
+                self._recorder.on_report(message)  # type: ignore[arg-type]  # as above
+            case Send():
+                self._network.send(effect.to, effect.message)
+            case EndReplica():
+                self._network.end_rollout(effect.replica)
+            case StartReplica():
+                self._incarnations[effect.replica] = effect.incarnation
+                self._network.replace_rollout(effect.replica, effect.incarnation)
+                self._poll(rollout_address(effect.replica))
+            case _:
+                raise TypeError(f"the manager's body does not do {type(effect).__name__}")
+
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _break(self, broken: RunBroken) -> None:
+        self._recorder.on_report(broken)
+
+    def _end(self, now: float) -> RunFinished | None:
+        recorder = self._recorder
+        if recorder.broken is not None:
+            return self._failed(recorder.broken.failure_class, recorder.broken.message)
+        if recorder.is_finished:
+            return RunFinished(outcome="succeeded", ledger=recorder.ledger)
+        if recorder.num_progress != self._progress_seen:
+            self._progress_seen, self._progress_at = recorder.num_progress, now
+        elif now - self._progress_at > self._patience_s:
+            message = f"nothing moved for {self._patience_s:.0f} s: no token, no step, no evaluation"
+            return self._failed("infrastructure", message)
+        return None
+
+    @property
+    def _patience_s(self) -> float:
+        """Loading says nothing while it lasts."""
+        return self._no_progress_s if self._recorder.is_ready else max(self._no_progress_s, START_WITHIN_S)
+
+    def _failed(self, failure_class: FailureClass, message: str) -> RunFinished:
+        return RunFinished(
+            outcome="failed",
+            failure_class=failure_class,
+            message=printable(message),
+            ledger=self._recorder.ledger,
+        )
+
+
+def _replica_of(address: Address) -> int | None:
+    kind, _, number = address.partition("/")
+    return int(number) if kind == "rollout" else None
+
+
+def _reason(error: RayError) -> str:
+    """Ray's first line says what happened; the rest is for Ray's developers."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,108 @@
+"""The HTTP calls to the control plane, and what its answers mean.
+
+    POST {control_url}/internal/engine/facts        FactBatch → FactAck
+    POST {control_url}/internal/engine/heartbeat    Heartbeat → HeartbeatReply
+    errors: problem+json with `code`; 409 stale_epoch ends the attempt, 409 gap says where to go on from
+
+Invariants:
+- an answer that cannot be understood counts as no answer: the call is made again;
+- the token travels in the Authorization header only, and to no other address: redirects are not followed.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from engine.spec.control import FactAck, Heartbeat, HeartbeatReply
+
+# A database that is failing over answers late rather than never; beyond this it is better to ask again.
+TIMEOUT_S: Final = 10.0
+
+Answer = TypeVar("Answer", FactAck, HeartbeatReply)
+
+
+class Unreachable(Exception):
+    """The control plane gave no usable answer; try again."""
+
+    retryable = True
+
+
+class StaleEpoch(Exception):
+    """A newer attempt has taken over: stop at once."""
+
+    retryable = False
+
+
+class Refused(Exception):
+    """The control plane will never accept this."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    acked: int
+
+
+class ControlPlane:
+    def __init__(self, control_url: str, token: str) -> None:
+        self._client = httpx.Client(
+            base_url=control_url.rstrip("/") + "/internal/engine/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=TIMEOUT_S,
+            follow_redirects=False,
+            trust_env=False,  # no proxy of the host's environment sees the token
+        )
+
+    def send_facts(self, *, attempt: int, epoch: int, lines: list[bytes]) -> FactAck | Gap:
+        """`lines` are facts as the spool has them; they are not parsed again on their way out."""
+        head = f'{{"attempt":{attempt},"epoch":{epoch},"facts":['.encode()
+        response = self._post("facts", head + b",".join(lines) + b"]}")
+        if response.status_code == httpx.codes.CONFLICT:
+            return self._gap(response)
+        return self._parsed(FactAck, response)
+
+    def beat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        response = self._post("heartbeat", heartbeat.model_dump_json().encode())
+        if response.status_code == httpx.codes.CONFLICT:
+            raise Unreachable(f"409 {problem_of(response)}")
+        return self._parsed(HeartbeatReply, response)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _post(self, path: str, content: bytes) -> httpx.Response:
+        try:
+            response = self._client.post(path, content=content, headers={"Content-Type": "application/json"})
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+        if response.status_code == httpx.codes.CONFLICT and problem_of(response).get("code") == "stale_epoch":
+            raise StaleEpoch(str(problem_of(response).get("detail", "")))
+        if response.status_code in (httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY):
+            raise Refused(f"{path} answered {response.status_code}: {response.text[:2_000]}")
+        return response
+
+    def _gap(self, response: httpx.Response) -> Gap:
+        problem = problem_of(response)
+        acked = problem.get("acked")
+        if problem.get("code") != "gap" or not isinstance(acked, int) or acked < 0:
+            raise Unreachable(f"409 {problem}")
+        return Gap(acked=acked)
+
+    def _parsed(self, kind: type[Answer], response: httpx.Response) -> Answer:
+        if response.status_code != httpx.codes.OK:
+            raise Unreachable(f"{response.status_code}: {response.text[:500]}")
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            raise Unreachable(f"an answer that is no {kind.__name__}: {error}") from error
+
+
+def problem_of(response: httpx.Response) -> dict[str, Any]:
+    try:
+        problem = response.json()
+    except ValueError:
+        return {}
+    return problem if isinstance(problem, dict) else {}

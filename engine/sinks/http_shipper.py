@@ -1,0 +1,176 @@
+"""Ships facts from the spool to the control plane, and fetches what is wanted of the driver.
+
+    record ──▶ spool (disk) ──▶ shipper thread ──▶ control plane
+                                heartbeat thread ◀─▶ control plane ──▶ signals ──▶ driver
+
+Invariants:
+- recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
+  shipper tries for ever;
+- facts go out in order; what the control plane says it has is the only thing that moves the shipper on;
+- a stale epoch, or a fact that is refused for good, is a signal to the driver and the end of shipping.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final, Literal
+
+from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleEpoch, Unreachable
+from engine.sinks.spool import Spool
+from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
+from engine.spec.facts import FactBody
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES: Final = 512 * 1024  # well under the body limit of any web server, and a good size for one transaction
+FIRST_RETRY_S: Final = 0.2
+LAST_RETRY_S: Final = 5.0  # so that a page is current within seconds after the control plane is back
+HEARTBEAT_EVERY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """From the control plane to the driver."""
+
+    kind: Literal["cancel", "fenced", "refused"]
+    request_id: str = ""
+    message: str = ""
+
+
+def retry_delay_s(num_failures: int, chance: random.Random) -> float:
+    """Doubles up to a bound; jitter keeps many drivers from coming back at one instant."""
+    longest = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(num_failures, 16))
+    return longest * chance.uniform(0.5, 1.0)
+
+
+class HttpSink:
+    def __init__(self, *, spool: Spool, control: ControlPlane, attempt: int, epoch: int) -> None:
+        self._spool, self._control = spool, control
+        self._attempt, self._epoch = attempt, epoch
+        self._signals: SimpleQueue[Signal] = SimpleQueue()
+        self._seen_requests: set[str] = set()
+        self._acked = 0
+        self._has_ended = False
+        self._progress = threading.Condition()
+        self._stopping = threading.Event()
+        self._step: Callable[[], int] = lambda: 0
+        self._chance = random.Random()
+        self._threads = [
+            threading.Thread(target=self._ship_for_ever, name="fact-shipper", daemon=True),
+            threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True),
+        ]
+
+    def start(self, *, step: Callable[[], int]) -> None:
+        """`step`: the last step trained, for the heartbeat."""
+        self._step = step
+        for thread in self._threads:
+            thread.start()
+
+    def record(self, body: FactBody) -> None:
+        self._spool.append(body)
+        with self._progress:
+            self._progress.notify_all()
+
+    def signals(self) -> list[Signal]:
+        """What has come since the last call. Each request is passed on once, however often a heartbeat shows it."""
+        signals: list[Signal] = []
+        while True:
+            try:
+                signals.append(self._signals.get_nowait())
+            except Empty:
+                return signals
+
+    def close(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        with self._progress:
+            while not self._is_delivered and not self._has_ended and (left := deadline - time.monotonic()) > 0:
+                self._progress.wait(min(left, 1.0))
+        self._stopping.set()
+        with self._progress:
+            self._progress.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=2.0)
+        self._spool.close()
+        return self._is_delivered
+
+    @property
+    def _is_delivered(self) -> bool:
+        return self._acked >= self._spool.last_seq
+
+    # ── facts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ship_for_ever(self) -> None:
+        num_failures = 0
+        while not self._stopping.is_set():
+            with self._progress:
+                if self._is_delivered:
+                    self._progress.wait(1.0)
+                    continue
+            try:
+                self._ship_once()
+                num_failures = 0
+            except Unreachable as error:
+                # One line when it begins, then a reminder now and then: it may take hours.
+                if num_failures in (0, 10) or num_failures % 100 == 0:
+                    log.warning("facts waiting=%d tries=%d error=%s", self._num_waiting, num_failures + 1, error)
+                self._stopping.wait(retry_delay_s(num_failures, self._chance))
+                num_failures += 1
+            except StaleEpoch as error:
+                self._end(Signal(kind="fenced", message=str(error)))
+                return
+            except Refused as error:
+                self._end(Signal(kind="refused", message=f"facts from {self._acked + 1} on: {error}"))
+                return
+
+    @property
+    def _num_waiting(self) -> int:
+        return self._spool.last_seq - self._acked
+
+    def _ship_once(self) -> None:
+        lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
+        answer = self._control.send_facts(attempt=self._attempt, epoch=self._epoch, lines=lines)
+        if answer.acked > self._spool.last_seq:
+            raise Refused(
+                f"the control plane has {answer.acked} facts of this attempt, its spool {self._spool.last_seq}"
+            )
+        if answer.acked <= self._acked and not isinstance(answer, Gap):
+            raise Unreachable(f"sent facts from {self._acked + 1} on, and only {answer.acked} are stored")
+        with self._progress:
+            self._acked = answer.acked
+            self._progress.notify_all()
+
+    # ── heartbeat ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _beat_for_ever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                reply = self._control.beat(Heartbeat(attempt=self._attempt, epoch=self._epoch, step=self._step()))
+                for request in reply.requests:
+                    self._pass_on(request)
+            except Unreachable as error:
+                log.debug("heartbeat error=%s", error)  # the shipper says so louder, once there is something to ship
+            except StaleEpoch as error:
+                self._end(Signal(kind="fenced", message=str(error)))
+                return
+            except Refused as error:
+                self._end(Signal(kind="refused", message=f"heartbeat: {error}"))
+                return
+            self._stopping.wait(HEARTBEAT_EVERY_S)
+
+    def _pass_on(self, request: ControlRequest) -> None:
+        if request.id not in self._seen_requests:
+            self._seen_requests.add(request.id)
+            self._signals.put(Signal(kind=request.kind, request_id=request.id))
+
+    def _end(self, signal: Signal) -> None:
+        log.error("shipping ended kind=%s message=%s", signal.kind, signal.message)
+        self._signals.put(signal)
+        self._stopping.set()
+        with self._progress:
+            self._has_ended = True
+            self._progress.notify_all()

@@ -1,0 +1,57 @@
+"""One real Ray for all live tests; never the one that somebody else started on this machine."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="session")
+def own_ray() -> Iterator[str]:
+    """Its address."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)  # workers are started by Ray, and import the engine from here
+    os.environ.pop("RAY_ADDRESS", None)
+    import ray
+
+    context: Any = ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20)
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+def actor_processes(kind: str) -> list[psutil.Process]:
+    """Live actors of this Ray, by class name; Ray puts it in the process's title."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if kind in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture
+def processes_of() -> Callable[[str], list[psutil.Process]]:
+    return actor_processes
+
+
+@pytest.fixture
+def repository() -> Path:
+    return ROOT
+
+
+@pytest.fixture
+def python() -> str:
+    return sys.executable

@@ -1,0 +1,41 @@
+"""`python -m engine run`: what is wrong with a spec is a sentence, not a traceback."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.__main__ import main
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["engine", "run", *arguments])
+    return main()
+
+
+def test_a_spec_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, str(tmp_path / "none.json"), "--out", str(tmp_path / "out")) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_spec_with_mistakes_names_each_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "spec.json"
+    file.write_text('{"name": "x", "rollout": {"replicas": 0}, "colour": "red"}')
+    assert command(monkeypatch, str(file), "--out", str(tmp_path / "out")) == 2
+    shown = capsys.readouterr().err
+    assert "rollout.replicas" in shown and "colour" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "spec.json"
+    file.write_text('{"name": "x"}')
+    (tmp_path / "facts.jsonl").write_text("kept\n")
+    assert command(monkeypatch, str(file), "--out", str(tmp_path)) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert (tmp_path / "facts.jsonl").read_text() == "kept\n"

@@ -1,0 +1,236 @@
+"""The shipper against a real HTTP server that refuses, cuts, forgets and comes back."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.sinks import http_shipper
+from engine.sinks.control_plane import ControlPlane
+from engine.sinks.http_shipper import HttpSink, Signal, retry_delay_s
+from engine.sinks.spool import Spool
+from engine.spec.control import FactBatch, Heartbeat
+from engine.spec.facts import StepTrained, TrajectoriesSampled, TrajectorySample
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class FakeControlPlane:
+    """Stores facts as the real one does; `trouble` may answer first."""
+
+    def __init__(self) -> None:
+        self.facts: list[int] = []
+        self.batches: list[FactBatch] = []
+        self.beats: list[Heartbeat] = []
+        self.tokens: set[str | None] = set()
+        self.requests: list[dict[str, str]] = []
+        self.trouble: Callable[[str], Answer | None] = lambda path: None
+        self.cuts = 0
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, path: str, body: bytes) -> Answer:
+        troubled = self.trouble(path)
+        if troubled is not None:
+            return troubled
+        if path.endswith("/heartbeat"):
+            self.beats.append(Heartbeat.model_validate_json(body))
+            return 200, {"requests": self.requests}
+        batch = FactBatch.model_validate_json(body)
+        if batch.facts[0].seq > len(self.facts) + 1:
+            return 409, problem(409, "gap", acked=len(self.facts))
+        self.batches.append(batch)
+        self.facts += [fact.seq for fact in batch.facts if fact.seq > len(self.facts)]
+        return 200, {"acked": len(self.facts)}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                fake.tokens.add(self.headers["Authorization"])
+                status, answer = fake.answer(self.path, body)
+                if fake.cuts > 0:  # the work is done, the answer is lost
+                    fake.cuts -= 1
+                    self.connection.close()
+                    return
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        return Handler
+
+
+def problem(status: int, code: str, **more: object) -> dict[str, Any]:
+    return {"type": "about:blank", "title": code, "status": status, "detail": code, "code": code, "errors": [], **more}
+
+
+@pytest.fixture
+def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlPlane]:
+    monkeypatch.setattr(http_shipper, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(http_shipper, "LAST_RETRY_S", 0.05)
+    monkeypatch.setattr(http_shipper, "HEARTBEAT_EVERY_S", 0.05)
+    fake = FakeControlPlane()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
+
+
+@pytest.fixture
+def sink(control: FakeControlPlane, tmp_path: Path) -> Iterator[HttpSink]:
+    client = ControlPlane(control.url + "/", "secret-token")
+    made = HttpSink(spool=Spool(tmp_path / "facts.jsonl"), control=client, attempt=1, epoch=3)
+    yield made
+    made.close(timeout_s=0)
+    client.close()
+
+
+def step(number: int) -> StepTrained:
+    return StepTrained(step=number, metrics={"reward/mean": 0.5})
+
+
+def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def first_signal(sink: HttpSink) -> Signal:
+    seen: list[Signal] = []
+
+    def came() -> bool:
+        seen.extend(sink.signals())
+        return bool(seen)
+
+    until(came)
+    return seen[0]
+
+
+def test_facts_arrive_in_order_with_the_token_and_the_epoch(control: FakeControlPlane, sink: HttpSink) -> None:
+    sink.start(step=lambda: 7)
+    for number in range(1, 31):
+        sink.record(step(number))
+    assert sink.close(timeout_s=5)
+    assert control.facts == list(range(1, 31))
+    assert control.tokens == {"Bearer secret-token"}
+    assert {(batch.attempt, batch.epoch) for batch in control.batches} == {(1, 3)}
+    assert control.beats[0].step == 7
+
+
+def test_a_control_plane_that_is_down_costs_no_fact(control: FakeControlPlane, sink: HttpSink) -> None:
+    left = iter(range(8))
+    control.trouble = lambda path: (503, {}) if next(left, None) is not None else None
+    sink.start(step=lambda: 0)
+    for number in range(1, 6):
+        sink.record(step(number))
+    assert sink.close(timeout_s=5)
+    assert control.facts == [1, 2, 3, 4, 5]
+
+
+def test_a_lost_answer_stores_nothing_twice(control: FakeControlPlane, sink: HttpSink) -> None:
+    control.cuts = 3
+    sink.start(step=lambda: 0)
+    sink.record(step(1))
+    sink.record(step(2))
+    assert sink.close(timeout_s=5)
+    assert control.facts == [1, 2]
+
+
+def test_after_a_gap_it_sends_again_from_there(control: FakeControlPlane, sink: HttpSink) -> None:
+    sink.start(step=lambda: 0)
+    for number in range(1, 6):
+        sink.record(step(number))
+    until(lambda: len(control.facts) == 5)
+    del control.facts[2:]  # a database restored from a backup
+    sink.record(step(6))
+    assert sink.close(timeout_s=5)
+    assert control.facts == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_answer_that_is_no_answer_is_asked_for_again(control: FakeControlPlane, sink: HttpSink) -> None:
+    nonsense = iter([(200, {"acked": "all of them"}), (200, {}), (302, {}), (409, {"code": "other"})])
+    control.trouble = lambda path: next(nonsense, None) if path.endswith("/facts") else None
+    sink.start(step=lambda: 0)
+    sink.record(step(1))
+    assert sink.close(timeout_s=5)
+    assert control.facts == [1]
+
+
+@pytest.mark.parametrize("path", ["/facts", "/heartbeat"])
+def test_a_stale_epoch_ends_shipping_and_tells_the_driver(control: FakeControlPlane, sink: HttpSink, path: str) -> None:
+    control.trouble = lambda asked: (409, problem(409, "stale_epoch")) if asked.endswith(path) else None
+    sink.record(step(1))
+    sink.start(step=lambda: 0)
+    signal = first_signal(sink)
+    assert signal.kind == "fenced"
+    before = time.monotonic()
+    sink.close(timeout_s=60)
+    assert time.monotonic() - before < 5, "a fenced driver does not wait for delivery"
+
+
+@pytest.mark.parametrize("status", [413, 422])
+def test_a_fact_that_is_refused_for_good_is_told_and_not_dropped(
+    control: FakeControlPlane, sink: HttpSink, status: int, tmp_path: Path
+) -> None:
+    control.trouble = lambda asked: (status, problem(status, "no")) if asked.endswith("/facts") else None
+    sink.start(step=lambda: 0)
+    sink.record(step(1))
+    signal = first_signal(sink)
+    assert signal.kind == "refused" and str(status) in signal.message
+    assert not sink.close(timeout_s=60)
+    assert (tmp_path / "facts.jsonl").read_text().count("\n") == 1
+
+
+def test_a_request_is_passed_on_once_however_often_it_is_shown(control: FakeControlPlane, sink: HttpSink) -> None:
+    control.requests = [{"id": "r1", "kind": "cancel"}]
+    sink.start(step=lambda: 0)
+    until(lambda: len(control.beats) >= 3)
+    assert sink.signals() == [Signal(kind="cancel", request_id="r1")]
+    assert sink.signals() == []
+
+
+def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: HttpSink) -> None:
+    sample = TrajectorySample(
+        prompt_ordinal=0, sample=0, version=0, staleness=0, num_tokens=1, reward=0, advantage=0,
+        prompt="p" * 90_000, response="r" * 90_000,
+    )  # fmt: skip
+    for number in range(1, 7):
+        sink.record(TrajectoriesSampled(step=number, trajectories=[sample]))
+    sink.start(step=lambda: 0)
+    assert sink.close(timeout_s=10)
+    assert control.facts == [1, 2, 3, 4, 5, 6]
+    assert len(control.batches) >= 3
+
+
+def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink: HttpSink) -> None:
+    control.server.shutdown()
+    sink.start(step=lambda: 0)
+    before = time.monotonic()
+    for number in range(1, 21):
+        sink.record(step(number))
+    assert time.monotonic() - before < 2
+    assert not sink.close(timeout_s=0.1)
+
+
+def test_the_wait_between_tries_grows_to_a_bound_with_jitter() -> None:
+    chance = random.Random(0)
+    waits = [retry_delay_s(failures, chance) for failures in range(1_000)]
+    assert waits[0] <= 0.2 and min(waits[10:]) >= 2.5 and max(waits) <= 5.0
+    assert len(set(waits[10:])) > 100
