@@ -25,14 +25,18 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "channels",
+    "ninja",  # serves the API page's own scripts, so that it works without a network
     "backend.accounts",
     "backend.pools",
     "backend.jobs",
     "backend.telemetry",
     "backend.checkpoints",
+    "backend.pages",
     "backend.api",
 ]
 MIDDLEWARE = [
+    "backend.api.middleware.RequestIdMiddleware",
+    "backend.pages.csp.content_security_policy",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -51,7 +55,7 @@ DATABASES = {
         **database_settings(ENVIRONMENT.database_url),
         # One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it.
         "OPTIONS": {
-            "pool": {"min_size": 1, "max_size": 12, "timeout": 10},
+            "pool": {"min_size": 1, "max_size": 12, "timeout": 5},
             "options": "-c statement_timeout=20000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
         },
         "CONN_HEALTH_CHECKS": True,
@@ -119,6 +123,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 5,
 }
 CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5.0
 CELERY_TASK_TIME_LIMIT = 45
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"
@@ -132,5 +137,9 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
-    "loggers": {"httpx": {"level": "WARNING"}, "uvicorn.access": {"level": "WARNING"}},
+    "loggers": {
+        name: {"level": "WARNING"}
+        # Celery would write two lines a tick, 150 thousand a day; what a background task did, it says itself.
+        for name in ("httpx", "uvicorn.access", "celery.worker.strategy", "celery.app.trace")
+    },
 }

@@ -3,7 +3,7 @@
 Invariants:
 - every change is a legal move, made by compare-and-set on (state, version), and leaves exactly one event with
   `seq = last + 1` in the same transaction: no event, no change;
-- a terminal state releases the job's devices and ends its attempt in that transaction;
+- a terminal state releases the job's devices, ends its attempt and calls the scheduler in that transaction;
 - the job row is locked (`locked_job`) while its cursor moves, so cursors are committed in order.
 
              ┌────────────────────────── recovering ◀──┐
@@ -19,6 +19,7 @@ from typing import Any
 from django.db import connection
 
 from backend.jobs.models import TERMINAL_STATES, Job, JobEvent, JobState
+from backend.jobs.outbox import enqueue
 
 S = JobState
 LEGAL_MOVES: Mapping[str, frozenset[str]] = {
@@ -132,3 +133,4 @@ def advance(
 def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
     job.reservations.filter(released_at__isnull=True).update(released_at=now)
     job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)
+    enqueue("schedule", job.pool_id, now)

@@ -77,7 +77,7 @@ class Job(models.Model):
             ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["team", "-created_at", "id"], name="job_list"),
+            models.Index(fields=["team", "-created_at", "-id"], name="job_list"),
             models.Index(fields=["pool", "queued_at"], condition=Q(state="queued"), name="job_queue"),
         ]
 
@@ -96,7 +96,7 @@ class JobAttempt(models.Model):
     n = models.PositiveIntegerField()
     epoch = models.PositiveIntegerField()
     submission_id = models.CharField(max_length=80, unique=True)
-    token_sha256 = models.CharField(max_length=64)
+    token_sha256 = models.CharField(max_length=64, unique=True)  # the lookup of everything that a driver sends
     resume_from = models.CharField(max_length=2_000, blank=True, default="")
     acked_seq = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField()
@@ -161,3 +161,12 @@ class OutboxMessage(models.Model):
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["not_before"], name="outbox_due")]
+
+
+class ReconcileLease(models.Model):
+    """Who may reconcile. `expires_at` is compared with Postgres' clock only; whoever writes checks `epoch` first."""
+
+    name = models.CharField(primary_key=True, max_length=40)
+    owner = models.CharField(max_length=64)
+    epoch = models.PositiveBigIntegerField()
+    expires_at = models.DateTimeField()

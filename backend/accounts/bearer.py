@@ -1,0 +1,39 @@
+"""Who is calling the REST API: an API key in the Authorization header, and nothing else (no cookie).
+
+Invariants:
+- an invalid key is 401 and says nothing about why; a valid key without the scope is 403;
+- what belongs to another team is looked up within the caller's team, so it is 404 like what does not exist.
+"""
+
+from datetime import UTC, datetime
+
+from django.http import HttpRequest
+from ninja.security import HttpBearer
+
+from backend.accounts.services import Caller, recognise_api_key
+from backend.errors import Denied
+
+
+class ApiKeyAuth(HttpBearer):
+    """API keys look like lam_live_…; send one as a bearer token."""
+
+    def __init__(self, scope: str | None = None) -> None:
+        self.scope = scope
+        super().__init__()
+
+    def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
+        caller = recognise_api_key(token, now=datetime.now(UTC))
+        if caller is not None and self.scope is not None and self.scope not in caller.scopes:
+            raise Denied(f"This needs the scope {self.scope}, which this key or its maker's role does not have.")
+        return caller
+
+
+ANY_KEY = ApiKeyAuth()
+MAY_READ = ApiKeyAuth("jobs:read")
+MAY_WRITE = ApiKeyAuth("jobs:write")
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    caller = getattr(request, "auth", None)
+    assert isinstance(caller, Caller), "a route without one of the three above has no caller"
+    return caller

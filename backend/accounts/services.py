@@ -1,0 +1,91 @@
+"""Making, revoking and recognising API keys."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F, Q
+
+from backend.accounts import keys
+from backend.accounts.models import ApiKey, Membership, Role, Team, User
+from backend.accounts.selectors import MAY_SUBMIT
+
+SCOPES = ("jobs:read", "jobs:write")
+_USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a row with every request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who a request comes from: a key of one team, with the role that its maker has there now."""
+
+    key: ApiKey
+    user: User
+    team: Team
+    role: Role
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """The key's scopes, less those that its maker's role does not carry (any more)."""
+        granted = frozenset(self.key.scopes)
+        return granted if self.role in MAY_SUBMIT else granted - {"jobs:write"}
+
+    @property
+    def actor(self) -> str:
+        return f"key:{self.key.pk}"
+
+
+def create_api_key(
+    *,
+    team: Team,
+    created_by: User,
+    name: str,
+    scopes: Sequence[str] = SCOPES,
+    expires_at: datetime | None = None,
+    text: str | None = None,
+) -> tuple[ApiKey, str]:
+    """The key and its text, which is shown this once. `text` takes in a key that was made elsewhere."""
+    unknown = set(scopes) - set(SCOPES)
+    if unknown:
+        raise ValueError(f"unknown scopes {sorted(unknown)}; known are {', '.join(SCOPES)}")
+    text = keys.new_key_text() if text is None else text
+    if not keys.is_well_formed(text):
+        raise ValueError("this is not the text of an API key: its checksum or its shape is wrong")
+    key = ApiKey.objects.create(
+        team=team,
+        created_by=created_by,
+        name=name,
+        prefix=keys.prefix_of(text),
+        secret_sha256=keys.digest_of(text),
+        scopes=sorted(set(scopes)),
+        expires_at=expires_at,
+    )
+    return key, text
+
+
+def revoke_api_key(key: ApiKey, *, now: datetime) -> None:
+    ApiKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=now)
+    key.refresh_from_db(fields=["revoked_at"])
+
+
+def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
+    """Whom a key speaks for; nobody if it is malformed, unknown, revoked, expired, or its maker has left the team."""
+    if not keys.is_well_formed(text):
+        return None
+    row = (
+        ApiKey.objects.select_related("team", "created_by")
+        .filter(Q(expires_at__isnull=True) | Q(expires_at__gt=now), prefix=keys.prefix_of(text), revoked_at=None)
+        .filter(created_by__is_active=True, created_by__memberships__team=F("team"))
+        .first()
+    )
+    if row is None or not keys.matches(text, row.secret_sha256):
+        return None
+    role = Membership.objects.filter(user=row.created_by_id, team=row.team_id).values_list("role", flat=True).first()
+    if role is None:
+        return None
+    _note_use(row, now=now)
+    return Caller(key=row, user=row.created_by, team=row.team, role=Role(role))
+
+
+def _note_use(key: ApiKey, *, now: datetime) -> None:
+    if key.last_used_at is None or key.last_used_at < now - _USE_WRITTEN_EVERY:
+        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)

@@ -1,0 +1,52 @@
+"""Around every request: its id, and the one shape of errors under /api/ and /internal/.
+
+Invariants:
+- every answer, of a page too, carries X-Request-Id; a caller's own id is kept if it is a plain word;
+- no HTML error page ever leaves /api/ or /internal/, not even one that Django made before a route was found.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from backend.api.handlers import DATABASE_IS_AWAY, refusal_for_status
+from backend.api.problems import CONTENT_TYPE, REQUEST_ID, RETRY_AFTER_S, problem_response
+
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_FOR_PROGRAMS = ("/api/", "/internal/")
+
+
+class RequestIdMiddleware:
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        sent = request.headers.get("X-Request-Id", "")
+        request_id = sent if _PLAIN_WORD.fullmatch(sent) else f"req_{secrets.token_hex(10)}"
+        request.META[REQUEST_ID] = request_id
+        response = self.get_response(request)
+        if response.status_code >= 400 and request.path.startswith(_FOR_PROGRAMS):
+            response = _as_problem(request, response)
+        response["X-Request-Id"] = request_id
+        return response
+
+    def process_exception(self, request: HttpRequest, failure: Exception) -> HttpResponse | None:
+        """A page whose database is away says so; routes of the API never come here."""
+        if not isinstance(failure, DATABASE_IS_AWAY):
+            return None
+        text = "The database does not answer right now. Please try again in a moment."
+        return HttpResponse(
+            text, status=503, content_type="text/plain; charset=utf-8", headers={"Retry-After": str(RETRY_AFTER_S)}
+        )
+
+
+def _as_problem(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    if response.get("Content-Type", "").startswith((CONTENT_TYPE, "application/json")):
+        return response
+    problem = problem_response(request, refusal_for_status(response.status_code))
+    if "Allow" in response:
+        problem["Allow"] = response["Allow"]
+    return problem

@@ -1,0 +1,33 @@
+"""What the API itself remembers: answers that may be asked for again, and how fast each caller goes.
+
+Invariant: an answer is stored in the transaction of the effect that it tells of, so one is never there without
+the other.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class IdempotencyKey(models.Model):
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=255)
+    method = models.CharField(max_length=10)
+    path = models.CharField(max_length=500)
+    body_sha256 = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField(null=True)  # null only inside the transaction that fills it
+    response = models.JSONField(null=True)
+    location = models.CharField(max_length=500, blank=True, default="")
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["team", "key"], name="one_answer_per_idempotency_key")]
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="idempotency_expiry")]
+
+
+class RateBucket(models.Model):
+    """`full_at` is when the bucket would be full again if nobody took from it any more (GCRA's arrival time)."""
+
+    name = models.CharField(primary_key=True, max_length=120)
+    full_at = models.DateTimeField()

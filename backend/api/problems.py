@@ -1,0 +1,125 @@
+"""Every error of the REST API as application/problem+json (RFC 9457).
+
+Invariants:
+- whatever goes wrong, the answer has this one shape and names its request;
+- an error that may pass by itself says when to try again (Retry-After).
+"""
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from pydantic import BaseModel, ConfigDict
+
+from backend.errors import Refusal
+
+CONTENT_TYPE = "application/problem+json"
+REQUEST_ID = "laminar.request_id"  # where `middleware` leaves it in request.META
+RETRY_AFTER_S = 5
+
+
+class Unauthenticated(Refusal):
+    """Send a valid API key: `Authorization: Bearer lam_live_…`."""
+
+    status = 401
+    code = "unauthenticated"
+
+
+class Malformed(Refusal):
+    """The body is not the JSON text that was announced."""
+
+    status = 400
+    code = "malformed"
+
+
+class TooLarge(Refusal):
+    """The body is larger than this API takes."""
+
+    status = 413
+    code = "too_large"
+
+
+class UnsupportedMediaType(Refusal):
+    """Send the body as application/json in UTF-8."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class TooManyRequests(Refusal):
+    """This key asks too often; Retry-After says when to go on."""
+
+    status = 429
+    code = "too_many_requests"
+    retryable = True
+
+
+class Unavailable(Refusal):
+    """The service cannot answer right now; the same request will work again in a moment."""
+
+    status = 503
+    code = "unavailable"
+    retryable = True
+
+
+class Unexpected(Refusal):
+    """Something went wrong on our side; the request's id finds it in our logs."""
+
+    status = 500
+    code = "internal_error"
+    retryable = True
+
+
+class ProblemError(BaseModel):
+    pointer: str
+    code: str
+    message: str
+
+
+class Problem(BaseModel):
+    """RFC 9457. `errors` names every place at once; `retryable` says that the same request may succeed later."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    request_id: str
+    errors: list[ProblemError]
+    retryable: bool
+
+
+def problems(*statuses: int) -> dict[int, type[Problem]]:
+    """For a route's `response=`: what it may answer beside its success, with what every route may."""
+    return dict.fromkeys(sorted({401, 403, 500, 503, *statuses}), Problem)
+
+
+def problem_document(refusal: Refusal, *, instance: str, request_id: str) -> dict[str, Any]:
+    return refusal.extensions | {
+        "type": f"urn:laminar:problem:{refusal.code}",
+        "title": HTTPStatus(refusal.status).phrase,
+        "status": refusal.status,
+        "detail": refusal.detail,
+        "instance": instance,
+        "code": refusal.code,
+        "request_id": request_id,
+        "errors": [
+            {"pointer": error.pointer, "code": error.code, "message": error.message} for error in refusal.errors
+        ],
+        "retryable": refusal.retryable,
+    }
+
+
+def problem_response(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+    document = problem_document(refusal, instance=request.path, request_id=request.META.get(REQUEST_ID, ""))
+    response = HttpResponse(json.dumps(document), status=refusal.status, content_type=CONTENT_TYPE)
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        response["WWW-Authenticate"] = "Bearer"
+    if refusal.retryable and refusal.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+        response["Retry-After"] = str(RETRY_AFTER_S)
+    for name, value in refusal.headers.items():
+        response[name] = value
+    return response

@@ -1,0 +1,30 @@
+"""The web process: `uvicorn backend.asgi:application`. Pages and REST through Django, the live socket at /ws/live."""
+
+import os
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+from django.urls import path, re_path
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
+django_application = get_asgi_application()  # first: it loads the apps that the imports below need
+
+from django.conf import settings  # noqa: E402
+
+from backend.api.body_limit import limit_bodies  # noqa: E402
+from backend.telemetry.consumers import LiveConsumer  # noqa: E402
+from backend.telemetry.origin import only_from, refuse  # noqa: E402
+
+sockets = URLRouter(
+    [
+        path("ws/live", LiveConsumer.as_asgi()),
+        re_path("", refuse),  # type: ignore[arg-type]  # channels routes to ASGI applications
+    ]
+)
+application = ProtocolTypeRouter(
+    {
+        "http": limit_bodies(django_application),  # type: ignore[arg-type]  # Django calls its scope a dict
+        "websocket": only_from(settings.CSRF_TRUSTED_ORIGINS[0], AuthMiddlewareStack(sockets)),
+    }
+)

@@ -1,0 +1,130 @@
+"""What a service says when it will not do what was asked. Pages show it in words, the REST API as problem+json.
+
+Invariants:
+- the docstring of a class is the message of an error that was raised without one;
+- `pointer` is a JSON pointer (RFC 6901) into what the user wrote; `retryable` says that the very same request may
+  succeed later;
+- every error of one request is told at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldError:
+    pointer: str
+    code: str
+    message: str
+
+
+class Refusal(Exception):
+    """The request was refused."""
+
+    status: int = 400
+    code: str = "refused"
+    retryable: bool = False
+
+    def __init__(
+        self, detail: str = "", *, code: str = "", errors: Sequence[FieldError] = (), **extensions: Any
+    ) -> None:
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.code = code or self.code
+        self.errors = tuple(errors)
+        self.extensions = extensions
+        self.headers: dict[str, str] = {}
+        super().__init__(self.detail)
+
+
+class Denied(Refusal):
+    """This key may not do that."""
+
+    status = 403
+    code = "denied"
+
+
+class NotFound(Refusal):
+    """There is no such thing here, or it is not yours."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(Refusal):
+    """The request does not fit the present state."""
+
+    status = 409
+    code = "conflict"
+
+
+class InvalidState(Conflict):
+    """The job's state does not allow that."""
+
+    code = "invalid_state"
+
+
+class Invalid(Refusal, ValueError):
+    """What was sent breaks a rule; `errors` names every place."""
+
+    status = 422
+    code = "invalid"
+
+    def under(self, prefix: str) -> Self:
+        """The same error, its pointers moved to where the user wrote the thing."""
+        self.errors = tuple(
+            FieldError(pointer=prefix + error.pointer, code=error.code, message=error.message) for error in self.errors
+        )
+        return self
+
+
+def field_errors(failure: ValidationError, document: object, *, prefix: str = "") -> list[FieldError]:
+    """Every place of `document` that pydantic refused, one entry a place."""
+    return merged(
+        FieldError(
+            pointer=prefix + pointer_into(document, error["loc"], missing=error["type"] == "missing"),
+            code=error["type"],
+            message=plain_message(error["msg"]),
+        )
+        for error in failure.errors(include_url=False, include_input=False, include_context=False)
+    )
+
+
+def merged(errors: Iterable[FieldError]) -> list[FieldError]:
+    """A union reports one error for each of its members: told as one error with several ways out."""
+    places: dict[str, list[FieldError]] = {}
+    for error in errors:
+        places.setdefault(error.pointer, []).append(error)
+    return [
+        FieldError(
+            pointer=pointer,
+            code=found[0].code,
+            message="; or: ".join(dict.fromkeys(error.message for error in found)),
+        )
+        for pointer, found in places.items()
+    ]
+
+
+def pointer_into(document: object, loc: Sequence[int | str], *, missing: bool = False) -> str:
+    """The JSON pointer of a pydantic location. A step that the document lacks names a union's member, not a place."""
+    pointer, here = "", document
+    for index, step in enumerate(loc):
+        known, below = _step_into(here, step)
+        if known or (missing and index == len(loc) - 1):
+            pointer += "/" + str(step).replace("~", "~0").replace("/", "~1")
+            here = below
+    return pointer
+
+
+def _step_into(node: object, step: int | str) -> tuple[bool, object]:
+    if isinstance(node, dict):
+        return (True, node[step]) if step in node else (False, node)
+    if isinstance(node, list) and isinstance(step, int) and step < len(node):
+        return True, node[step]
+    return False, node
+
+
+def plain_message(message: str) -> str:
+    return message.removeprefix("Value error, ")

@@ -1,0 +1,86 @@
+"""The outbox: what must happen after a transaction, written in that transaction.
+
+    enqueue ──row──▶ Postgres ──commit──▶ nudge ──Celery──▶ deliver([id]) ──handler done──▶ row deleted
+                        ▲                                        │ failed: due again later
+                        └──── dispatch_due, every 2 s: rows that are due and that nobody delivered
+
+Invariants:
+- a row goes away only after its handler has returned, so each is delivered at least once wherever a process dies,
+  also if the broker forgets everything; handlers are written so that twice is as good as once;
+- rows are claimed by SKIP LOCKED and named by id, never by "all up to id N": a late commit with a lower id is not
+  skipped, and not deleted unseen;
+- the nudge is a shortcut. A request never waits for the broker, and a broker that is down costs delay only.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from backend.jobs.models import OutboxMessage
+from backend.jobs.nudge import publish_soon
+
+log = logging.getLogger(__name__)
+
+Topic = Literal["schedule", "launch", "stop"]
+Handler = Callable[[str], None]
+"""Takes the key: a pool's id for "schedule", a job's for the others."""
+Publish = Callable[[Sequence[int]], None]
+
+NUDGE_HEAD_START = timedelta(seconds=2)
+"""The dispatcher leaves a fresh row to its nudge for so long, or half of all deliveries would be doubled."""
+CLAIM_LASTS = timedelta(seconds=15)
+"""Then a published row whose handler was never heard of is due again. A delivery takes well under that."""
+CLAIM_LIMIT = 100
+LONGEST_BACKOFF_S = 30
+
+
+def enqueue(topic: Topic, key: str, now: datetime) -> None:
+    """Inside the caller's transaction. Delivered soon after its commit, and not at all if it rolls back."""
+    not_before = Now() + NUDGE_HEAD_START  # the database's clock: a web server whose own is wrong delays nothing
+    message = OutboxMessage.objects.create(topic=topic, key=key, created_at=now, not_before=not_before)
+    transaction.on_commit(lambda: publish_soon([message.pk]), robust=True)
+
+
+def dispatch_due(now: datetime, publish: Publish) -> int:
+    """Hands out what is due, one message per (topic, key). A row that gets lost on the way is due again later."""
+    with transaction.atomic():
+        due = OutboxMessage.objects.filter(not_before__lte=now).order_by("not_before")
+        claimed = list(due.select_for_update(skip_locked=True)[:CLAIM_LIMIT])
+        ids = [message.pk for message in claimed]
+        OutboxMessage.objects.filter(pk__in=ids).update(not_before=now + CLAIM_LASTS)
+    for batch in _by_subject(claimed):
+        publish(batch)
+    return len(claimed)
+
+
+def deliver(ids: Sequence[int], handlers: Mapping[str, Handler], now: datetime) -> None:
+    """Rows that are gone were delivered by somebody else. A failure is raised again once the row has its next turn."""
+    messages = list(OutboxMessage.objects.filter(pk__in=ids))
+    for subject in _by_subject(messages):
+        first = next(message for message in messages if message.pk == subject[0])
+        try:
+            handlers[first.topic](first.key)
+        except Exception as error:
+            _try_again_later(subject, first, now, error)
+            raise
+        OutboxMessage.objects.filter(pk__in=subject).delete()
+
+
+def _by_subject(messages: Sequence[OutboxMessage]) -> list[list[int]]:
+    """A hundred submissions to one pool need one round of its scheduler."""
+    subjects: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for message in messages:
+        subjects[message.topic, message.key].append(message.pk)
+    return list(subjects.values())
+
+
+def _try_again_later(ids: Sequence[int], first: OutboxMessage, now: datetime, error: Exception) -> None:
+    delay = timedelta(seconds=min(2**first.attempts, LONGEST_BACKOFF_S))
+    OutboxMessage.objects.filter(pk__in=ids).update(attempts=F("attempts") + 1, not_before=now + delay)
+    log.warning("not delivered topic=%s key=%s next_try_in_s=%d error=%s", first.topic, first.key, delay.seconds, error)

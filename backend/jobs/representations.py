@@ -1,0 +1,150 @@
+"""How a job, its events and its attempts look to programs. Adding a field is fine, changing one is not."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
+
+
+class JobLinks(BaseModel):
+    """Paths on this server."""
+
+    self: str
+    events: str
+    metrics: str
+    page: str
+
+
+class JobOut(BaseModel):
+    id: str
+    name: str
+    project: str
+    team: str
+    pool: str = Field(description="The pool's name.")
+    state: JobState
+    phase: str
+    reason: str = Field(description="While queued: why it waits, from a closed list. Else: what led to this state.")
+    message: str
+    failure_class: str
+    attempt: int = Field(description="Of the present or last attempt; 0 before the first.")
+    devices: int
+    step: int
+    steps: int
+    spec: dict[str, Any] = Field(description="With all defaults filled in; GET /schemas/job-spec describes it.")
+    created_at: datetime
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    created_by: str = Field(description="An e-mail address.")
+    links: JobLinks
+
+
+class EventOut(BaseModel):
+    seq: int
+    at: datetime
+    type: str
+    actor: str
+    from_state: str
+    to_state: str
+    reason: str
+    message: str
+    data: dict[str, Any]
+
+
+class EventsOut(BaseModel):
+    """Ask again with `after=next_after`; events are never changed, and `seq` has no gaps."""
+
+    data: list[EventOut]
+    has_more: bool
+    next_after: int
+
+
+class AttemptOut(BaseModel):
+    n: int
+    epoch: int
+    submission_id: str
+    resume_from: str
+    created_at: datetime
+    submitted_at: datetime | None
+    last_seen_at: datetime | None
+    ended_at: datetime | None
+    outcome: str
+    message: str
+
+
+class PreviewOut(BaseModel):
+    spec: dict[str, Any]
+    pool: str
+    devices: int
+    trajectories_per_step: int
+    starts_at_once: bool
+    reason: str = Field(description="Why the job would wait, from the closed list.")
+    message: str
+
+
+class TemplateOut(BaseModel):
+    name: str
+    title: str
+    spec: dict[str, Any]
+
+
+def job_path(job_id: str) -> str:
+    return f"/api/v1/jobs/{job_id}"
+
+
+def represent_job(job: Job) -> JobOut:
+    path = job_path(job.pk)
+    return JobOut(
+        id=job.pk,
+        name=job.name,
+        project=job.project_id,
+        team=job.team_id,
+        pool=job.pool.name,
+        state=JobState(job.state),
+        phase=job.phase,
+        reason=job.reason,
+        message=job.message,
+        failure_class=job.failure_class,
+        attempt=job.num_attempts,
+        devices=job.devices,
+        step=job.step,
+        steps=job.steps,
+        spec=job.spec,
+        created_at=job.created_at,
+        queued_at=job.queued_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        created_by=job.created_by.email,
+        links=JobLinks(self=path, events=f"{path}/events", metrics=f"{path}/metrics", page=f"/jobs/{job.pk}/"),
+    )
+
+
+def represent_event(event: JobEvent) -> EventOut:
+    return EventOut(
+        seq=event.seq,
+        at=event.at,
+        type=event.type,
+        actor=event.actor,
+        from_state=event.from_state,
+        to_state=event.to_state,
+        reason=event.reason,
+        message=event.message,
+        data=event.data,
+    )
+
+
+def represent_attempt(attempt: JobAttempt) -> AttemptOut:
+    return AttemptOut(
+        n=attempt.n,
+        epoch=attempt.epoch,
+        submission_id=attempt.submission_id,
+        resume_from=attempt.resume_from,
+        created_at=attempt.created_at,
+        submitted_at=attempt.submitted_at,
+        last_seen_at=attempt.last_seen_at,
+        ended_at=attempt.ended_at,
+        outcome=attempt.outcome,
+        message=attempt.message,
+    )

@@ -1,0 +1,73 @@
+"""The demo tenant: somebody to sign in as, a team, a project, a key, and a pool to run in.
+
+Invariant: made once, repaired ever after. Running it again changes nothing that is already right, so it may run at
+every start; what an operator added beside it is left alone.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from backend.accounts.keys import is_well_formed, prefix_of
+from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
+from backend.accounts.services import create_api_key, recognise_api_key
+from backend.pools.models import ResourcePool, TeamQuota
+
+EMAIL = "demo@laminar.local"
+TEAM, PROJECT, POOL = "Demo", "First steps", "demo"
+CAPACITY = 8  # slots on a CPU pool: the demo job takes three, so a second one fits beside it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    user: User
+    team: Team
+    project: Project
+    pool: ResourcePool
+    api_key: str
+    """The one that was wanted, or a new one if that was never ours, is revoked or has expired."""
+
+
+@transaction.atomic
+def ensure_demo(*, password: str, wanted_api_key: str | None, now: datetime) -> Demo:
+    # Two starts at once would both find nothing and make two teams: the first statement makes them take turns.
+    pool, _ = ResourcePool.objects.get_or_create(name=POOL, defaults={"flavor": "cpu", "capacity": CAPACITY})
+    pool = ResourcePool.objects.select_for_update(no_key=True).get(pk=pool.pk)
+    user = _user(password)
+    team = _team(user)
+    project, _ = Project.objects.get_or_create(team=team, name=PROJECT)
+    TeamQuota.objects.get_or_create(pool=pool, team=team, defaults={"nominal": CAPACITY})
+    return Demo(user=user, team=team, project=project, pool=pool, api_key=_api_key(user, team, wanted_api_key, now=now))
+
+
+def _user(password: str) -> User:
+    user = User.objects.filter(email=EMAIL).first() or User(email=EMAIL)
+    if user.pk is None or not user.is_active or not user.check_password(password):
+        user.is_active = True
+        user.set_password(password)
+        user.save()
+    return user
+
+
+def _team(user: User) -> Team:
+    team = Team.objects.filter(memberships__user=user, name=TEAM).order_by("created_at").first()
+    team = team or Team.objects.create(name=TEAM)
+    Membership.objects.update_or_create(user=user, team=team, defaults={"role": Role.OWNER})
+    return team
+
+
+def _api_key(user: User, team: Team, wanted: str | None, *, now: datetime) -> str:
+    if wanted is None:
+        return create_api_key(team=team, created_by=user, name="demo")[1]
+    caller = recognise_api_key(wanted, now=now)
+    if caller is not None and caller.team == team:
+        return wanted
+    return _taken_in(user, team, wanted) or create_api_key(team=team, created_by=user, name="demo")[1]
+
+
+def _taken_in(user: User, team: Team, wanted: str) -> str | None:
+    """A key that outlived its database (the file was kept, the data was not) is entered again."""
+    if not is_well_formed(wanted) or ApiKey.objects.filter(prefix=prefix_of(wanted)).exists():
+        return None
+    return create_api_key(team=team, created_by=user, name="demo", text=wanted)[1]

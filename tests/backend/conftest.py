@@ -1,0 +1,221 @@
+"""Builders: alice and bob share a team, vera may only look, charlie is an outsider with a team of his own.
+
+Nothing here talks to Ray or to a broker; time is the constant NOW unless a test moves it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
+from backend.accounts.services import create_api_key
+from backend.jobs.models import Job, JobAttempt
+from backend.jobs.scheduling import schedule_pool
+from backend.jobs.services import submit_job
+from backend.pools.models import ResourcePool, TeamQuota
+from engine.spec.job import JobSpec
+
+NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+CAPACITY = 8
+
+
+class MakeSpec(Protocol):
+    def __call__(self, *, devices: int = 3, **changes: Any) -> JobSpec: ...
+
+
+class MakeJob(Protocol):
+    def __call__(
+        self, *, devices: int = 3, user: User | None = None, at: datetime | None = None, **changes: Any
+    ) -> Job: ...
+
+
+class MakeKey(Protocol):
+    def __call__(self, user: User, *, scopes: tuple[str, ...] = ..., expires_in: timedelta | None = None) -> str: ...
+
+
+@dataclass(slots=True)
+class Api:
+    """A program that holds one key. Answers come back as Django's test client gives them."""
+
+    key: str | None = None
+    client: Client = field(default_factory=lambda: Client(raise_request_exception=False))
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.client.get(f"/api/v1{path}", query, headers=self._headers())
+
+    def post(self, path: str, body: Any = None, *, key: str | None = None, **headers: str) -> Any:
+        """`key` is the Idempotency-Key. A body that is bytes is sent as it is."""
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        content_type = headers.pop("content_type", "application/json")
+        sent = {} if body is None else {"data": body, "content_type": content_type}
+        return self.client.post(f"/api/v1{path}", headers=self._headers() | headers, **sent)
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        sent = {"data": body, "content_type": "application/json"} if body is not None else {}
+        return getattr(self.client, method.lower())(f"/api/v1{path}", headers=self._headers(), **sent)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+@pytest.fixture(autouse=True)
+def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outbox rows are written, but nobody's worker is told of them."""
+    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids: None)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return NOW
+
+
+@pytest.fixture
+def team(db: None) -> Team:
+    return Team.objects.create(name="Ants")
+
+
+@pytest.fixture
+def other_team(db: None) -> Team:
+    return Team.objects.create(name="Bees")
+
+
+def _member(email: str, team: Team, role: Role) -> User:
+    user = User.objects.create_user(email)
+    Membership.objects.create(user=user, team=team, role=role)
+    return user
+
+
+@pytest.fixture
+def alice(team: Team) -> User:
+    return _member("alice@example.org", team, Role.OWNER)
+
+
+@pytest.fixture
+def bob(team: Team) -> User:
+    return _member("bob@example.org", team, Role.MEMBER)
+
+
+@pytest.fixture
+def vera(team: Team) -> User:
+    """The viewer of the team."""
+    return _member("vera@example.org", team, Role.VIEWER)
+
+
+@pytest.fixture
+def charlie(other_team: Team) -> User:
+    """The owner of another team."""
+    return _member("charlie@example.org", other_team, Role.OWNER)
+
+
+@pytest.fixture
+def project(team: Team) -> Project:
+    return Project.objects.create(team=team, name="First steps")
+
+
+@pytest.fixture
+def other_project(other_team: Team) -> Project:
+    return Project.objects.create(team=other_team, name="Hive")
+
+
+@pytest.fixture
+def pool(team: Team, other_team: Team) -> ResourcePool:
+    pool = ResourcePool.objects.create(name="small", flavor="cpu", capacity=CAPACITY)
+    TeamQuota.objects.create(pool=pool, team=team, nominal=CAPACITY)
+    TeamQuota.objects.create(pool=pool, team=other_team, nominal=CAPACITY)
+    return pool
+
+
+@pytest.fixture
+def make_spec() -> MakeSpec:
+    def make(*, devices: int = 3, **changes: Any) -> JobSpec:
+        assert devices >= 2, "one for the trainer, one for each replica"
+        return JobSpec.model_validate({"name": "Sums", "rollout": {"replicas": devices - 1}} | changes)
+
+    return make
+
+
+@pytest.fixture
+def make_job(team: Team, project: Project, pool: ResourcePool, alice: User, make_spec: MakeSpec) -> MakeJob:
+    """A queued job of alice's team."""
+
+    def make(*, devices: int = 3, user: User | None = None, at: datetime | None = None, **changes: Any) -> Job:
+        user = user or alice
+        return submit_job(
+            team=team,
+            project=project,
+            actor_user=user,
+            spec=make_spec(devices=devices, **changes),
+            pool=pool,
+            actor=f"user:{user.pk}",
+            now=at or NOW,
+        )
+
+    return make
+
+
+@pytest.fixture
+def job(make_job: MakeJob) -> Job:
+    return make_job()
+
+
+@pytest.fixture
+def attempt(job: Job, pool: ResourcePool) -> JobAttempt:
+    """The first attempt of `job`, which is `starting`."""
+    assert schedule_pool(pool.pk, now=NOW) == 1
+    job.refresh_from_db()
+    return job.attempts.get()
+
+
+@pytest.fixture
+def make_key(db: None) -> MakeKey:
+    def make(
+        user: User, *, scopes: tuple[str, ...] = ("jobs:read", "jobs:write"), expires_in: timedelta | None = None
+    ) -> str:
+        expires_at = datetime.now(UTC) + expires_in if expires_in is not None else None
+        team = user.memberships.get().team
+        return create_api_key(team=team, created_by=user, name="test", scopes=scopes, expires_at=expires_at)[1]
+
+    return make
+
+
+@pytest.fixture
+def api(alice: User, make_key: MakeKey) -> Api:
+    """Alice's program, with every scope."""
+    return Api(make_key(alice))
+
+
+@pytest.fixture
+def api_of(make_key: MakeKey) -> Callable[[User], Api]:
+    return lambda user: Api(make_key(user))
+
+
+@pytest.fixture
+def anonymous() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def key_row() -> Callable[[str], ApiKey]:
+    return lambda text: ApiKey.objects.get(prefix=text[:17])
+
+
+@pytest.fixture
+def in_own_connection() -> Callable[..., Any]:
+    """For threads: the function gives its connection back to the pool, or the test database cannot be dropped."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            try:
+                return function(*args)
+            finally:
+                connection.close()
+
+        return run
+
+    return wrap

@@ -1,0 +1,67 @@
+"""POST /jobs/{id}/cancel, at every stage."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from backend.jobs.lifecycle import advance
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+
+
+def test_a_queued_job_is_cancelled_at_once_and_the_line_moves_on(api: Any, job: Job) -> None:
+    OutboxMessage.objects.all().delete()
+    response = api.post(f"/jobs/{job.pk}/cancel")
+    assert (response.status_code, response.json()["state"]) == (202, "cancelled")
+    assert response.json()["finished_at"] is not None
+    assert OutboxMessage.objects.get().topic == "schedule"
+    assert not job.requests.exists()
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "recovering"])
+def test_a_job_that_holds_devices_is_asked_to_let_go(
+    api: Any, job: Job, attempt: JobAttempt, now: datetime, state: str
+) -> None:
+    if state != "starting":
+        advance(job, JobState(state), actor="engine:1", now=now)
+    response = api.post(f"/jobs/{job.pk}/cancel")
+    assert (response.status_code, response.json()["state"]) == (202, "stopping")
+    job.refresh_from_db()
+    assert job.target_state == "cancelled"
+    assert job.requests.get().kind == "cancel"
+    assert job.reservations.filter(released_at=None).count() == 2, "they are released when the engine has let go"
+
+
+def test_twice_is_the_same_as_once(api: Any, job: Job, attempt: JobAttempt) -> None:
+    codes = [api.post(f"/jobs/{job.pk}/cancel").status_code for _ in range(3)]
+    assert codes == [202, 200, 200]
+    assert job.requests.count() == 1 and job.events.filter(to_state="stopping").count() == 1
+
+
+def test_a_cancelled_job_is_already_there(api: Any, job: Job) -> None:
+    assert [api.post(f"/jobs/{job.pk}/cancel").status_code for _ in range(2)] == [202, 200]
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed"])
+def test_a_finished_job_cannot_be_cancelled(api: Any, job: Job, attempt: JobAttempt, now: datetime, end: str) -> None:
+    for state in (JobState.RUNNING, JobState.STOPPING, JobState(end)):
+        advance(job, state, actor="engine:1", now=now)
+    response = api.post(f"/jobs/{job.pk}/cancel")
+    problem = response.json()
+    assert (response.status_code, problem["code"], problem["state"], problem["allowed"]) == (
+        409,
+        "invalid_state",
+        end,
+        [],
+    )
+    job.refresh_from_db()
+    assert job.state == end
+
+
+def test_a_job_that_stops_for_another_reason_keeps_its_destination(
+    api: Any, job: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    advance(job, JobState.STOPPING, actor="reconcile", now=now, target_state="failed")
+    assert api.post(f"/jobs/{job.pk}/cancel").status_code == 200
+    job.refresh_from_db()
+    assert job.target_state == "failed" and not job.requests.exists()

@@ -1,0 +1,45 @@
+"""GET /templates, /schemas/job-spec, /pools, /projects, /me."""
+
+from datetime import datetime
+from typing import Any
+
+from backend.accounts.models import Project, User
+from backend.jobs.models import Job, JobAttempt
+from backend.pools.models import ResourcePool
+from engine.spec.job import JobSpec
+
+
+def test_every_template_is_a_whole_spec_that_can_be_submitted(api: Any, project: Project, pool: ResourcePool) -> None:
+    templates = api.get("/templates").json()["data"]
+    assert "running_sums" in [template["name"] for template in templates]
+    for template in templates:
+        assert api.get(f"/templates/{template['name']}").json() == template
+        assert JobSpec.model_validate(template["spec"]).model_dump(mode="json") == template["spec"]
+        assert api.post("/jobs", {"project": project.pk, "spec": template["spec"]}).status_code == 202
+
+
+def test_the_schema_describes_a_spec(api: Any) -> None:
+    schema = api.get("/schemas/job-spec").json()
+    assert schema["title"] == "JobSpec" and schema["required"] == ["name"]
+    assert "Optimizer steps." in str(schema)
+
+
+def test_pools_tell_capacity_use_and_the_callers_own_quota(
+    api: Any, api_of: Any, charlie: User, job: Job, attempt: JobAttempt
+) -> None:
+    [mine] = api.get("/pools").json()["data"]
+    assert (mine["name"], mine["capacity"], mine["reserved"]) == ("small", 8, 3)
+    assert mine["quota"] == {"nominal": 8, "used": 3}
+    [theirs] = api_of(charlie).get("/pools").json()["data"]
+    assert (theirs["reserved"], theirs["quota"]) == (3, {"nominal": 8, "used": 0})
+
+
+def test_projects_are_the_teams_own(api: Any, project: Project, other_project: Project) -> None:
+    assert [row["id"] for row in api.get("/projects").json()["data"]] == [project.pk]
+
+
+def test_me_says_what_the_key_is_and_may_do(api_of: Any, alice: User, vera: User, now: datetime) -> None:
+    me = api_of(alice).get("/me").json()
+    assert (me["user"], me["role"], me["team"]["name"]) == (alice.email, "owner", "Ants")
+    assert me["scopes"] == ["jobs:read", "jobs:write"] and me["key"]["prefix"].startswith("lam_live_")
+    assert api_of(vera).get("/me").json()["scopes"] == ["jobs:read"], "a viewer's key cannot write, whatever it says"

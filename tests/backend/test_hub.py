@@ -1,0 +1,272 @@
+"""Real NOTIFYs of a real Postgres through a real uvicorn to real WebSockets."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import uvicorn
+from django.db import connection, transaction
+from django.test import Client
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from backend.accounts.models import Membership, User
+from backend.jobs.lifecycle import locked_job, next_cursor
+from backend.jobs.models import Job
+from backend.telemetry import consumers
+from backend.telemetry.hub import MOST_JOBS_WAITING, Inbox
+
+ORIGIN = "http://127.0.0.1:8000"
+QUIET_S = 0.6
+
+
+@pytest.fixture
+def server(settings: Any, transactional_db: None) -> Iterator[str]:
+    from backend.asgi import application
+
+    assert settings.CSRF_TRUSTED_ORIGINS == [ORIGIN]
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, lifespan="off", log_level="warning", ws="websockets-sansio"
+    )
+    web = uvicorn.Server(config)
+    thread = threading.Thread(target=web.run, daemon=True)
+    thread.start()
+    while not web.started:
+        time.sleep(0.01)
+    port = web.servers[0].sockets[0].getsockname()[1]
+    yield f"ws://127.0.0.1:{port}/ws/live"
+    web.should_exit = True
+    thread.join(20)
+
+
+class Watcher:
+    """A signed-in browser."""
+
+    def __init__(self, url: str, user: User | None, open_until: ExitStack, *, origin: str | None = ORIGIN) -> None:
+        self.http = Client()
+        headers = {}
+        if user is not None:
+            self.http.force_login(user)
+            headers["Cookie"] = f"sessionid={self.http.cookies['sessionid'].value}"
+        opening = connect(url, origin=origin, additional_headers=headers)  # type: ignore[arg-type]
+        self.socket: ClientConnection = open_until.enter_context(opening)
+
+    def say(self, frame: object) -> None:
+        self.socket.send(json.dumps(frame))
+
+    def hear(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(self.socket.recv(timeout=timeout_s))
+        return frame
+
+    def hear_until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        frames = [self.hear()]
+        while not wanted(frames[-1]):
+            frames.append(self.hear())
+        return frames
+
+    def hears_nothing(self, for_s: float = QUIET_S) -> bool:
+        with suppress(TimeoutError):
+            self.hear(for_s)
+            return False
+        return True
+
+    def closed_with(self) -> tuple[int, list[dict[str, Any]]]:
+        """The code, and what was still said before."""
+        frames = []
+        try:
+            while True:
+                frames.append(self.hear())
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None
+            return closed.rcvd.code, frames
+
+    def settle(self) -> None:
+        """Listening has begun and nothing is on its way."""
+        while not self.hears_nothing():
+            pass
+
+
+@pytest.fixture
+def watch(server: str) -> Iterator[Callable[..., Watcher]]:
+    with ExitStack() as until_the_end:
+
+        def open_socket(user: User | None, *frames: object, path: str = "", **options: Any) -> Watcher:
+            watcher = Watcher(server + path, user, until_the_end, **options)
+            for frame in frames:
+                watcher.say(frame)
+            return watcher
+
+        yield open_socket
+
+
+def move(job: Job, times: int = 1) -> int:
+    for _ in range(times):
+        with transaction.atomic():
+            cursor = next_cursor(locked_job(job.pk))
+    return cursor
+
+
+@pytest.fixture
+def other_job(job: Job, other_team: Any, other_project: Any, charlie: User) -> Job:
+    """Of another team."""
+    fields = {"spec": job.spec, "devices": 2, "steps": 1, "created_at": job.created_at, "queued_at": job.queued_at}
+    return Job.objects.create(
+        team=other_team, project=other_project, pool=job.pool, created_by=charlie, name="theirs", **fields
+    )
+
+
+class TestNudges:
+    def test_a_subscription_starts_with_where_the_job_is(self, watch: Any, alice: User, job: Job) -> None:
+        watcher = watch(alice, {"watch": job.pk})
+        frames = watcher.hear_until(lambda frame: "job" in frame)
+        assert frames[-1] == {"job": job.pk, "cursor": 1}
+
+    def test_a_commit_is_heard_within_moments_and_a_rollback_never(self, watch: Any, bob: User, job: Job) -> None:
+        watcher = watch(bob, {"watch": job.pk})
+        watcher.settle()
+        with suppress(ZeroDivisionError), transaction.atomic():
+            next_cursor(locked_job(job.pk))
+            raise ZeroDivisionError
+        assert watcher.hears_nothing()
+        started = time.monotonic()
+        cursor = move(job)
+        assert watcher.hear() == {"job": job.pk, "cursor": cursor}
+        print(f"commit to frame: {1000 * (time.monotonic() - started):.0f} ms")
+
+    def test_a_burst_is_told_in_few_frames_and_ends_at_the_newest(self, watch: Any, alice: User, job: Job) -> None:
+        watcher = watch(alice, {"watch": job.pk})
+        watcher.settle()
+        newest = move(job, 100)
+        frames = watcher.hear_until(lambda frame: frame.get("cursor") == newest)
+        cursors = [frame["cursor"] for frame in frames]
+        assert cursors == sorted(cursors) and len(frames) < 80
+
+    def test_a_team_is_watched_whole_and_no_other_team(self, watch: Any, vera: User, job: Job, other_job: Job) -> None:
+        watcher = watch(vera, {"watch_team": True})
+        watcher.settle()
+        move(other_job)
+        assert watcher.hears_nothing()
+        assert move(job) and watcher.hear()["job"] == job.pk
+        watcher.say({"watch_team": False})
+        watcher.settle()
+        move(job)
+        assert watcher.hears_nothing()
+
+    def test_unwatched_is_unheard(self, watch: Any, alice: User, job: Job) -> None:
+        watcher = watch(alice, {"watch": job.pk}, {"unwatch": job.pk})
+        watcher.settle()
+        move(job)
+        assert watcher.hears_nothing()
+
+    def test_after_a_lost_connection_to_postgres_everybody_is_told_to_pull(
+        self, watch: Any, alice: User, job: Job
+    ) -> None:
+        watcher = watch(alice, {"watch": job.pk})
+        watcher.settle()
+        with connection.cursor() as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'laminar-live-hub' AND datname = current_database()"
+            )
+        assert watcher.hear() == {"pull": True}
+        cursor = move(job)
+        assert watcher.hear() == {"job": job.pk, "cursor": cursor}
+
+
+class TestWhoMayWatch:
+    @pytest.mark.parametrize(
+        "origin",
+        [None, "null", "", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "http://127.0.0.1:8000.evil.example",
+         "http://evil.example", "HTTP://127.0.0.1:8000", "http://127.0.0.1:8000/", "http://localhost:8000", "*"],
+    )  # fmt: skip
+    def test_another_origin_is_refused(self, watch: Any, alice: User, origin: str | None) -> None:
+        with pytest.raises(InvalidStatus) as refusal:
+            watch(alice, origin=origin)
+        assert refusal.value.response.status_code == 403
+
+    def test_without_a_session_there_is_no_socket(self, watch: Any) -> None:
+        with pytest.raises(InvalidStatus) as refusal:
+            watch(None)
+        assert refusal.value.response.status_code == 403
+
+    def test_elsewhere_there_is_no_socket(self, watch: Any, alice: User) -> None:
+        with pytest.raises(InvalidStatus):
+            watch(alice, path="/more")
+
+    def test_another_teams_job_is_answered_like_none(self, watch: Any, charlie: User, job: Job) -> None:
+        watcher = watch(charlie)
+        watcher.settle()
+        answers = []
+        for name in (job.pk, "job_00000000000000000000", "job_\0", "x" * 500):
+            watcher.say({"watch": name})
+            answers.append(watcher.hear()["error"])
+        assert answers == ["not_found"] * 4
+        move(job)
+        assert watcher.hears_nothing()
+
+    def test_after_logout_no_frame(self, watch: Any, alice: User, job: Job) -> None:
+        watcher = watch(alice, {"watch": job.pk})
+        watcher.settle()
+        watcher.http.logout()
+        move(job, 5)
+        assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
+
+    def test_a_lost_membership_closes_at_once(self, watch: Any, bob: User, job: Job) -> None:
+        watcher = watch(bob, {"watch_team": True})
+        watcher.settle()
+        Membership.objects.filter(user=bob).delete()
+        move(job)
+        assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
+
+    def test_a_disabled_user_is_put_out(self, watch: Any, bob: User, alice: User, job: Job) -> None:
+        watcher, other = watch(bob, {"watch": job.pk}), watch(alice, {"watch": job.pk})
+        watcher.settle(), other.settle()
+        bob.is_active = False
+        bob.save()
+        assert watcher.closed_with() == (consumers.CLOSE_NOT_ALLOWED, [])
+        assert move(job) == other.hear()["cursor"]
+
+    def test_what_no_signal_tells_is_found_by_the_clock(
+        self, watch: Any, bob: User, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consumers, "RECHECK_EVERY_S", 0.3)
+        watcher = watch(bob, {"watch": job.pk})
+        watcher.settle()
+        with connection.cursor() as db:
+            db.execute("DELETE FROM accounts_membership WHERE user_id = %s", [bob.pk])
+        assert watcher.closed_with()[0] == consumers.CLOSE_NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "1", '{"watch": 1}', '{"watch_team": 1}', '{"no": "such"}', "x" * 2_000, "[" * 900]
+)
+def test_nonsense_closes_the_socket_and_nothing_else(watch: Any, alice: User, job: Job, text: str) -> None:
+    watcher, other = watch(alice), watch(alice, {"watch": job.pk})
+    watcher.socket.send(text)
+    assert watcher.closed_with()[0] == consumers.CLOSE_BAD_FRAME
+    other.settle()
+    assert move(job) == other.hear()["cursor"]
+
+
+def test_nobody_watches_more_than_a_browser_needs(
+    watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "MOST_WATCHED", 0)
+    watcher = watch(alice, {"watch": job.pk})
+    assert watcher.hear_until(lambda frame: "error" in frame)[-1]["error"] == "too_many"
+
+
+def test_an_inbox_keeps_one_cursor_a_job_and_stays_bounded() -> None:
+    inbox = Inbox(user="user 1", session="session x")
+    inbox.teams = frozenset({"team_a"})
+    for cursor in (5, 9, 7):
+        inbox.offer("team_a", "job_a", cursor)
+    inbox.offer("team_b", "job_b", 1)
+    assert inbox.take() == [{"job": "job_a", "cursor": 9}] and inbox.take() == []
+    for n in range(MOST_JOBS_WAITING + 1):
+        inbox.offer("team_a", f"job_{n}", 1)
+    assert inbox.take() == [{"pull": True}]

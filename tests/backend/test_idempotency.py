@@ -1,0 +1,69 @@
+"""Idempotency-Key: the same request twice is one effect and two equal answers."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from backend.accounts.models import Project, User
+from backend.api.idempotency import forget_expired_keys
+from backend.api.models import IdempotencyKey
+from backend.jobs.models import Job
+from backend.pools.models import ResourcePool
+
+
+@pytest.fixture
+def body(project: Project, pool: ResourcePool) -> dict[str, Any]:
+    return {"project": project.pk, "spec": {"name": "Sums"}}
+
+
+def test_the_answer_is_given_again(api: Any, body: Any) -> None:
+    first, second = api.post("/jobs", body, key="k1"), api.post("/jobs", body, key="k1")
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json() == second.json() and first["Location"] == second["Location"]
+    assert "Idempotency-Replayed" not in first and second["Idempotency-Replayed"] == "true"
+    assert Job.objects.count() == 1
+
+
+def test_the_answer_is_the_first_one_though_the_job_moved_on(api: Any, body: Any) -> None:
+    job = api.post("/jobs", body, key="k1").json()
+    api.post(f"/jobs/{job['id']}/cancel")
+    assert api.post("/jobs", body, key="k1").json()["state"] == "queued"
+
+
+def test_another_body_under_the_same_key_is_refused(api: Any, body: Any) -> None:
+    api.post("/jobs", body, key="k1")
+    response = api.post("/jobs", body | {"pool": "small"}, key="k1")
+    assert (response.status_code, response.json()["code"]) == (422, "key_reused")
+    assert Job.objects.count() == 1
+
+
+def test_another_key_or_none_is_another_job(api: Any, body: Any) -> None:
+    for key in ("k1", "k2", None, None):
+        assert api.post("/jobs", body, key=key).status_code == 202
+    assert Job.objects.count() == 4
+
+
+def test_a_refused_request_leaves_the_key_free(api: Any, body: Any) -> None:
+    refused = body | {"project": "proj_unknown"}
+    assert api.post("/jobs", refused, key="k1").status_code == 404
+    assert not IdempotencyKey.objects.exists()
+    assert api.post("/jobs", body, key="k1").status_code == 202
+
+
+def test_another_team_may_use_the_same_key(
+    api: Any, api_of: Any, body: Any, charlie: User, other_project: Project
+) -> None:
+    mine = api.post("/jobs", body, key="k1").json()
+    theirs = api_of(charlie).post("/jobs", body | {"project": other_project.pk}, key="k1").json()
+    assert mine["id"] != theirs["id"] and theirs["project"] == other_project.pk
+
+
+def test_a_key_lives_for_a_day(api: Any, body: Any) -> None:
+    api.post("/jobs", body, key="k1")
+    row = IdempotencyKey.objects.get()
+    assert row.expires_at - row.created_at == timedelta(hours=24)
+    IdempotencyKey.objects.update(expires_at=row.created_at)
+    assert "Idempotency-Replayed" not in api.post("/jobs", body, key="k1")
+    assert Job.objects.count() == 2
+    assert forget_expired_keys(now=row.expires_at + timedelta(minutes=1)) == 1

@@ -1,0 +1,107 @@
+"""POST /jobs and POST /jobs:preview."""
+
+import json
+from typing import Any
+
+import pytest
+
+from backend.accounts.models import Project, Team
+from backend.jobs.models import Job, JobEvent, OutboxMessage
+from backend.pools.models import ResourcePool, TeamQuota
+
+
+@pytest.fixture
+def body(project: Project, pool: ResourcePool) -> dict[str, Any]:
+    return {"project": project.pk, "spec": {"name": "Sums"}}
+
+
+def errors(response: Any, status: int = 422) -> dict[str, str]:
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    return {error["pointer"]: error["code"] for error in json.loads(response.content)["errors"]}
+
+
+def nothing_was_written() -> bool:
+    return not (Job.objects.exists() or JobEvent.objects.exists() or OutboxMessage.objects.exists())
+
+
+def test_a_job_is_taken_in_with_its_first_event_and_a_call_to_the_scheduler(api: Any, body: Any, alice: Any) -> None:
+    response = api.post("/jobs", body)
+    assert response.status_code == 202, response.content
+    job = response.json()
+    assert response["Location"] == job["links"]["self"] == f"/api/v1/jobs/{job['id']}"
+    assert (job["state"], job["reason"], job["attempt"], job["devices"]) == ("queued", "not_evaluated_yet", 0, 3)
+    assert (job["created_by"], job["pool"], job["step"], job["steps"]) == (alice.email, "small", 0, 100)
+    assert job["spec"]["algorithm"]["group_size"] == 8, "defaults are filled in"
+    assert api.get(f"/jobs/{job['id']}").json() == job
+    [event] = JobEvent.objects.all()
+    assert (event.seq, event.type, event.to_state) == (1, "submitted", "queued") and event.actor.startswith("key:key_")
+    [message] = OutboxMessage.objects.all()
+    assert (message.topic, message.key) == ("schedule", Job.objects.get().pool_id)
+
+
+def test_the_pool_may_be_named_and_must_be_if_there_are_two(api: Any, body: Any, team: Team) -> None:
+    other = ResourcePool.objects.create(name="large", flavor="cpu", capacity=64)
+    assert errors(api.post("/jobs", body | {"pool": "large"})) == {"/pool": "unknown_pool"}
+    TeamQuota.objects.create(pool=other, team=team, nominal=4)
+    assert errors(api.post("/jobs", body)) == {"/pool": "unknown_pool"}
+    assert api.post("/jobs", body | {"pool": "large"}).json()["pool"] == "large"
+
+
+def test_every_error_is_told_at_once_with_its_place(api: Any, body: Any) -> None:
+    body["spec"] |= {
+        "training": {"steps": 0, "nonsense": 1},
+        "rollout": {"replicas": "many", "temperature": 1e999},
+        "environment": {"params": {"BAD": 1, "a": []}},
+        "tags": ["ok", "", 7],
+        "a/b~c": 1,
+    }
+    assert errors(api.post("/jobs", json.dumps(body).replace("Infinity", "1e999").encode())) == {
+        "/spec/training/steps": "greater_than_equal",
+        "/spec/training/nonsense": "extra_forbidden",
+        "/spec/rollout/replicas": "int_parsing",
+        "/spec/rollout/temperature": "finite_number",
+        "/spec/environment/params/BAD": "string_pattern_mismatch",
+        "/spec/environment/params/a": "bool_type",
+        "/spec/tags/1": "too_short",
+        "/spec/tags/2": "string_type",
+        "/spec/a~1b~0c": "extra_forbidden",
+    }
+    assert nothing_was_written()
+
+
+def test_what_only_shows_when_the_parts_meet_is_told_too(api: Any, body: Any) -> None:
+    body["spec"] |= {"training": {"steps": 5}, "evaluation": {"every": 6}}
+    assert errors(api.post("/jobs", body)) == {"/spec": "value_error"}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"rollout": {"replicas": 8}}, "/spec/rollout/replicas"),
+        ({"resources": {"trainer_devices": 9}}, "/spec/resources/trainer_devices"),
+    ],
+)
+def test_a_job_that_could_never_start_is_refused(api: Any, body: Any, change: Any, pointer: str) -> None:
+    body["spec"] |= change
+    assert errors(api.post("/jobs", body)) == {pointer: "exceeds_max"}
+    assert errors(api.post("/jobs:preview", {"spec": body["spec"]})) == {pointer: "exceeds_max"}
+    assert nothing_was_written()
+
+
+def test_another_teams_project_is_not_found(api: Any, body: Any, other_project: Project) -> None:
+    unknown = errors(api.post("/jobs", body | {"project": "proj_" + "0" * 20}), 404)
+    assert errors(api.post("/jobs", body | {"project": other_project.pk}), 404) == unknown == {"/project": "not_found"}
+    assert nothing_was_written()
+
+
+def test_a_preview_submits_nothing_and_says_whether_it_would_start(api: Any, body: Any, make_job: Any) -> None:
+    spec = body["spec"]
+    seen = api.post("/jobs:preview", {"spec": spec}).json()
+    assert (seen["devices"], seen["trajectories_per_step"]) == (3, 128)
+    assert (seen["starts_at_once"], seen["reason"]) == (True, "")
+    assert nothing_was_written()
+    make_job(devices=7)  # is in the line before it
+    seen = api.post("/jobs:preview", {"spec": spec}).json()
+    assert (seen["starts_at_once"], seen["reason"]) == (False, "team_ceiling")
+    assert "3 devices" in seen["message"]
