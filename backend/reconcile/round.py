@@ -1,0 +1,134 @@
+"""One round of reconciliation: read, ask Ray where its word is needed, judge, act.
+
+Invariants:
+- Ray is asked outside every transaction; each action is a transaction of its own that first proves the lease and
+  that the job and its attempt are still as they were judged;
+- at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
+  lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
+- Ray out of reach is noted and changes nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from backend.clock import database_now
+from backend.jobs.launcher import Launcher, LauncherError, SubmissionStatus
+from backend.jobs.models import JobAttempt
+from backend.reconcile.actions import (
+    LOST,
+    JobMovedOn,
+    finish,
+    launch_again,
+    lose_attempt,
+    next_attempt,
+    note_alive,
+    run_out_of_time,
+)
+from backend.reconcile.lease import Lease, prove, reconcile_lease
+from backend.reconcile.verdicts import Verdict, judge, must_ask
+from backend.reconcile.views import Held, held_jobs
+
+log = logging.getLogger(__name__)
+
+MOST_LOST_A_MINUTE = 10
+SWEEP_LOOKS_BACK = timedelta(days=2)
+SWEEP_GRACE = timedelta(seconds=30)  # a driver that finished needs a moment to end
+
+Clock = Callable[[], datetime]
+Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
+
+
+def reconcile(launcher: Launcher, clock: Clock = database_now) -> None:
+    with reconcile_lease() as lease:
+        if lease is None:
+            return
+        for held, verdict, status in _braked(_verdicts(held_jobs(clock()), launcher, lease), clock):
+            log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
+            _act(held, verdict, status, launcher=launcher, lease=lease, now=clock())
+
+
+def sweep_zombies(launcher: Launcher, clock: Clock = database_now) -> None:
+    """Submissions that still run although their attempt has ended. What we do not know is not ours and stays."""
+    now = clock()
+    running = launcher.live_submissions()
+    ended = JobAttempt.objects.filter(
+        submission_id__in=running, ended_at__lt=now - SWEEP_GRACE, ended_at__gt=now - SWEEP_LOOKS_BACK
+    )
+    for submission_id in ended.values_list("submission_id", flat=True):
+        log.warning("zombie submission=%s stopped", submission_id)
+        launcher.stop(submission_id)
+
+
+def _verdicts(jobs: Iterable[Held], launcher: Launcher, lease: Lease) -> Verdicts:
+    unreachable = ""
+    for held in jobs:
+        if lease.is_almost_over:
+            log.warning("round cut short; the next one goes on")
+            return
+        status = None
+        if held.attempt is not None and must_ask(held.view) and not unreachable:
+            try:
+                status = launcher.status(held.attempt.submission_id)
+            except LauncherError as error:
+                unreachable = str(error)
+                log.warning("ray does not answer, nothing is concluded from that: %s", error)
+        verdict = judge(held.view, status)
+        if verdict is not Verdict.NOTHING:
+            yield held, verdict, status
+
+
+def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
+    budget: int | None = None
+    for held, verdict, status in verdicts:
+        if verdict is Verdict.ATTEMPT_LOST:
+            if budget is None:
+                recent = JobAttempt.objects.filter(outcome=LOST, ended_at__gt=clock() - timedelta(minutes=1))
+                budget = MOST_LOST_A_MINUTE - recent.count()
+            if budget <= 0:
+                log.error("brake: %d attempts lost within a minute; %s waits", MOST_LOST_A_MINUTE, held.job.pk)
+                continue
+            budget -= 1
+        yield held, verdict, status
+
+
+def _act(
+    held: Held, verdict: Verdict, status: SubmissionStatus | None, *, launcher: Launcher, lease: Lease, now: datetime
+) -> None:
+    last_words = ""
+    if held.attempt is not None:
+        try:
+            if verdict is Verdict.STOP_SUBMISSION or (verdict is Verdict.FINISH and status and status.is_live):
+                launcher.stop(held.attempt.submission_id)
+            if verdict is Verdict.ATTEMPT_LOST:
+                last_words = launcher.log_tail(held.attempt.submission_id, max_chars=2_000)
+        except LauncherError as error:
+            log.warning("ray does not answer: %s", error)
+            if verdict is Verdict.STOP_SUBMISSION:
+                return
+    try:
+        with transaction.atomic():
+            prove(lease)
+            _write(held, verdict, status, last_words, now)
+    except JobMovedOn as moved:
+        log.info("job=%s moved on meanwhile: %s", held.job.pk, moved)
+
+
+def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_words: str, now: datetime) -> None:
+    match verdict:
+        case Verdict.STILL_ALIVE:
+            note_alive(held, now)
+        case Verdict.LAUNCH_AGAIN:
+            launch_again(held, now)
+        case Verdict.OUT_OF_TIME:
+            run_out_of_time(held, now)
+        case Verdict.ATTEMPT_LOST:
+            lose_attempt(held, str(status), last_words, now)
+        case Verdict.NEXT_ATTEMPT:
+            next_attempt(held, now)
+        case Verdict.FINISH:
+            finish(held, now)
+        case Verdict.STOP_SUBMISSION | Verdict.NOTHING:
+            pass

@@ -1,0 +1,130 @@
+"""The browser's socket: it says what it watches and is nudged when there is more.
+
+    in:  {"watch": "job_…"}   {"unwatch": "job_…"}   {"watch_team": true}
+    out: {"job": "job_…", "cursor": 812}   pull everything after what you have
+         {"pull": true}                    something was missed: pull all that you watch
+         {"error": "not_found", "job": "job_…"}
+
+Invariants:
+- who may watch is asked of the database at every subscription, every 30 s, and at once when the session, the user or a
+  membership changed; no frame is sent between such a change's notice and the answer;
+- another team's job is answered like one that does not exist;
+- a slow reader costs memory for one cursor per job, and delays nobody else.
+"""
+
+import asyncio
+import json
+import logging
+from contextlib import AsyncExitStack
+from typing import Any
+
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth.models import AnonymousUser
+from django.contrib.sessions.backends.db import SessionStore
+from django.db import DatabaseError, InterfaceError
+
+from backend.accounts.models import User
+from backend.accounts.selectors import teams_of
+from backend.jobs.models import Job
+from backend.jobs.selectors import job_visible_to
+from backend.telemetry.hub import Inbox, hub, session_notice, user_notice
+
+log = logging.getLogger(__name__)
+
+RECHECK_EVERY_S = 30.0
+PAUSE_BETWEEN_FRAMES_S = 0.05  # what comes meanwhile is told in one
+MOST_WATCHED = 50
+MOST_CHARS = 1_000
+CLOSE_BAD_FRAME, CLOSE_NOT_ALLOWED, CLOSE_TRY_LATER = 4400, 4403, 1013
+
+
+class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels ships no types
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._session_key: str = scope["session"].session_key or ""
+        self._inbox = Inbox(user=user_notice(scope["user"].pk), session=session_notice(self._session_key))
+        async with AsyncExitStack() as self._open:  # whatever happens in a handler, the hub forgets this socket
+            await super().__call__(scope, receive, send)
+
+    async def connect(self) -> None:
+        if not self.scope["user"].is_authenticated:
+            await self.close()  # before accept: the handshake is answered 403
+            return
+        await self.accept()
+        await self._open.enter_async_context(hub().joined(self._inbox))
+        delivering = asyncio.create_task(self._deliver())
+        self._open.callback(delivering.cancel)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        match _parsed(text_data):
+            case {"watch": str(job_id)}:
+                await self._watch(job_id)
+            case {"unwatch": str(job_id)}:
+                self._inbox.jobs.pop(job_id, None)
+            case {"watch_team": bool(wanted)}:
+                self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
+                self._inbox.miss()
+            case _:
+                await self.close(CLOSE_BAD_FRAME)
+
+    async def _watch(self, job_id: str) -> None:
+        found = await _visible_job(self.scope["user"], job_id)
+        if found is None or len(self._inbox.jobs) >= MOST_WATCHED:
+            await self._send({"error": "not_found" if found is None else "too_many", "job": job_id[:40]})
+            return
+        team, cursor = found
+        self._inbox.jobs[job_id] = team
+        self._inbox.offer(team, job_id, cursor)  # what came before the subscription is not missed
+
+    async def _deliver(self) -> None:
+        try:
+            while await self._is_still_allowed():
+                await self._tell_until_recheck()
+            await self.close(CLOSE_NOT_ALLOWED)
+        except OSError:  # the browser went away while we spoke; `disconnect` is on its way
+            return
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("live socket closed, its rights cannot be checked: %s", str(error).strip())
+            await self.close(CLOSE_TRY_LATER)
+
+    async def _tell_until_recheck(self) -> None:
+        clock = asyncio.get_running_loop().time
+        recheck_at = clock() + RECHECK_EVERY_S
+        while clock() < recheck_at:
+            await self._inbox.wait(recheck_at - clock())
+            if self._inbox.must_recheck:
+                return
+            for frame in self._inbox.take():
+                await self._send(frame)
+            await asyncio.sleep(PAUSE_BETWEEN_FRAMES_S)
+
+    async def _is_still_allowed(self) -> bool:
+        self._inbox.must_recheck = False  # first: a notice that comes from here on is another reason to ask
+        user: User | AnonymousUser = await get_user({"session": SessionStore(self._session_key)})
+        if isinstance(user, AnonymousUser) or not user.is_authenticated:
+            return False
+        teams = await _teams(user)
+        return self._inbox.teams <= teams and teams.issuperset(self._inbox.jobs.values())
+
+    async def _send(self, frame: dict[str, Any]) -> None:
+        await self.send(text_data=json.dumps(frame))
+
+
+def _parsed(text: str | None) -> object:
+    if text is None or len(text) > MOST_CHARS:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _visible_job(user: User, job_id: str) -> tuple[str, int] | None:
+    job: Job | None = await database_sync_to_async(job_visible_to)(user, job_id)
+    return (job.team_id, job.cursor) if job else None
+
+
+async def _teams(user: User) -> frozenset[str]:
+    teams: frozenset[str] = await database_sync_to_async(lambda: frozenset(team.pk for team in teams_of(user)))()
+    return teams

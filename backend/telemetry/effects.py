@@ -1,0 +1,157 @@
+"""What each kind of fact does to its job.
+
+Invariants:
+- everything happens in the caller's transaction, under the job's lock;
+- each fact that adds something to a page takes a cursor of its own, so a reader's page of news never ends inside one;
+- a fact never moves a job that was sent elsewhere: a job that is stopping lands where its target says.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import singledispatchmethod
+from typing import Any
+
+from backend.checkpoints.services import record_checkpoint
+from backend.jobs.lifecycle import advance, next_cursor, record_event
+from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.telemetry.series import NewPoint, store_points
+from backend.telemetry.trajectories import store_trajectories
+from engine.spec.facts import (
+    CheckpointSaved,
+    DriverStarted,
+    Evaluated,
+    Fact,
+    FactBody,
+    FaultDetected,
+    PhaseChanged,
+    PipelineReady,
+    RequestAcknowledged,
+    RunFinished,
+    StepTrained,
+    TrajectoriesSampled,
+)
+
+log = logging.getLogger(__name__)
+
+RETRIED = frozenset({"infrastructure"})
+"""Failures that say nothing about the job itself: reconcile starts another attempt."""
+OLDEST_FACT = timedelta(days=31)  # a spool may be shipped late
+NEWEST_FACT = timedelta(days=1)
+LONGEST_MESSAGE = 2_000
+
+
+class FactEffects:
+    """Gathers what a batch adds to the series and stores it in one statement at the end."""
+
+    def __init__(self, job: Job, attempt: JobAttempt, *, now: datetime) -> None:
+        self._job, self._attempt, self._now = job, attempt, now
+        self._actor = f"engine:{attempt.n}"
+        self._points: list[NewPoint] = []
+
+    def apply(self, fact: Fact) -> None:
+        self._apply(fact.body, _plausible(fact.at, self._now))
+
+    def store(self) -> None:
+        if store_points(self._job, self._attempt.n, self._points):
+            return
+        if not self._job.events.filter(type="series_limit_reached").exists():
+            message = "This job reports more metric names than are kept; the surplus is dropped."
+            self._event("series_limit_reached", message=message)
+
+    @singledispatchmethod
+    def _apply(self, body: FactBody, at: datetime) -> None:
+        raise AssertionError(f"no effect is written for {type(body).__name__}")
+
+    @_apply.register
+    def _(self, body: DriverStarted, at: datetime) -> None:
+        self._event("driver_started", data={"host": body.host})
+
+    @_apply.register
+    def _(self, body: PhaseChanged, at: datetime) -> None:
+        self._change(phase=body.phase)
+        next_cursor(self._job)
+
+    @_apply.register
+    def _(self, body: PipelineReady, at: datetime) -> None:
+        data = body.model_dump(exclude={"type"})
+        if self._job.state in {JobState.STARTING, JobState.RECOVERING}:
+            advance(self._job, JobState.RUNNING, actor=self._actor, now=self._now, phase=self._job.phase, data=data)
+        else:
+            self._event("pipeline_ready", data=data)
+
+    @_apply.register
+    def _(self, body: StepTrained, at: datetime) -> None:
+        self._change(step=body.step)
+        self._measure(body.step, at, next_cursor(self._job), body.metrics)
+
+    @_apply.register
+    def _(self, body: Evaluated, at: datetime) -> None:
+        event = self._event("evaluated", data=body.model_dump(exclude={"type"}))
+        metrics = {"evaluation/reward": body.reward_mean, "evaluation/length": body.length_mean}
+        self._measure(body.version, at, event, metrics)
+
+    @_apply.register
+    def _(self, body: TrajectoriesSampled, at: datetime) -> None:
+        store_trajectories(self._job, self._attempt.n, body, cursor=next_cursor(self._job))
+
+    @_apply.register
+    def _(self, body: CheckpointSaved, at: datetime) -> None:
+        record_checkpoint(self._job, self._attempt.n, body, now=self._now)
+        self._event("checkpoint_saved", data={"step": body.step, "version": body.version, "num_bytes": body.num_bytes})
+
+    @_apply.register
+    def _(self, body: FaultDetected, at: datetime) -> None:
+        data = {"component": body.component, "action": body.action[:LONGEST_MESSAGE]}
+        self._event("fault_detected", message=body.message[:LONGEST_MESSAGE], data=data)
+
+    @_apply.register
+    def _(self, body: RequestAcknowledged, at: datetime) -> None:
+        waiting = JobRequest.objects.filter(pk=body.request_id, job=self._job, acknowledged_at__isnull=True)
+        if waiting.update(acknowledged_at=self._now):
+            self._event("request_acknowledged", data={"request": body.request_id})
+
+    @_apply.register
+    def _(self, body: RunFinished, at: datetime) -> None:
+        message = body.message[:LONGEST_MESSAGE]
+        self._event("run_finished", reason=body.outcome, message=message, data={"ledger": body.ledger})
+        if self._job.state == JobState.STOPPING:
+            self._move(JobState(self._job.target_state or body.outcome), message or self._job.message)
+        elif body.outcome == "failed" and body.failure_class in RETRIED:
+            self._give_up_attempt(message)
+        else:
+            failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
+            target = JobState(body.outcome)
+            self._move(JobState.STOPPING, message, target_state=target, failure_class=failure_class)
+            self._move(target, message)
+
+    def _give_up_attempt(self, message: str) -> None:
+        ended = {"ended_at": self._now, "outcome": "failed", "message": message}
+        JobAttempt.objects.filter(pk=self._attempt.pk).update(**ended)
+        if self._job.state != JobState.RECOVERING:
+            self._move(JobState.RECOVERING, message)
+
+    def _move(self, to: JobState, message: str, **changes: Any) -> None:
+        reason = "engine_finished" if self._job.state != JobState.STOPPING else self._job.reason
+        advance(self._job, to, actor=self._actor, now=self._now, reason=reason, message=message, **changes)
+
+    def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
+        self._points += [
+            NewPoint(name=name, step=step, at=at, value=value, cursor=cursor) for name, value in metrics.items()
+        ]
+
+    def _event(self, type: str, *, reason: str = "", message: str = "", data: dict[str, Any] | None = None) -> int:
+        event = record_event(
+            self._job, type, actor=self._actor, now=self._now, reason=reason, message=message, data=data
+        )
+        return event.cursor
+
+    def _change(self, **changes: Any) -> None:
+        Job.objects.filter(pk=self._job.pk).update(**changes)
+        for name, value in changes.items():
+            setattr(self._job, name, value)
+
+
+def _plausible(at: datetime, now: datetime) -> datetime:
+    """The engine's clock is believed within reason; a time without a zone is UTC."""
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return at if now - OLDEST_FACT < at < now + NEWEST_FACT else now

@@ -1,0 +1,173 @@
+"""One listener a web process: Postgres' NOTIFYs in, nudges to this process' sockets out.
+
+    NOTIFY "team job cursor" ──▶ Hub ──▶ Inbox (newest cursor of each job) ──▶ its socket, at its own pace
+
+Invariants:
+- a nudge carries no truth, only "there is more, up to 812"; whoever misses one pulls the same with the next;
+- an inbox is bounded: of each job only the newest cursor is kept, and what does not fit becomes one "pull everything";
+- each time that listening begins, after a lost connection too, every socket is told to pull everything.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.db import connections
+
+from backend.jobs.lifecycle import LIVE_CHANNEL
+
+log = logging.getLogger(__name__)
+
+AUTH_CHANNEL = "laminar_auth"
+PING_EVERY_S = 15.0
+PING_PATIENCE_S = 5.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+MOST_JOBS_WAITING = 200
+
+Frame = dict[str, Any]
+Connect = Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
+
+
+class Inbox:
+    """What one socket has yet to be told."""
+
+    def __init__(self, *, user: str, session: str) -> None:
+        self.user, self.session = user, session
+        self.jobs: dict[str, str] = {}
+        """Watched job → its team."""
+        self.teams: frozenset[str] = frozenset()
+        """Whose every job is watched."""
+        self.must_recheck = False
+        self._news: dict[str, int] = {}
+        self._pull_everything = False
+        self._woken = asyncio.Event()
+
+    def offer(self, team: str, job: str, cursor: int) -> None:
+        if job not in self.jobs and team not in self.teams:
+            return
+        if job not in self._news and len(self._news) >= MOST_JOBS_WAITING:
+            self.miss()
+        else:
+            self._news[job] = max(cursor, self._news.get(job, 0))
+            self._woken.set()
+
+    def miss(self) -> None:
+        self._news.clear()
+        self._pull_everything = True
+        self._woken.set()
+
+    def recheck(self) -> None:
+        self.must_recheck = True
+        self._woken.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until there is something to tell or to check, or the time is over."""
+        try:
+            await asyncio.wait_for(self._woken.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    def take(self) -> list[Frame]:
+        self._woken.clear()
+        frames: list[Frame] = [{"pull": True}] if self._pull_everything else []
+        frames += [{"job": job, "cursor": cursor} for job, cursor in self._news.items()]
+        self._pull_everything = False
+        self._news.clear()
+        return frames
+
+
+class Hub:
+    """Listens while anybody is there to be told."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._inboxes: set[Inbox] = set()
+        self._listening: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def joined(self, inbox: Inbox) -> AsyncIterator[None]:
+        self._inboxes.add(inbox)
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen_for_ever(), name="live-hub")
+        elif inbox.teams or inbox.jobs:
+            inbox.miss()
+        try:
+            yield
+        finally:
+            self._inboxes.discard(inbox)
+            if not self._inboxes and self._listening is not None:
+                self._listening.cancel()
+                self._listening = None
+
+    async def _listen_for_ever(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                async with await self._connect() as db:
+                    await db.execute(f"LISTEN {LIVE_CHANNEL}; LISTEN {AUTH_CHANNEL}")
+                    pause_s = FIRST_PAUSE_S
+                    for inbox in self._inboxes:
+                        inbox.miss()
+                        inbox.recheck()
+                    await self._listen(db)
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("live hub lost Postgres, next try in %.1f s: %s", pause_s, str(error).strip())
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _listen(self, db: psycopg.AsyncConnection[Any]) -> None:
+        while True:
+            async for notice in db.notifies(timeout=PING_EVERY_S):
+                self._dispatch(notice.channel, notice.payload)
+            await asyncio.wait_for(db.execute("SELECT 1"), PING_PATIENCE_S)  # a dead connection looks like a quiet one
+
+    def _dispatch(self, channel: str, payload: str) -> None:
+        if channel == AUTH_CHANNEL:
+            for inbox in self._inboxes:
+                if payload in {inbox.user, inbox.session}:
+                    inbox.recheck()
+            return
+        team, job, cursor = payload.split(" ")
+        for inbox in self._inboxes:
+            inbox.offer(team, job, int(cursor))
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    """This process' hub: one event loop, one hub."""
+    return _hubs.setdefault(asyncio.get_running_loop(), Hub(_connect))
+
+
+def user_notice(user_id: object) -> str:
+    return f"user {user_id}"
+
+
+def session_notice(session_key: str) -> str:
+    """A session's key opens it, so it is not shouted across the database."""
+    return f"session {hashlib.sha256(session_key.encode()).hexdigest()}"
+
+
+async def _connect() -> psycopg.AsyncConnection[Any]:
+    """Beside the pool: this connection is held for as long as somebody watches."""
+    database = connections["default"].settings_dict
+    return await psycopg.AsyncConnection.connect(
+        host=database["HOST"],
+        port=database["PORT"],
+        user=database["USER"],
+        password=database["PASSWORD"],
+        dbname=database["NAME"],
+        autocommit=True,
+        connect_timeout=5,
+        application_name="laminar-live-hub",
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=15_000,
+    )

@@ -1,0 +1,93 @@
+"""Taking in what an attempt's driver says: every fact once, in order, or not at all.
+
+Invariants:
+- one transaction a batch, under the job's lock: what the facts changed and `acked_seq` are committed together, so a
+  replay, a doubled or an overlapping batch changes nothing;
+- facts are taken without a gap; a batch that starts too late is answered with where to go on from;
+- only the attempt that has not ended, in the job's present epoch, is heard; everybody else is told to stop. The one
+  thing an ended attempt still hears is that what it sends again had arrived.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import DataError, transaction
+
+from backend.errors import Conflict, FieldError, Invalid
+from backend.jobs.lifecycle import locked_job
+from backend.jobs.models import JobAttempt, JobRequest
+from backend.telemetry.effects import FactEffects
+from engine.spec.control import ControlRequest, FactBatch, Heartbeat
+from engine.spec.facts import Fact, RunFinished
+
+log = logging.getLogger(__name__)
+
+
+class StaleEpoch(Conflict):
+    """This attempt is over; stop."""
+
+    code = "stale_epoch"
+
+
+class Gap(Conflict):
+    """Facts are missing before this batch; send again from the one after `acked`."""
+
+    code = "gap"
+
+
+def ingest_facts(attempt: JobAttempt, batch: FactBatch, *, now: datetime) -> int:
+    """The number up to which everything is stored."""
+    _refuse_disorder(batch.facts)
+    try:
+        with transaction.atomic():
+            return _ingest(attempt, batch, now)
+    except DataError as error:  # a number beyond its column, a NUL in a key: the spec let through what Postgres refuses
+        log.warning("facts refused job=%s attempt=%d error=%s", attempt.job_id, attempt.n, error)
+        raise Invalid("A value in this batch is out of range.", code="out_of_range") from error
+
+
+def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> list[ControlRequest]:
+    """What is still wanted of this driver."""
+    if (beat.attempt, beat.epoch) != (attempt.n, attempt.epoch):
+        raise StaleEpoch()
+    live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
+    if live.update(last_seen_at=now) != 1:
+        raise StaleEpoch()
+    open_requests = JobRequest.objects.filter(job_id=attempt.job_id, acknowledged_at__isnull=True).order_by(
+        "created_at"
+    )
+    return [ControlRequest.model_validate({"id": request.pk, "kind": request.kind}) for request in open_requests]
+
+
+def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:
+    if (batch.attempt, batch.epoch) != (attempt.n, attempt.epoch):
+        raise StaleEpoch()
+    job = locked_job(attempt.job_id)
+    attempt.refresh_from_db(fields=["acked_seq", "ended_at"])
+    new = [fact for fact in batch.facts if fact.seq > attempt.acked_seq]
+    if not new:
+        return attempt.acked_seq
+    if attempt.ended_at is not None or attempt.epoch != job.epoch:
+        raise StaleEpoch()
+    if new[0].seq != attempt.acked_seq + 1:
+        raise Gap(acked=attempt.acked_seq)
+    # Before the effects: the last fact ends the attempt, and an ended attempt is written no more.
+    acked = new[-1].seq
+    JobAttempt.objects.filter(pk=attempt.pk).update(acked_seq=acked, last_seen_at=now)
+    effects = FactEffects(job, attempt, now=now)
+    for fact in new:
+        effects.apply(fact)
+    effects.store()
+    return acked
+
+
+def _refuse_disorder(facts: Sequence[Fact]) -> None:
+    first = facts[0].seq
+    for index, fact in enumerate(facts):
+        if fact.seq != first + index:
+            error = FieldError(pointer=f"/facts/{index}/seq", code="disorder", message=f"expected {first + index}")
+            raise Invalid("Facts of a batch count up by one.", code="disorder", errors=[error])
+        if isinstance(fact.body, RunFinished) and index != len(facts) - 1:
+            error = FieldError(pointer=f"/facts/{index}", code="disorder", message="nothing follows run_finished")
+            raise Invalid("RunFinished is the last fact of an attempt.", code="disorder", errors=[error])

@@ -1,0 +1,38 @@
+"""What a page pulls after a nudge.
+
+Invariants:
+- everything with a cursor in (after, answer.cursor] is in the answer (of trajectories the newest), and nothing later:
+  a page that keeps the answer's cursor has neither holes nor doubles;
+- an answer is bounded; `more` says to ask again at once.
+"""
+
+from backend.jobs.models import Job, JobEvent
+from backend.jobs.representations import represent_event
+from backend.telemetry.models import Trajectory
+from backend.telemetry.representations import JobSummary, LiveDelta, TrajectoryOut
+from backend.telemetry.selectors import metrics_since
+
+MOST_EVENTS = 500
+MOST_TRAJECTORIES = 20
+
+
+def live_delta(job: Job, after: int) -> LiveDelta:
+    job = Job.objects.get(pk=job.pk)  # its cursor, first of all: what is committed later comes with the next answer
+    upto = job.cursor
+    events = list(
+        JobEvent.objects.filter(job=job, cursor__gt=after, cursor__lte=upto).order_by("cursor")[: MOST_EVENTS + 1]
+    )
+    if len(events) > MOST_EVENTS:
+        upto = events[MOST_EVENTS].cursor - 1
+    metrics = metrics_since(job, after, upto=upto)
+    upto = metrics.cursor
+    sampled = Trajectory.objects.filter(job=job, cursor__gt=after, cursor__lte=upto)
+    newest = sampled.order_by("-cursor", "prompt_ordinal", "sample")[:MOST_TRAJECTORIES]
+    return LiveDelta(
+        cursor=upto,
+        job=JobSummary.of(job),
+        events=[represent_event(event) for event in events if event.cursor <= upto],
+        series=dict(metrics.series),
+        trajectories=[TrajectoryOut.of(trajectory) for trajectory in newest],
+        more=upto < job.cursor,
+    )

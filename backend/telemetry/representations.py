@@ -1,0 +1,98 @@
+"""How metrics, trajectories, checkpoints and live news look to programs and pages."""
+
+from datetime import datetime
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.checkpoints.models import Checkpoint
+from backend.jobs.models import Job
+from backend.jobs.representations import EventOut
+from backend.telemetry.models import Trajectory
+from backend.telemetry.selectors import Band, Line, MetricsPage
+
+
+class MetricsOut(BaseModel):
+    cursor: int = Field(description="Ask again with `after=cursor` for what is new since.")
+    series: dict[str, Line] = Field(description="[step, value] by step; of a sampled series, the mean around the step.")
+    bands: dict[str, Band] = Field(description="[step, lowest, highest], for series that were sampled.")
+    more: bool = Field(description="There is more already; ask again at once.")
+
+    @classmethod
+    def of(cls, page: MetricsPage) -> Self:
+        return cls(cursor=page.cursor, series=dict(page.series), bands=dict(page.bands), more=page.more)
+
+
+class TrajectoryOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    attempt: int
+    step: int
+    prompt_ordinal: int
+    sample: int
+    version: int = Field(description="Of the weights that generated it.")
+    staleness: int
+    num_tokens: int
+    reward: float
+    advantage: float
+    prompt: str
+    response: str
+    remark: str
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Self:
+        return cls.model_validate(trajectory)
+
+
+class CheckpointOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    attempt: int
+    step: int
+    version: int
+    uri: str
+    manifest_sha256: str
+    num_bytes: int
+    created_at: datetime
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        return cls.model_validate(checkpoint)
+
+
+class JobSummary(BaseModel):
+    """What a page shows of a job beside its spec."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    name: str
+    state: str
+    phase: str
+    reason: str
+    message: str
+    failure_class: str
+    step: int
+    steps: int
+    num_attempts: int
+    is_terminal: bool
+    created_at: datetime
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        return cls.model_validate(job)
+
+
+class LiveDelta(BaseModel):
+    """All that is new about a job since a cursor."""
+
+    cursor: int
+    job: JobSummary
+    events: list[EventOut]
+    series: dict[str, Line]
+    trajectories: list[TrajectoryOut]
+    more: bool
