@@ -1,0 +1,109 @@
+"""The six charts of a job's page: what each draws, how it is reckoned, and what to look for.
+
+Invariant: a key is a series that the engine really sends; nothing here is derived in the browser.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    key: str
+    label: str
+    tone: Literal["first", "second"] = "first"
+    marks: bool = False
+    """Few points that stand for themselves: drawn as marks, never thinned away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    slug: str
+    title: str
+    unit: str
+    formula: str
+    about: str
+    traces: tuple[Trace, ...]
+    from_zero: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(trace.key for trace in self.traces)
+
+    @property
+    def drawn_json(self) -> str:
+        return json.dumps([asdict(trace) for trace in self.traces])
+
+
+REWARD, HELD_OUT, STEP_S = "reward/mean", "evaluation/reward", "trainer/step_s"
+
+CHARTS: tuple[Chart, ...] = (
+    Chart(
+        slug="reward",
+        title="Reward",
+        unit="",
+        formula="mean of r over the step's trajectories",
+        about="The line is the training batch, the rings are held-out prompts. They should rise together: "
+        "a line that climbs while the rings stay is memorising, or gaming the reward.",
+        traces=(
+            Trace(key=REWARD, label="training"),
+            Trace(key=HELD_OUT, label="held out", tone="second", marks=True),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="loss",
+        title="Loss",
+        unit="",
+        formula="−mean over tokens of min(ρ·A, clip(ρ)·A)",
+        about="The clipped policy loss. It hovers around zero and does not have to fall; watch for jumps.",
+        traces=(Trace(key="train/loss", label="loss"),),
+    ),
+    Chart(
+        slug="entropy",
+        title="Entropy",
+        unit="nats",
+        formula="mean over tokens of −Σ p·ln p",
+        about="How open the model still is. A slow fall is learning; a collapse to zero ends exploration, a rise to "
+        "the ceiling ends coherence.",
+        traces=(Trace(key="train/entropy", label="entropy"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="length",
+        title="Response length",
+        unit="tokens",
+        formula="mean and 99th percentile of tokens per response",
+        about="The wider the gap between the two, the longer the tail that a synchronous schedule would wait for.",
+        traces=(
+            Trace(key="length/mean", label="mean"),
+            Trace(key="length/p99", label="99th percentile", tone="second"),
+        ),
+        from_zero=True,
+    ),
+    Chart(
+        slug="throughput",
+        title="Throughput",
+        unit="tokens/s",
+        formula="response tokens of the step ÷ seconds of the step",
+        about="What the whole pipeline turns into training, not what the replicas could decode at best.",
+        traces=(Trace(key="throughput/tokens_per_s", label="tokens/s"),),
+        from_zero=True,
+    ),
+    Chart(
+        slug="staleness",
+        title="Staleness",
+        unit="versions",
+        formula="trainer's version when it consumes a trajectory − version that generated it",
+        about="0 is on-policy. A mean of one or two is the price of never waiting; a maximum that grows without "
+        "bound means that the trainer outruns the replicas.",
+        traces=(
+            Trace(key="staleness/mean", label="mean"),
+            Trace(key="staleness/max", label="maximum", tone="second"),
+        ),
+        from_zero=True,
+    ),
+)
+KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S)
+"""Every series that a page draws or reckons with."""

@@ -1,0 +1,94 @@
+"""The job list: which jobs, how many of each state, and how each is doing.
+
+Invariant: a page costs a fixed number of queries, and each of its jobs a fixed number of index look-ups, however many
+points the job has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Count, Q, QuerySet
+
+from backend.accounts.models import User
+from backend.jobs.models import Job
+from backend.jobs.selectors import jobs_visible_to
+from backend.pages.charts import REWARD
+from backend.telemetry.models import MetricPoint, MetricSeries
+
+_SPARK_POINTS = 40
+_SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 26.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    job: Job
+    now: datetime
+    rewards: Sequence[float] = ()
+    """A few points of the whole run, the first and the newest among them."""
+
+    @property
+    def reward(self) -> float | None:
+        return self.rewards[-1] if self.rewards else None
+
+    @property
+    def change(self) -> float | None:
+        return self.rewards[-1] - self.rewards[0] if len(self.rewards) > 1 else None
+
+    @property
+    def elapsed(self) -> timedelta | None:
+        if self.job.started_at is None:
+            return None
+        return (self.job.finished_at or self.now) - self.job.started_at
+
+    @property
+    def spark(self) -> str:
+        """The `points` of an SVG polyline."""
+        if len(self.rewards) < 2:
+            return ""
+        low, high = min(self.rewards), max(self.rewards)
+        width, height = _SPARK_WIDTH / (len(self.rewards) - 1), (_SPARK_HEIGHT - 4) / ((high - low) or 1)
+        return " ".join(
+            f"{i * width:.1f},{_SPARK_HEIGHT - 2 - (r - low) * height:.1f}" for i, r in enumerate(self.rewards)
+        )
+
+
+def jobs_found(user: User, *, query: str) -> QuerySet[Job]:
+    jobs = jobs_visible_to(user)
+    return jobs.filter(Q(name__icontains=query) | Q(spec__tags__contains=[query]) | Q(pk=query)) if query else jobs
+
+
+def num_by_state(jobs: QuerySet[Job]) -> dict[str, int]:
+    return dict(jobs.order_by().values_list("state").annotate(num=Count("id")))
+
+
+def rows_of(jobs: Sequence[Job], *, now: datetime) -> list[JobRow]:
+    rewards = _rewards_of(jobs)
+    return [JobRow(job=job, now=now, rewards=rewards.get(job.pk, ())) for job in jobs]
+
+
+def _rewards_of(jobs: Sequence[Job]) -> dict[str, list[float]]:
+    """By primary key (series, attempt, step) throughout: a look-up a point, no scan."""
+    series = dict(MetricSeries.objects.filter(job__in=jobs, name=REWARD).values_list("job_id", "id"))
+    wanted = Q(pk__in=[])
+    for job in jobs:
+        if job.pk in series and job.step:
+            wanted |= Q(
+                series=series[job.pk],
+                attempt__in=range(1, job.num_attempts + 1),
+                step__in=_steps_shown(job.step),
+            )
+    found: dict[int, dict[int, float]] = {}
+    points = MetricPoint.objects.filter(wanted).order_by("attempt", "step")
+    for series_id, step, value in points.values_list("series_id", "step", "value"):
+        found.setdefault(series_id, {})[step] = value  # a later attempt's point replaces the earlier one's
+    return {
+        job.pk: [value for _, value in sorted(found[series[job.pk]].items())]
+        for job in jobs
+        if series.get(job.pk) in found
+    }
+
+
+def _steps_shown(last: int) -> list[int]:
+    shown = {1 + round(i * (last - 1) / (_SPARK_POINTS - 1)) for i in range(_SPARK_POINTS)}
+    return sorted(shown)

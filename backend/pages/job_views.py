@@ -1,0 +1,169 @@
+"""One job: its page, the pull that keeps it live, and cancelling it.
+
+Invariant: a job of another team is answered like one that does not exist.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from backend.accounts.models import User
+from backend.accounts.selectors import may_submit
+from backend.errors import InvalidState
+from backend.jobs.lifecycle import LEGAL_MOVES
+from backend.jobs.models import Job, JobEvent, JobState
+from backend.jobs.selectors import job_visible_to
+from backend.jobs.services import cancel_job
+from backend.pages import curl, words
+from backend.pages.charts import CHARTS
+from backend.pages.happenings import happenings_of
+from backend.pages.snapshot import Snapshot, snapshot_of, time_left
+from backend.pages.timeline import timeline_of
+from backend.pages.views import user_of
+from backend.telemetry.live import live_delta
+from backend.telemetry.representations import JobSummary, LiveDelta, TrajectoryOut
+
+NUM_EVENTS = 100
+_MOST_MARKS = 400
+
+
+@require_safe
+@never_cache
+@login_required
+def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
+    """With ?part, only the regions whose markup depends on the job's state."""
+    job, now = _job(request, job_id), datetime.now(UTC)
+    context = _regions(job, user_of(request), now=now)
+    if "part" in request.GET:
+        return render(request, "pages/job/_regions.html", context)
+    snapshot = snapshot_of(job)
+    context |= {
+        "snapshot": snapshot,
+        "live": _live_seed(job, snapshot),
+        "charts": [
+            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in CHARTS
+        ],
+        "left": time_left(job, snapshot.series, now=now),
+        "spec_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
+        "curls": _curls(job),
+    }
+    return render(request, "pages/job/page.html", context)
+
+
+@require_safe
+@never_cache
+def live(request: HttpRequest, job_id: str) -> HttpResponse:
+    """What a page pulls. Nobody is sent to the sign-in page from here: a script would take that for data."""
+    if not request.user.is_authenticated:
+        return JsonResponse({"detail": "signed out"}, status=401)
+    job = job_visible_to(user_of(request), job_id)
+    if job is None:
+        return JsonResponse({"detail": "no such job"}, status=404)
+    after = request.GET.get("after", "0")
+    if not (after.isascii() and after.isdecimal() and len(after) <= 18):
+        return JsonResponse({"detail": "after: a cursor, a whole number"}, status=422)
+    return HttpResponse(live_delta(job, int(after)).model_dump_json(), content_type="application/json")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
+    """GET asks once more, for browsers without the dialog's script."""
+    job, user = _job(request, job_id), user_of(request)
+    if not may_submit(user, job.team):
+        raise PermissionDenied("Viewers may look at jobs, and cancel none.")
+    if request.method != "POST":
+        return render(request, "pages/job/cancel.html", {"job": job, "may_cancel": _may_cancel(job)})
+    try:
+        cancelled, changed = cancel_job(job.pk, actor=f"user:{user.pk}", now=datetime.now(UTC))
+    except InvalidState as refusal:
+        messages.error(request, f"{refusal.detail[:1].upper()}{refusal.detail[1:]}.")
+        return redirect("job", job_id=job.pk)
+    if changed and cancelled.state == JobState.CANCELLED:
+        messages.success(request, "The job is cancelled.")
+    elif changed:
+        messages.success(request, "The engine was asked to let go; the job stops within seconds.")
+    return redirect("job", job_id=job.pk)
+
+
+def _job(request: HttpRequest, job_id: str) -> Job:
+    job = job_visible_to(user_of(request), job_id)
+    if job is None:
+        raise Http404("There is no such job, or it is not your team's.")
+    return job
+
+
+def _may_cancel(job: Job) -> bool:
+    moves = LEGAL_MOVES[job.state]
+    return job.state != JobState.STOPPING and (JobState.CANCELLED in moves or JobState.STOPPING in moves)
+
+
+def _regions(job: Job, user: User, *, now: datetime) -> dict[str, Any]:
+    member = may_submit(user, job.team)
+    newest = list(job.events.order_by("-seq")[:NUM_EVENTS])
+    return {
+        "job": job,
+        "now": now,
+        "elapsed": _elapsed(job, now=now),
+        "may_cancel": member and _may_cancel(job),
+        "may_submit": member,
+        "cancel_curl": curl.post(f"/jobs/{job.pk}/cancel"),
+        "advice": words.ADVICE.get(job.failure_class, ""),
+        "timeline": timeline_of(_milestones(job), now=now),
+        "happenings": happenings_of(newest, job),
+        "num_events": newest[0].seq if newest else 0,
+        "events_curl": curl.get(f"/jobs/{job.pk}/events"),
+    }
+
+
+def _milestones(job: Job) -> list[JobEvent]:
+    """Changes of state, and the newest of what is marked between them."""
+    kept = ~Q(to_state="") | Q(type__in=("fault_detected", "checkpoint_saved", "evaluated"))
+    newest = job.events.filter(kept).order_by("-seq")[:_MOST_MARKS]
+    return sorted(newest, key=lambda event: event.seq)
+
+
+def _elapsed(job: Job, *, now: datetime) -> timedelta | None:
+    return (job.finished_at or now) - job.started_at if job.started_at else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curls:
+    job: str
+    reward: str
+    evaluation: str
+    trajectories: str
+
+
+def _curls(job: Job) -> Curls:
+    path = f"/jobs/{job.pk}"
+    return Curls(
+        job=curl.get(path),
+        reward=curl.get(f"{path}/metrics", names=("reward/mean",), max_points="500"),
+        evaluation=curl.get(f"{path}/metrics", names=("evaluation/reward",)),
+        trajectories=curl.get(f"{path}/trajectories"),
+    )
+
+
+def _live_seed(job: Job, snapshot: Snapshot) -> dict[str, Any]:
+    """Where the page's script starts from: the shape of a pull."""
+    seed = LiveDelta(
+        cursor=snapshot.cursor,
+        job=JobSummary.of(job),
+        events=[],
+        series=dict(snapshot.series),
+        trajectories=[TrajectoryOut.of(row) for row in snapshot.trajectories],
+        more=False,
+    )
+    return seed.model_dump(mode="json")

@@ -1,0 +1,48 @@
+"""Where somebody may submit: a project of one of their teams, in one of that team's pools."""
+
+from dataclasses import dataclass
+
+from backend.accounts.models import Project, User
+from backend.accounts.selectors import may_submit, projects_of, teams_of
+from backend.pools.models import ResourcePool
+from backend.pools.selectors import nominal_of, pools_of, use_by_team
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    project: Project
+    pool: ResourcePool
+
+    @property
+    def value(self) -> str:
+        return f"{self.project.pk}/{self.pool.pk}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.project.team.name} › {self.project.name} · pool {self.pool.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    team: str
+    pool: str
+    held: int
+    nominal: int
+
+
+def places_of(user: User) -> list[Place]:
+    return [
+        Place(project=project, pool=pool)
+        for team in teams_of(user)
+        if may_submit(user, team)
+        for project in projects_of(team).select_related("team")
+        for pool in pools_of(team)
+    ]
+
+
+def quota_use_of(user: User) -> list[QuotaUse]:
+    return [
+        QuotaUse(team=team.name, pool=pool.name, held=use_by_team(pool).get(team.pk, 0), nominal=nominal_of(team, pool))
+        for team in teams_of(user)
+        for pool in pools_of(team)
+    ]

@@ -1,0 +1,136 @@
+"""What a job's page holds when it first arrives: enough to be read without a script, small however long the job ran.
+
+Invariants:
+- the job's cursor is read before its points, so that what is written meanwhile is pulled again, never missed;
+- a series has at most MAX_POINTS points; each bucket keeps its lowest and highest, so no spike is smoothed away;
+- where two attempts trained the same step, the later one counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.db.models import F, OuterRef, Subquery
+
+from backend.jobs.models import Job
+from backend.pages.charts import HELD_OUT, KEYS, REWARD, STEP_S
+from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
+
+MAX_POINTS = 500  # a trace; more cannot be told apart on a screen and costs the browser
+NUM_SAMPLED_STEPS = 12  # of the newest trajectories; older ones of this visit stay in the browser
+_PACE_OVER_STEPS = 20  # recent enough to follow a change of speed, long enough to be calm
+_MIN_STEPS_TO_FORETELL = 3
+
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastValue:
+    key: str
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    cursor: int
+    series: Mapping[str, Points]
+    last: Sequence[LastValue]
+    trajectories: Sequence[Trajectory]
+    last_by_key: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def held_out_first(self) -> float | None:
+        points = self.series.get(HELD_OUT) or []
+        return points[0][1] if points else None
+
+    @property
+    def held_out_last(self) -> float | None:
+        """Of a second evaluation; before and after are two."""
+        points = self.series.get(HELD_OUT) or []
+        return points[-1][1] if len(points) > 1 else None
+
+    @property
+    def held_out_change(self) -> float | None:
+        first, last = self.held_out_first, self.held_out_last
+        return None if first is None or last is None else last - first
+
+    @property
+    def reward_now(self) -> float | None:
+        return self.last_by_key.get(REWARD)
+
+    @property
+    def newest_step(self) -> int | None:
+        return self.trajectories[0].step if self.trajectories else None
+
+    @property
+    def newest_trajectories(self) -> list[Trajectory]:
+        return [each for each in self.trajectories if each.step == self.newest_step]
+
+
+def snapshot_of(job: Job) -> Snapshot:
+    last = _last_values(job)
+    return Snapshot(
+        cursor=job.cursor,
+        series=_thinned_series(job),
+        last=last,
+        trajectories=_newest_trajectories(job),
+        last_by_key={each.key: each.value for each in last},
+    )
+
+
+def time_left(job: Job, series: Mapping[str, Points], *, now: datetime) -> timedelta | None:
+    """By the pace of the last steps; nothing while there are too few to tell."""
+    if job.started_at is None or job.is_terminal or job.step < _MIN_STEPS_TO_FORETELL:
+        return None
+    recent = [value for _, value in series.get(STEP_S, [])[-_PACE_OVER_STEPS:]]
+    pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.step
+    return timedelta(seconds=pace * max(0, job.steps - job.step))
+
+
+# min and max of [value, step] find a bucket's extremes and where they are in one pass, without another sort.
+_THINNED = """
+WITH newest AS (
+  SELECT DISTINCT ON (p.series_id, p.step) s.name, p.step, p.value
+  FROM telemetry_metricpoint p JOIN telemetry_metricseries s ON s.id = p.series_id
+  WHERE s.job_id = %(job)s AND s.name = ANY(%(names)s)
+  ORDER BY p.series_id, p.step, p.attempt DESC
+), extent AS (
+  SELECT name, min(step) AS low, max(step) AS high FROM newest GROUP BY name
+)
+SELECT name, min(ARRAY[value, step]), max(ARRAY[value, step])
+FROM newest JOIN extent USING (name)
+GROUP BY name, (step - low) * %(buckets)s / (high - low + 1)
+"""
+
+
+def _thinned_series(job: Job) -> dict[str, Points]:
+    found: dict[str, dict[int, float]] = {}
+    with connection.cursor() as db:
+        db.execute(_THINNED, {"job": job.pk, "names": list(KEYS), "buckets": MAX_POINTS // 2})
+        for name, *extremes in db.fetchall():
+            found.setdefault(name, {}).update((int(step), value) for value, step in extremes)
+    return {name: sorted(points.items()) for name, points in found.items()}
+
+
+def _last_values(job: Job) -> list[LastValue]:
+    newest = MetricPoint.objects.filter(series=OuterRef("pk")).order_by("-attempt", "-step")
+    rows = (
+        MetricSeries.objects.filter(job=job)
+        .annotate(last_step=Subquery(newest.values("step")[:1]), last_value=Subquery(newest.values("value")[:1]))
+        .exclude(last_step=None)
+        .order_by("name")
+        .values_list("name", "last_step", "last_value")
+    )
+    return [LastValue(key=name, step=step, value=value) for name, step, value in rows]
+
+
+def _newest_trajectories(job: Job) -> list[Trajectory]:
+    """Newest step first; of a step, the highest reward first."""
+    steps = Trajectory.objects.filter(job=job).order_by("-step").values_list("step", flat=True)
+    wanted = list(dict.fromkeys(steps[: NUM_SAMPLED_STEPS * 32]))[
+        :NUM_SAMPLED_STEPS
+    ]  # 32: the most that a fact carries
+    rows = Trajectory.objects.filter(job=job, step__in=wanted)
+    return list(rows.order_by("-step", "-attempt", F("reward").desc(), "prompt_ordinal", "sample"))

@@ -1,0 +1,216 @@
+"""The fields of the new-job form, read off `JobSpec`: a setting that is added there appears on the page by itself.
+
+Invariants:
+- a field's name is its path in the spec (`training.steps`), its bounds and description are the model's own;
+- what a user typed is a string until the model has judged it, so nothing typed is ever lost.
+"""
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from engine.spec.job import JobSpec
+
+Kind = Literal["text", "whole", "number", "choice", "words", "settings"]
+
+# What a first job needs, in the order of the page. Everything else is folded by section.
+SHOWN = (
+    "name",
+    "schedule.name",
+    "training.steps",
+    "training.prompts_per_step",
+    "optimizer.learning_rate",
+    "rollout.replicas",
+    "training.seed",
+)
+_NOT_ASKED = {"schema_version"}
+_TITLES: Mapping[str, str] = {
+    "schedule.name": "Schedule",
+    "environment.name": "Environment",
+    "algorithm.name": "Algorithm",
+    "model.source": "Model",
+    "max_runtime_s": "Longest runtime",
+    "training.seed": "Seed",
+    "training.steps": "Steps",
+    "evaluation.prompts": "Held-out prompts",
+    "evaluation.every": "Evaluate every",
+}
+_UNITS: Mapping[str, str] = {
+    "max_runtime_s": "seconds",
+    "rollout.max_new_tokens": "tokens",
+    "evaluation.every": "steps",
+    "training.checkpoint_every": "steps",
+    "optimizer.warmup_steps": "steps",
+    "schedule.max_staleness": "versions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecField:
+    path: str
+    title: str
+    kind: Kind
+    description: str
+    default: Any
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """Of ge, gt, le, lt, min_length, max_length."""
+
+    @property
+    def id(self) -> str:
+        return "f-" + self.path.replace(".", "-")
+
+    @property
+    def pointer(self) -> str:
+        return "/" + self.path.replace(".", "/")
+
+    @property
+    def section(self) -> str:
+        return self.path.partition(".")[0] if "." in self.path else "job"
+
+    @property
+    def unit(self) -> str:
+        return _UNITS.get(self.path, "")
+
+    @property
+    def long(self) -> bool:
+        return self.kind == "settings"
+
+    @property
+    def range(self) -> str:
+        """1 to 4,096; above 0, at most 1."""
+        low, high = self.bounds.get("ge"), self.bounds.get("le")
+        if low is not None and high is not None:
+            return f"{plain_bound(low)} to {plain_bound(high)}"
+        said = [
+            f"{word} {plain_bound(self.bounds[key])}"
+            for key, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+            if key in self.bounds
+        ]
+        return ", ".join(said)
+
+    @property
+    def default_json(self) -> str:
+        return json.dumps(None if self.default is PydanticUndefined else self.default)
+
+    def text_of(self, value: Any) -> str:  # whatever the spec holds there
+        if value is None or value is PydanticUndefined:
+            return ""
+        if self.kind == "words":
+            return ", ".join(value)
+        if self.kind == "settings":
+            return "\n".join(f"{key} = {_setting_text(each)}" for key, each in value.items())
+        return str(value)
+
+    def value_of(self, text: str) -> Any:  # the model judges it
+        """As near to what the model wants as the text allows; what it does not allow stays text."""
+        text = text.strip()
+        match self.kind:
+            case "words":
+                return [word.strip() for word in text.split(",") if word.strip()]
+            case "settings":
+                return _settings(text)
+            case "whole" | "number" if not text and self.optional:
+                return None
+            case "whole" | "number":
+                return text.replace(",", "").replace("_", "").replace("−", "-").replace(" ", "")
+            case _:
+                return text
+
+
+@cache
+def spec_fields() -> tuple[SpecField, ...]:
+    return tuple(_walk(JobSpec, ()))
+
+
+@cache
+def field_at(path: str) -> SpecField | None:
+    return next((each for each in spec_fields() if each.path == path), None)
+
+
+def value_at(document: Mapping[str, Any], path: str) -> Any:  # whatever the spec holds there
+    here: Any = document
+    for step in path.split("."):
+        here = here.get(step) if isinstance(here, Mapping) else None
+    return here
+
+
+def put_at(document: dict[str, Any], path: str, value: object) -> None:
+    *way, last = path.split(".")
+    for step in way:
+        document = document.setdefault(step, {})
+    document[last] = value
+
+
+def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
+    for name, info in model.model_fields.items():
+        kind, optional, choices = _kind_of(info.annotation)
+        path = ".".join((*way, name))
+        if path in _NOT_ASKED:
+            continue
+        if kind is None:
+            assert isinstance(info.annotation, type), f"{path}: a kind that this form does not know"
+            yield from _walk(info.annotation, (*way, name))
+        else:
+            yield SpecField(
+                path=path,
+                title=_TITLES.get(path, name.replace("_", " ").capitalize()),
+                kind=kind,
+                description=info.description or "",
+                default=info.get_default(call_default_factory=True, validated_data={}),
+                optional=optional,
+                choices=choices,
+                bounds=_bounds(info),
+            )
+
+
+def _kind_of(annotation: Any) -> tuple[Kind | None, bool, tuple[str, ...]]:  # types of types
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType) and type(None) in args:
+        [inner] = [arg for arg in args if arg is not type(None)]
+        return _kind_of(inner)[0], True, ()
+    if origin is Literal:
+        return "choice", False, tuple(str(arg) for arg in args)
+    if origin in (list, dict):
+        return ("words" if origin is list else "settings"), False, ()
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return None, False, ()
+    return {int: "whole", float: "number"}.get(annotation, "text"), False, ()  # type: ignore[return-value]
+
+
+def _bounds(info: FieldInfo) -> dict[str, float]:
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length")
+    found = {name: getattr(rule, name, None) for rule in info.metadata for name in names if hasattr(rule, name)}
+    return {name: bound for name, bound in found.items() if bound is not None}
+
+
+def plain_bound(bound: float) -> str:
+    return f"{bound:,.0f}" if bound == int(bound) else f"{bound:g}"
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """One `key = value` a line. A line without `=` becomes a key that the model refuses, with the line in view."""
+    pairs = (line.partition("=") for line in text.splitlines() if line.strip())
+    return {key.strip(): _setting(value.strip()) for key, _, value in pairs}
+
+
+def _setting(text: str) -> bool | int | float | str:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def _setting_text(value: object) -> str:
+    """The shortest text that `_setting` reads back as the same value."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if _setting(text) == value and type(_setting(text)) is type(value) else json.dumps(value)

@@ -1,0 +1,150 @@
+"""New job: template, form, submit.
+
+Invariants:
+- one showing of the form makes at most one job, however often it is sent: its token is an idempotency key;
+- a refused form comes back with everything that was typed and everything that is wrong with it.
+"""
+
+import re
+import secrets
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from backend.accounts.models import User
+from backend.api.idempotency import Answer, once
+from backend.errors import Conflict, Invalid
+from backend.jobs.scheduling import outlook
+from backend.jobs.selectors import job_visible_to
+from backend.jobs.services import submit_job
+from backend.jobs.templates_catalogue import templates
+from backend.pages import curl, words
+from backend.pages.forms import JobForm
+from backend.pages.places import Place, places_of
+from backend.pages.views import user_of
+from engine.spec.job import JobSpec
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
+_DEFAULT_TEMPLATE = "running_sums"
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def new_job(request: HttpRequest) -> HttpResponse:
+    user = user_of(request)
+    places = places_of(user)
+    if not places and not _may_ever_submit(user):
+        raise PermissionDenied("Viewers may look at jobs, and submit none.")
+    if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
+        return HttpResponse("This form is sent as application/x-www-form-urlencoded.", status=415)
+    if request.method != "POST":
+        chosen, spec = _start_from(request, user)
+        return _show(request, JobForm.showing(spec), places, chosen=chosen)
+    form = JobForm.typed({key: str(value) for key, value in request.POST.items()})
+    place = next((each for each in places if each.value == request.POST.get("place")), None)
+    if place is None:
+        form.errors.setdefault("", []).append("Choose a project and a pool of yours.")
+    if place is None or form.spec is None:
+        return _show(request, form, places, place=place)
+    return _submit(request, form, form.spec, places, place)
+
+
+def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Place], place: Place) -> HttpResponse:
+    user, now, token = user_of(request), datetime.now(UTC), request.POST.get("token", "")
+    if not _TOKEN.fullmatch(token):
+        form.errors.setdefault("", []).append("This page was incomplete when it was sent. Please send it again.")
+        return _show(request, form, places, place=place)
+
+    def effect() -> Answer:
+        job = submit_job(
+            team=place.project.team,
+            project=place.project,
+            actor_user=user,
+            spec=spec,
+            pool=place.pool,
+            actor=f"user:{user.pk}",
+            now=now,
+        )
+        return Answer(status=303, body={"id": job.pk}, location=reverse("job", args=[job.pk]))
+
+    try:
+        answer, replayed = once(request, effect, team_id=place.project.team_id, key=f"page:{token}", now=now)
+    except Invalid as refusal:
+        if refusal.code == "key_reused":
+            form.blame((), "This form has already made a job. To make another one, submit it again.")
+        else:
+            form.blame(refusal.errors, refusal.detail)
+        return _show(request, form, places, place=place)
+    except Conflict:
+        form.blame((), "The same form is being submitted this very moment. Look at the job list before you try again.")
+        return _show(request, form, places, place=place, status=409)
+    if not replayed:
+        messages.success(request, "Submitted. This page follows the job by itself.")
+    return redirect(answer.location)
+
+
+def _show(
+    request: HttpRequest,
+    form: JobForm,
+    places: list[Place],
+    *,
+    chosen: str | None = None,
+    place: Place | None = None,
+    status: int | None = None,
+) -> HttpResponse:
+    place = place or (places[0] if places else None)
+    context = {
+        "form": form,
+        "places": places,
+        "place": place,
+        "templates": [(name, spec) for name, spec in templates().items()],
+        "chosen": request.POST.get("chosen", "") if chosen is None else chosen,
+        "token": secrets.token_urlsafe(24),
+        "curl": curl.post("/jobs", _body(form.spec, place), idempotent=True) if form.spec and place else "",
+        "curl_url": curl.api_url("/jobs"),
+        "outlook": _outlook(form.spec, place, now=datetime.now(UTC)) if form.spec and place else "",
+        "num_errors": len(form.summary),
+    }
+    return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
+
+
+def _body(spec: JobSpec, place: Place) -> dict[str, Any]:
+    """What the API wants; settings that have their default are left out, as it fills them in."""
+    slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
+    return {"project": place.project.pk, "pool": place.pool.name, "spec": slim}
+
+
+def _outlook(spec: JobSpec, place: Place, *, now: datetime) -> str:
+    reason = outlook(spec, team_id=place.project.team_id, pool=place.pool, now=now)
+    asked = f"With {spec.num_devices} devices it"
+    return (
+        f"{asked} would start at once."
+        if reason is None
+        else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
+    )
+
+
+def _start_from(request: HttpRequest, user: User) -> tuple[str, JobSpec]:
+    """A template, or the spec of a job that the user may see."""
+    earlier = job_visible_to(user, request.GET.get("from", ""))
+    if earlier is not None:
+        return earlier.pk, JobSpec.model_validate(earlier.spec)
+    known = templates()
+    name = request.GET.get("template", _DEFAULT_TEMPLATE)
+    if name not in known:
+        name = next(iter(known))
+    return name, known[name]
+
+
+def _may_ever_submit(user: User) -> bool:
+    """A member without a project or quota is told what is missing; a viewer is told that they may only look."""
+    return user.memberships.exclude(role="viewer").exists()

@@ -1,0 +1,28 @@
+// Copying what a button carries (data-copy) or points at (data-copy-from).
+async function put(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea"); // plain http has no clipboard API
+  area.value = text;
+  area.className = "unseen";
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+export function wireCopying() {
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy], [data-copy-from]");
+    if (!button) return;
+    const label = button.querySelector("span");
+    const before = button.dataset.label ??= label.textContent;
+    try {
+      await put(button.dataset.copy ?? document.getElementById(button.dataset.copyFrom).textContent);
+      label.textContent = "copied";
+      button.classList.add("done");
+    } catch {
+      label.textContent = "not copied";
+    }
+    setTimeout(() => { label.textContent = before; button.classList.remove("done"); }, 1600);
+  });
+}

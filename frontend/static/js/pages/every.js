@@ -1,0 +1,17 @@
+// What every page does.
+import { keepAges } from "../lib/clock.js";
+import { wireCopying } from "../lib/copy.js";
+import { wireDialogs } from "../lib/dialog.js";
+import { wireThemeSwitch } from "../lib/theme.js";
+
+for (const button of document.querySelectorAll("[data-theme-toggle]")) wireThemeSwitch(button);
+wireCopying();
+wireDialogs();
+keepAges();
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
+});

@@ -1,0 +1,16 @@
+// The job list: a nudge, then the list anew from the server, at the address that the reader is at.
+import { connectionDot } from "../lib/connection.js";
+import { stayLive } from "../lib/live.js";
+import { fetchMarkup, replaceContent } from "../lib/part.js";
+
+const list = document.querySelector("[data-live-part]");
+
+async function pull() {
+  const url = new URL(location.href);
+  url.searchParams.set("part", "");
+  const next = await fetchMarkup(url);
+  replaceContent(list, next.body);
+  return false;
+}
+
+stayLive({ watch_team: true }, { pull, onStatus: connectionDot(document.querySelector("[data-connection]")), betweenPullsMs: 1_000 });

@@ -1,0 +1,48 @@
+// The numbers of a job's page: steps, time, reward before, now and after, and the last value of each series.
+import { change, number, reward, span } from "../lib/format.js";
+
+const PACE_OVER_STEPS = 20; // as in backend/pages/snapshot.py
+const MIN_STEPS_TO_FORETELL = 3;
+
+const put = (name, text) => {
+  for (const place of document.querySelectorAll(`[data-value="${name}"]`)) if (place.textContent !== text) place.textContent = text;
+};
+
+export function showVitals(job, store, news = {}) {
+  put("step", number(job.step));
+  document.querySelector("[data-progress]").value = job.step;
+  showTime(job, store);
+  put("reward", reward(store.last("reward/mean")?.[1]));
+  showHeldOut(store.points("evaluation/reward"), job.is_terminal);
+  for (const [key, points] of Object.entries(news)) showLast(key, points.at(-1));
+  const title = job.is_terminal ? job.state : job.step ? `${number(job.step)}/${number(job.steps)}` : job.state;
+  document.title = `${title} · ${job.name}`;
+}
+
+function showTime(job, store) {
+  if (!job.started_at) return;
+  const until = job.finished_at ? Date.parse(job.finished_at) : Date.now();
+  const elapsed = (until - Date.parse(job.started_at)) / 1000;
+  put("elapsed", span(elapsed));
+  if (job.is_terminal) put("left", `${job.finished_at.slice(0, 19).replace("T", " ")} UTC`);
+  else if (job.step >= MIN_STEPS_TO_FORETELL) {
+    const recent = store.points("trainer/step_s").slice(-PACE_OVER_STEPS).map(([, value]) => value);
+    const pace = recent.length ? recent.reduce((a, b) => a + b) / recent.length : elapsed / job.step;
+    put("left", `about ${span(pace * (job.steps - job.step))} left`);
+  }
+}
+
+function showHeldOut(points, isOver) {
+  if (!points.length) return;
+  put("held-out-first", reward(points[0][1]));
+  if (points.length === 1) { put("held-out-words", `before training; ${isOver ? "the job ended before the second" : "the second number comes at the end"}`); return; }
+  put("held-out-last", reward(points.at(-1)[1]));
+  put("held-out-words", `${change(points.at(-1)[1] - points[0][1])} on prompts it never trained on`);
+}
+
+function showLast(key, point) {
+  const [step, value] = point;
+  const name = CSS.escape(key);
+  for (const place of document.querySelectorAll(`[data-last="${name}"]`)) place.textContent = place.closest('[data-chart="reward"]') ? reward(value) : number(value);
+  for (const place of document.querySelectorAll(`[data-last-step="${name}"]`)) place.textContent = step;
+}

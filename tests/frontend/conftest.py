@@ -1,0 +1,194 @@
+"""A seeded world, people signed in, and, for the browser, a real server process on the test database."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from backend.accounts.models import User
+from tests.frontend.seed import World, make_world
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SERVER_STARTS_WITHIN_S = 40.0
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    return make_world()
+
+
+@pytest.fixture
+def as_user() -> Callable[[User], Client]:
+    def signed_in(user: User) -> Client:
+        client = Client(raise_request_exception=True)
+        client.force_login(user)
+        return client
+
+    return signed_in
+
+
+@pytest.fixture
+def owner(world: World, as_user: Callable[[User], Client]) -> Client:
+    return as_user(world.owner)
+
+
+@pytest.fixture
+def viewer(world: World, as_user: Callable[[User], Client]) -> Client:
+    return as_user(world.viewer)
+
+
+@pytest.fixture
+def outsider(world: World, as_user: Callable[[User], Client]) -> Client:
+    return as_user(world.outsider)
+
+
+@dataclass(slots=True)
+class Server:
+    """`uvicorn backend.asgi:application` as a process of its own; it can be killed and started again."""
+
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "uvicorn", "backend.asgi:application", "--port", str(self.port)]
+        self.process = subprocess.Popen([*command, "--log-level", "warning"], cwd=ROOT, env=self._environment())
+        deadline = time.monotonic() + SERVER_STARTS_WITHIN_S
+        while not self._answers():
+            assert self.process.poll() is None, "the web server ended while it was starting"
+            assert time.monotonic() < deadline, "the web server does not answer"
+            time.sleep(0.1)
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(how)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/help/", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _environment(self) -> dict[str, str]:
+        url = urlsplit(os.environ["LAMINAR_DATABASE_URL"])
+        database = url._replace(
+            path=f"/{settings.DATABASES['default']['NAME']}"
+        )  # pytest-django has put the test one there
+        return os.environ | {
+            "LAMINAR_DATABASE_URL": database.geturl(),
+            "LAMINAR_PUBLIC_URL": self.url,
+            "LAMINAR_ALLOWED_HOSTS": "127.0.0.1",
+            "DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"],
+        }
+
+
+@pytest.fixture(scope="module")
+def server(django_db_setup: None) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = Server(port=port)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Of this module alone: Playwright's loop would be in the way of other tests' loops."""
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+    if found is None:
+        told = "NO BROWSER TEST RAN: there is no chromium here. Install it (Debian: apt-get install chromium)."
+        if os.environ.get("CI") == "true":
+            pytest.fail(told)
+        pytest.skip(told)
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv(
+            "DJANGO_ALLOW_ASYNC_UNSAFE", "true"
+        )  # Playwright's loop runs in this thread; the ORM is used beside it
+        browser = playwright.chromium.launch(executable_path=found, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass(slots=True)
+class Visitor:
+    """A person at a browser. Whatever the page complains about is collected, and must be nothing."""
+
+    context: BrowserContext
+    page: Page
+    server: Server
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.server.url + path)
+        return self.page
+
+
+@pytest.fixture
+def visit(chromium: Browser, server: Server, transactional_db: None) -> Iterator[Callable[..., Visitor]]:
+    """`visit(user, width=390, dark=True)`: signed in, on an empty page."""
+    visitors: list[Visitor] = []
+
+    def arrive(user: User | None = None, *, width: int = 1280, dark: bool = False, scripts: bool = True) -> Visitor:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 844},
+            color_scheme="dark" if dark else "light",
+            base_url=server.url,
+            java_script_enabled=scripts,
+        )
+        if user is not None:
+            client = Client()
+            client.force_login(user)
+            value = client.cookies[settings.SESSION_COOKIE_NAME].value
+            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": value, "url": server.url}])
+        visitor = Visitor(context=context, page=context.new_page(), server=server)
+        visitor.page.set_default_timeout(10_000)
+        visitor.page.on(
+            "console", lambda said: visitor.complaints.append(said.text) if said.type in {"error", "warning"} else None
+        )
+        visitor.page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+        visitor.page.on("dialog", lambda dialog: visitor.complaints.append(f"a script ran: {dialog.message}"))
+        visitors.append(visitor)
+        return visitor
+
+    yield arrive
+    for visitor in visitors:
+        visitor.context.close()
