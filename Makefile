@@ -1,0 +1,66 @@
+# Laminar's commands. `make help` lists them; ARGS="..." goes on to the command below.
+# Python is always called as `python -m ...`: a script's #! line breaks in a path with a space.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test up down status logs lint format lock setup setup-dev chromium
+
+PYTHON ?= python3
+ARGS ?=
+VENV := "$(CURDIR)/.laminar/venv/bin/python"
+# These three never make or renew an environment: it may be the one that is running.
+IF_SET_UP := [ -x $(VENV) ] || { echo "Nothing is set up here, so nothing runs: make up"; exit 0; };
+
+# mypy's Django plugin imports backend.settings, which wants the whole environment. Nothing listens there.
+LINT_ENVIRONMENT := \
+	LAMINAR_DATABASE_URL=postgresql://lint:lint@127.0.0.1:1/lint LAMINAR_BROKER_URL=redis://127.0.0.1:1/0 \
+	LAMINAR_SECRET_KEY=lint-only LAMINAR_PUBLIC_URL=http://127.0.0.1:1 LAMINAR_CONTROL_URL=http://127.0.0.1:1 \
+	LAMINAR_RAY_URL=http://127.0.0.1:1 LAMINAR_RAY_TOKEN_FILE=/dev/null LAMINAR_STORE_DIR=/nonexistent \
+	LAMINAR_ALLOWED_HOSTS=127.0.0.1
+
+help: ## list the commands
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: setup ## set up, start everything, run one small job to its end and show what it learned
+	@$(VENV) -m infra.local demo $(ARGS)
+
+test: setup-dev chromium ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
+	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest $(ARGS)
+
+up: setup ## start everything on this machine and leave it running
+	@$(VENV) -m infra.local up $(ARGS)
+
+down: ## stop everything; the data stays in .laminar/
+	@$(IF_SET_UP) $(VENV) -m infra.local down $(ARGS)
+
+status: ## show what runs, and where
+	@$(IF_SET_UP) $(VENV) -m infra.local status $(ARGS)
+
+logs: ## show the newest lines of every log (ARGS="web -f" follows one)
+	@$(IF_SET_UP) $(VENV) -m infra.local logs $(ARGS)
+
+lint: setup-dev ## check style, types and the import contracts
+	@failed=0; stage() { echo "== $$1"; shift; "$$@" || failed=1; }; \
+	stage "ruff: rules"  $(VENV) -m ruff check .; \
+	stage "ruff: format" $(VENV) -m ruff format --check .; \
+	stage "mypy: types"  env $(LINT_ENVIRONMENT) $(VENV) -m mypy --explicit-package-bases .; \
+	stage "import-linter: contracts" \
+		$(VENV) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"; \
+	exit $$failed
+
+format: setup-dev ## put the code into its standard form
+	@$(VENV) -m ruff check --fix-only .
+	@$(VENV) -m ruff format .
+
+lock: setup-dev ## write infra/locks/*.txt from pyproject.toml (ARGS=--upgrade takes newer releases)
+	@$(VENV) infra/locks/make_locks.py $(ARGS)
+
+setup:
+	@"$(PYTHON)" infra/setup.py
+
+setup-dev:
+	@"$(PYTHON)" infra/setup.py --dev
+
+chromium:
+	@bash infra/chromium.sh

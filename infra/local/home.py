@@ -1,0 +1,164 @@
+"""The home of one local Laminar: its folders, ports and secrets, all under `.laminar/`.
+
+Invariants:
+- secrets and sign-ins are readable by their owner alone, and made once;
+- ports are chosen free, written down, and kept over restarts unless somebody else took them;
+- Ray sees only short paths without spaces: it joins command lines by spaces, and a Unix socket's path may have at
+  most 107 bytes. A private alias folder in the temporary directory gives it both.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.local.errors import LocalError
+
+PROJECT = Path(__file__).resolve().parents[2]
+PREFERRED_PORTS = {"web": 8400, "postgres": 8432, "valkey": 8479, "ray_dashboard": 8465, "ray_gcs": 8463}
+PORT_NAMES = (*PREFERRED_PORTS, "ray_client", "ray_agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    folder: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def secrets_folder(self) -> Path:
+        return self.folder / "secrets"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def local_json(self) -> Path:
+        return self.folder / "local.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the supervisor for as long as it lives."""
+        return self.run / "lock"
+
+    @property
+    def status_file(self) -> Path:
+        return self.run / "status.json"
+
+    @property
+    def alias(self) -> Path:
+        digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:10]
+        return Path(tempfile.gettempdir()) / f"lam-{os.getuid()}-{digest}"
+
+    @property
+    def ray_folder(self) -> Path:
+        return self.alias / "ray"
+
+    @property
+    def project_alias(self) -> Path:
+        return self.alias / "project"
+
+    def prepare(self) -> None:
+        """Make the folders. Others may pass through the home, so that Postgres can run as somebody else than root."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o711)
+        for folder in (self.logs, self.run, self.secrets_folder, self.store, self.store / "static"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
+        if self.alias.is_symlink() or (self.alias.exists() and self.alias.stat().st_uid != os.getuid()):
+            raise LocalError(f"{self.alias} belongs to somebody else; remove it or set TMPDIR to another folder")
+        self.alias.mkdir(mode=0o700, exist_ok=True)
+        self.alias.chmod(0o700)
+        if not self.project_alias.is_symlink() or self.project_alias.readlink() != PROJECT:
+            self.project_alias.unlink(missing_ok=True)
+            self.project_alias.symlink_to(PROJECT)
+
+    def forget_ray_sessions(self) -> None:
+        """Ray keeps session after session in its folder; nothing in it outlives a stop."""
+        shutil.rmtree(self.ray_folder, ignore_errors=True)
+
+    def forget_alias(self) -> None:
+        shutil.rmtree(self.alias, ignore_errors=True)
+
+    def alias_of(self, path: str) -> str:
+        """The same file of the project by a path that Ray can bear."""
+        return path.replace(str(PROJECT), str(self.project_alias), 1) if path.startswith(str(PROJECT)) else path
+
+    def secret(self, name: str) -> str:
+        """A secret of this home, made when it is first asked for."""
+        file = self.secrets_folder / name
+        if not file.exists():
+            write_private(file, secrets.token_urlsafe(32))
+        return file.read_text().strip()
+
+    def ports(self) -> dict[str, int]:
+        """The home's ports; one that somebody else has taken meanwhile is replaced."""
+        file = self.folder / "ports.json"
+        known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+        chosen: dict[str, int] = {}
+        for name in PORT_NAMES:
+            wanted = known.get(name) or PREFERRED_PORTS.get(name, 0)
+            chosen[name] = wanted if wanted not in chosen.values() and is_free(wanted) else free_port()
+        write_private(file, json.dumps(chosen, indent=1))
+        return chosen
+
+    def written_ports(self) -> dict[str, int]:
+        ports: dict[str, int] = json.loads((self.folder / "ports.json").read_text())
+        return ports
+
+
+def write_private(file: Path, text: str) -> None:
+    """Whole or absent, and for the owner's eyes only."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+
+
+def read_json(file: Path) -> Mapping[str, Any] | None:
+    try:
+        content: Mapping[str, Any] = json.loads(file.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return content
+
+
+def is_free(port: int) -> bool:
+    """A listening socket can be had there. Connections of the last run that linger do not count."""
+    if port == 0:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    """Below the range from which the kernel takes ports for outgoing connections, so that none of them takes it."""
+    while not is_free(port := secrets.choice(range(15_000, 32_000))):
+        pass
+    return port
+
+
+def default_home() -> Home:
+    return Home(Path(os.environ.get("LAMINAR_HOME") or PROJECT / ".laminar").absolute())

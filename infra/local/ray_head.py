@@ -1,0 +1,81 @@
+"""A local Ray on 127.0.0.1 with token authentication, reached by short paths without spaces."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from infra.local.home import Home
+
+# Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
+NUM_CPUS = 8
+OBJECT_STORE_BYTES = 300 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayHead:
+    home: Home
+    dashboard_port: int
+    gcs_port: int
+    client_port: int
+    agent_port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard_port}"
+
+    @property
+    def token_file(self) -> Path:
+        return self.home.secrets_folder / "ray"
+
+    def prepare(self) -> None:
+        self.home.prepare()  # a cleaner of temporary folders may have taken the alias
+        self.home.secret("ray")
+        self.home.forget_ray_sessions()
+
+    def command(self) -> list[str]:
+        options = {
+            "node-ip-address": "127.0.0.1",
+            "port": self.gcs_port,
+            "dashboard-host": "127.0.0.1",
+            "dashboard-port": self.dashboard_port,
+            "ray-client-server-port": self.client_port,
+            "dashboard-agent-listen-port": self.agent_port,
+            "min-worker-port": 0,  # Ray's fixed range would collide with another copy's
+            "max-worker-port": 0,
+            "num-cpus": NUM_CPUS,
+            "object-store-memory": OBJECT_STORE_BYTES,
+            "temp-dir": self.home.ray_folder,
+        }
+        words = [f"--{name}={value}" for name, value in options.items()]
+        python = self.home.alias_of(sys.executable)
+        return [python, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats", *words]
+
+    def environment(self) -> dict[str, str]:
+        python = Path(self.home.alias_of(sys.executable))
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "LAMINAR_"))},
+            "PATH": f"{python.parent}:{os.environ.get('PATH', '')}",
+            "VIRTUAL_ENV": str(python.parent.parent),
+            "PYTHONPATH": str(self.home.project_alias),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Without this, Ray on Linux turns 127.0.0.1 into the machine's address and listens on every interface.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "LAMINAR_STORE_DIR": str(self.home.store),
+        }
+
+    def is_healthy(self) -> bool:
+        """The Jobs API answers, so does the agent that it hands jobs to, and their files are still there."""
+        headers = {"Authorization": f"Bearer {self.home.secret('ray')}"}
+        agent = f"http://127.0.0.1:{self.agent_port}/api/local_raylet_healthz"
+        try:
+            answers = [httpx.get(address, headers=headers, timeout=5) for address in (f"{self.url}/api/version", agent)]
+        except httpx.HTTPError:
+            return False
+        return all(answer.status_code == 200 for answer in answers) and self.home.project_alias.exists()

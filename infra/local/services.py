@@ -1,0 +1,153 @@
+"""What runs in a home, in which order, and how each is told to stop.
+
+postgres ─┐
+valkey ───┼─▶ migrate, ensure_demo ─▶ web, worker, beat
+ray ──────┘   (needs postgres only)
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from infra.local.home import PROJECT, Home
+from infra.local.postgres import Postgres
+from infra.local.processes import HOME_MARKER, SERVICE_MARKER
+from infra.local.ray_head import RayHead
+from infra.local.valkey import Valkey
+
+Environment = Mapping[str, str]
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    name: str
+    command: Callable[[], list[str]]
+    environment: Callable[[], Environment]
+    prepare: Callable[[], None] = lambda: None
+    is_healthy: Callable[[], bool] = _always
+    identity: Callable[[], Mapping[str, Any]] = dict
+    needs_database: bool = False
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_grace_s: float = 8.0
+    starts_within_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Everything of one home, with its ports settled."""
+
+    home: Home
+    ports: Mapping[str, int]
+    postgres: Postgres = field(init=False)
+    valkey: Valkey = field(init=False)
+    ray: RayHead = field(init=False)
+
+    def __post_init__(self) -> None:
+        ports = self.ports
+        object.__setattr__(self, "postgres", Postgres(home=self.home, port=ports["postgres"]))
+        object.__setattr__(self, "valkey", Valkey(home=self.home, port=ports["valkey"]))
+        ray = RayHead(
+            home=self.home,
+            dashboard_port=ports["ray_dashboard"],
+            gcs_port=ports["ray_gcs"],
+            client_port=ports["ray_client"],
+            agent_port=ports["ray_agent"],
+        )
+        object.__setattr__(self, "ray", ray)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['web']}"
+
+    def control_environment(self) -> dict[str, str]:
+        """What backend/environment.py reads."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "RAY_"))},
+            "PYTHONPATH": str(PROJECT),
+            "DJANGO_SETTINGS_MODULE": "backend.settings",
+            "LAMINAR_DATABASE_URL": self.postgres.url(),
+            "LAMINAR_BROKER_URL": self.valkey.url,
+            "LAMINAR_SECRET_KEY": self.home.secret("django"),
+            "LAMINAR_PUBLIC_URL": self.url,
+            "LAMINAR_CONTROL_URL": self.url,
+            "LAMINAR_RAY_URL": self.ray.url,
+            "LAMINAR_RAY_TOKEN_FILE": str(self.ray.token_file),
+            "LAMINAR_STORE_DIR": str(self.home.store),
+            "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost",
+            "LAMINAR_DEBUG": "0",
+        }
+
+    def marked(self, service: Service) -> dict[str, str]:
+        return {**service.environment(), HOME_MARKER: str(self.home.folder), SERVICE_MARKER: service.name}
+
+    def services(self) -> list[Service]:
+        """In the order in which they start; they stop the other way round."""
+        return [
+            Service(
+                name="postgres",
+                command=self.postgres.command,
+                environment=self.postgres.environment,
+                prepare=self.postgres.prepare,
+                is_healthy=self.postgres.is_healthy,
+                identity=self.postgres.identity,
+                stop_signal=signal.SIGINT,  # "fast": ends sessions, writes everything, needs no recovery
+                stop_grace_s=15,
+            ),
+            Service(
+                name="valkey",
+                command=self.valkey.command,
+                environment=self.postgres.environment,
+                prepare=self.valkey.prepare,
+                is_healthy=self.valkey.is_healthy,
+            ),
+            Service(
+                name="ray",
+                command=self.ray.command,
+                environment=self.ray.environment,
+                prepare=self.ray.prepare,
+                is_healthy=self.ray.is_healthy,
+                starts_within_s=120,
+            ),
+            *self._control_plane(),
+        ]
+
+    def _control_plane(self) -> list[Service]:
+        port = str(self.ports["web"])
+        commands: dict[str, list[str]] = {
+            "web": ["uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", port, "--no-access-log",
+                    "--log-level", "warning", "--ws-max-size", "65536", "--timeout-graceful-shutdown", "5"],
+            "worker": ["celery", "-A", "backend.celery", "worker", "--concurrency", "2", "--loglevel", "INFO",
+                       "--without-gossip", "--without-mingle"],
+            "beat": ["celery", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",
+                     "--schedule", str(self.home.run / "beat-schedule")],
+        }  # fmt: skip
+        healthy = {"web": self._web_is_healthy}
+        return [
+            Service(
+                name=name,
+                command=lambda words=words: [sys.executable, "-m", *words],  # type: ignore[misc]
+                environment=self._worker_environment if name == "worker" else self.control_environment,
+                is_healthy=healthy.get(name, _always),
+                needs_database=True,
+            )
+            for name, words in commands.items()
+        ]
+
+    def _worker_environment(self) -> dict[str, str]:
+        # SIGTERM becomes Celery's soft shutdown: what runs may end, what waits goes back to the queue.
+        return {**self.control_environment(), "REMAP_SIGTERM": "SIGQUIT"}
+
+    def _web_is_healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False

@@ -1,0 +1,120 @@
+"""What `make up`, `down`, `status` and `logs` do."""
+
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infra.local.errors import LocalError
+from infra.local.home import PROJECT, Home, read_json
+from infra.local.processes import end_belongings, is_alive, wait_until_gone
+
+UP_WITHIN_S = 240.0
+DOWN_WITHIN_S = 90.0
+
+
+def supervisor_status(home: Home) -> Mapping[str, Any] | None:
+    """What the supervisor wrote, if it lives."""
+    status = read_json(home.status_file)
+    if status is None or not is_alive(status["supervisor"]["pid"], status["supervisor"]["started_at"]):
+        return None
+    return status
+
+
+def up(home: Home, only: Sequence[str] = ()) -> None:
+    """Start the supervisor, unless it runs, and wait until every service is healthy. A line for each as it comes."""
+    home.prepare()
+    begun = time.monotonic()
+    child = None
+    if supervisor_status(home) is None:
+        home.status_file.unlink(missing_ok=True)
+        with (home.logs / "supervisor.log").open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "infra.local", "--home", str(home.folder), "supervise", *only],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=PROJECT,
+                start_new_session=True,
+            )
+    shown: set[str] = set()
+    while True:
+        status = read_json(home.status_file)
+        if status is not None:
+            _raise_problem(status)
+            for name, service in status["services"].items():
+                if service["state"] == "healthy" and name not in shown:
+                    shown.add(name)
+                    print(f"  {name:<10} up after {time.monotonic() - begun:4.1f} s", flush=True)
+            if shown and shown >= set(status["services"]):
+                return
+        if child is not None and child.poll() is not None and not _is_supervised(home):
+            _raise_problem(read_json(home.status_file) or {})
+            raise LocalError(f"the supervisor ended at once; {home.logs / 'supervisor.log'} says why")
+        if time.monotonic() - begun > UP_WITHIN_S:
+            late = ", ".join(sorted(set(status["services"]) - shown)) if status else "the supervisor"
+            raise LocalError(f"not up after {UP_WITHIN_S:.0f} s: {late}; `make logs` shows what they say")
+        time.sleep(0.2)
+
+
+def _is_supervised(home: Home) -> bool:
+    """Somebody holds the lock: perhaps another `up`'s supervisor, begun a moment before ours."""
+    with home.lock_file.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _raise_problem(status: Mapping[str, Any]) -> None:
+    if status.get("problem"):
+        raise LocalError(status["problem"])
+
+
+def down(home: Home) -> None:
+    status = supervisor_status(home)
+    if status is not None:
+        pid, started_at = status["supervisor"]["pid"], status["supervisor"]["started_at"]
+        subprocess.run(["kill", "-TERM", str(pid)], check=False)
+        if not wait_until_gone(pid, started_at, timeout_s=DOWN_WITHIN_S):
+            subprocess.run(["kill", "-KILL", str(pid)], check=False)
+            wait_until_gone(pid, started_at, timeout_s=10)
+    left = end_belongings(home)
+    home.forget_alias()
+    if status is None:
+        print("nothing was running" if not left else f"the supervisor was gone; ended what it left ({left} processes)")
+    else:
+        print("stopped; the data stay in .laminar/")
+
+
+def print_status(home: Home) -> bool:
+    status = supervisor_status(home)
+    if status is None:
+        print("not running; `make up` starts it")
+        return False
+    for name, service in status["services"].items():
+        print(f"{name:<10} {service['state']:<11} pid {service['pid'] or '-':<8} restarts {service['restarts']}")
+    print_addresses(home)
+    return all(service["state"] == "healthy" for service in status["services"].values())
+
+
+def print_addresses(home: Home) -> None:
+    local = read_json(home.local_json)
+    if local is not None:
+        print(f"\n  {local['url']}\n  sign in as {local['user']} with {local['password']}")
+        print(f"  API key and the rest: {home.local_json}")
+
+
+def show_logs(home: Home, services: Sequence[str], *, follow: bool) -> None:
+    files = [home.logs / f"{name}.log" for name in services] or sorted(home.logs.glob("*.log"))
+    missing = [file.stem for file in files if not file.exists()]
+    if missing or not files:
+        known = ", ".join(sorted(file.stem for file in home.logs.glob("*.log"))) or "none yet; `make up` makes some"
+        raise LocalError(f"there is no log of {', '.join(missing) or 'anything'}; there are logs of: {known}")
+    try:
+        subprocess.run(["tail", "-n", "20", *(["-F"] if follow else []), "--", *map(str, files)], check=False)
+    except KeyboardInterrupt:
+        print()

@@ -1,0 +1,241 @@
+"""One process that keeps the others alive.
+
+Invariants:
+- one supervisor a home: it holds a lock for as long as it lives;
+- a service that ends is started again, later each time, after whatever is left of it was ended;
+- what it knows stands in `status.json`, written whole, so that others never have to ask it;
+- asked to stop, it stops the services in the reverse order of their start, and leaves no process behind.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+import psycopg
+
+from infra.local.demo_accounts import write_local_json
+from infra.local.errors import LocalError
+from infra.local.home import PROJECT, Home, write_private
+from infra.local.processes import end, end_belongings
+from infra.local.services import Service, Site
+
+TICK_S = 0.3
+HEALTH_EVERY_S = 5.0
+# On two busy cores an answer may take seconds. A service that gives none for so long hangs.
+HANGS_AFTER_S = 90.0
+BACKOFF_S = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+CALM_AFTER_S = 30.0
+MAX_FAILED_MIGRATIONS = 3
+LOG_LIMIT_BYTES = 20 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Watched:
+    service: Service
+    process: subprocess.Popen[bytes] | None = None
+    state: str = "waiting"
+    restarts: int = 0
+    failures_in_a_row: int = 0
+    started_at: float = 0.0
+    start_due_at: float = 0.0
+    health_due_at: float = 0.0
+    healthy_at: float = 0.0
+
+
+class Supervisor:
+    def __init__(self, home: Home, only: Sequence[str] = ()) -> None:
+        self._home = home
+        self._lock = _take_lock(home)
+        end_belongings(home)  # of a life that was cut short; before the ports are looked at
+        self._site = Site(home=home, ports=home.ports())
+        services = [service for service in self._site.services() if not only or service.name in only]
+        self._watched = [Watched(service) for service in services]
+        self._is_stopping = False
+        self._is_migrated = False
+        self._failed_migrations = 0
+        self._problem = ""
+        self._written = ""
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        try:
+            while not self._is_stopping:
+                for watched in self._watched:
+                    self._tend(watched)
+                    rotate(self._home.logs / f"{watched.service.name}.log")
+                self._write_status()
+                time.sleep(TICK_S)
+        except LocalError as error:
+            self._problem = str(error)
+            _say(f"gives up: {error}")
+        finally:
+            self._stop_all()
+            self._write_status()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._is_stopping = True
+
+    # ── one service ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tend(self, watched: Watched) -> None:
+        now = time.monotonic()
+        if watched.process is None:
+            if now >= watched.start_due_at and self._may_start(watched.service):
+                self._start(watched, now)
+        elif watched.process.poll() is not None:
+            self._on_end(watched, now)
+        elif now >= watched.health_due_at:
+            self._look_at(watched, now)
+
+    def _may_start(self, service: Service) -> bool:
+        if not service.needs_database:
+            return True
+        database = next((other for other in self._watched if other.service.name == "postgres"), None)
+        if database is None or database.state != "healthy":
+            return False
+        if not self._is_migrated:
+            self._try_to_migrate()
+        return self._is_migrated
+
+    def _start(self, watched: Watched, now: float) -> None:
+        service = watched.service
+        service.prepare()
+        with (self._home.logs / f"{service.name}.log").open("ab") as log:
+            watched.process = subprocess.Popen(
+                service.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/" if service.name in {"postgres", "valkey"} else PROJECT,
+                env=self._site.marked(service),
+                start_new_session=True,
+                **service.identity(),
+            )
+        watched.state, watched.started_at, watched.healthy_at = "starting", now, now
+        watched.health_due_at = now + TICK_S
+        _say(f"started {service.name} as {watched.process.pid}")
+
+    def _on_end(self, watched: Watched, now: float) -> None:
+        assert watched.process is not None
+        code = watched.process.returncode
+        watched.process = None
+        if now - watched.started_at > CALM_AFTER_S:
+            watched.failures_in_a_row = 0
+        delay_s = BACKOFF_S[min(watched.failures_in_a_row, len(BACKOFF_S) - 1)]
+        watched.failures_in_a_row += 1
+        watched.restarts += 1
+        watched.state, watched.start_due_at = "restarting", now + delay_s
+        _say(f"{watched.service.name} ended with {code}; starts again in {delay_s} s")
+        end_belongings(self._home, watched.service.name, grace_s=1)
+
+    def _look_at(self, watched: Watched, now: float) -> None:
+        if watched.service.is_healthy():
+            watched.state, watched.healthy_at, watched.health_due_at = "healthy", now, now + HEALTH_EVERY_S
+            return
+        watched.health_due_at = now + (TICK_S if watched.state == "starting" else 1.0)
+        allowed_s = watched.service.starts_within_s if watched.state == "starting" else HANGS_AFTER_S
+        if now - watched.healthy_at > allowed_s and watched.process is not None:
+            _say(f"{watched.service.name} gave no sign for {allowed_s:.0f} s; it is ended and started again")
+            watched.process.kill()
+
+    # ── the database before its users ─────────────────────────────────────────────────────────────────────────────
+
+    def _try_to_migrate(self) -> None:
+        """Postgres may be killed under it, like anything else; a third failure in a row has another cause."""
+        try:
+            self._migrate()
+        except (LocalError, psycopg.OperationalError) as error:
+            self._failed_migrations += 1
+            _say(f"migration failed: {error}")
+            if self._failed_migrations >= MAX_FAILED_MIGRATIONS:
+                raise LocalError(str(error)) from error
+
+    def _migrate(self) -> None:
+        self._site.postgres.ensure_database()
+        self._manage("migrate", "--noinput", "--verbosity", "0")
+        password, key = (self._home.secrets_folder / name for name in ("demo-password", "demo-api-key"))
+        printed = self._manage("ensure_demo", "--password-file", str(password), "--api-key-file", str(key))
+        account = json.loads(printed.strip().splitlines()[-1])
+        write_local_json(self._site, account, password=password.read_text().strip(), api_key=key.read_text().strip())
+        self._is_migrated = True
+
+    def _manage(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(PROJECT / "manage.py"), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=PROJECT,
+            env=self._site.control_environment(),
+        )
+        if done.returncode != 0:
+            raise LocalError(f"`manage.py {arguments[0]}` failed: {done.stderr.strip()[-1500:]}")
+        return done.stdout
+
+    # ── telling and stopping ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_status(self) -> None:
+        status = {
+            "supervisor": {"pid": os.getpid(), "started_at": psutil.Process().create_time()},
+            "problem": self._problem,
+            "is_stopped": self._is_stopping and all(watched.process is None for watched in self._watched),
+            "services": {
+                watched.service.name: {
+                    "state": watched.state,
+                    "pid": watched.process.pid if watched.process else None,
+                    "restarts": watched.restarts,
+                }
+                for watched in self._watched
+            },
+        }
+        text = json.dumps(status, indent=1)
+        if text != self._written:
+            write_private(self._home.status_file, text)
+            self._written = text
+
+    def _stop_all(self) -> None:
+        self._is_stopping = True
+        for watched in reversed(self._watched):
+            if watched.process is not None:
+                service = watched.service
+                with contextlib.suppress(psutil.Error):
+                    process = psutil.Process(watched.process.pid)
+                    end([process], first=service.stop_signal, grace_s=service.stop_grace_s)
+                watched.process.wait()
+                watched.process, watched.state = None, "stopped"
+                end_belongings(self._home, service.name, grace_s=2)
+        end_belongings(self._home)
+        self._home.forget_alias()
+        _say("everything is stopped")
+
+
+def _take_lock(home: Home) -> IO[str]:
+    home.prepare()
+    lock = home.lock_file.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LocalError("another supervisor is at work in this folder; `make status` shows it") from None
+    return lock
+
+
+def rotate(log: Path, *, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
+    """Copied aside and emptied in place: its writers keep it open, and append."""
+    if log.exists() and log.stat().st_size > limit_bytes:
+        shutil.copyfile(log, log.with_suffix(".log.1"))
+        os.truncate(log, 0)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

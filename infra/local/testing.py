@@ -1,0 +1,78 @@
+"""`python -m infra.local.testing -- COMMAND …`: a throw-away Postgres and Valkey for one command.
+
+They live in a temporary folder on free ports, in memory as far as they can, and end with the command. The command
+finds them in the LAMINAR_ variables; Django's test runner makes its own databases in there.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from infra.local.errors import LocalError
+from infra.local.home import Home
+from infra.local.postgres import Postgres
+from infra.local.processes import end_belongings
+from infra.local.services import Site
+
+STARTS_WITHIN_S = 60.0
+ORIGIN = "http://127.0.0.1:8000"  # nothing listens there; tests of origins and links name it
+
+
+@contextlib.contextmanager
+def throw_away_site() -> Iterator[dict[str, str]]:
+    """The environment in which a test run finds its servers."""
+    folder = Path(tempfile.mkdtemp(prefix="laminar-test-"))
+    home = Home(folder / "home")
+    try:
+        home.prepare()
+        folder.chmod(0o711)
+        site = Site(home=home, ports=home.ports())
+        object.__setattr__(site, "postgres", Postgres(home=home, port=site.ports["postgres"], is_durable=False))
+        home.secret("ray")
+        for service in site.services()[:2]:
+            service.prepare()
+            with (home.logs / f"{service.name}.log").open("ab") as log:
+                subprocess.Popen(
+                    service.command(), stdout=log, stderr=log, cwd="/", env=site.marked(service),
+                    start_new_session=True, **service.identity(),
+                )  # fmt: skip
+        for service in site.services()[:2]:
+            _wait_for(service.name, service.is_healthy, home.logs / f"{service.name}.log")
+        site.postgres.ensure_database()
+        fixed = {"LAMINAR_PUBLIC_URL": ORIGIN, "LAMINAR_CONTROL_URL": ORIGIN}
+        yield {**site.control_environment(), **fixed, "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost,testserver"}
+    finally:
+        end_belongings(home, grace_s=1)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(home.alias, ignore_errors=True)
+
+
+def _wait_for(name: str, is_healthy: object, log: Path) -> None:
+    assert callable(is_healthy)
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    while not is_healthy():
+        if time.monotonic() > deadline:
+            raise LocalError(f"{name} did not start: {log.read_text()[-1000:]}")
+        time.sleep(0.1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    command = list(arguments[1:] if arguments[:1] == ["--"] else arguments)
+    if not command:
+        print("usage: python -m infra.local.testing -- COMMAND …", file=sys.stderr)
+        return 2
+    try:
+        with throw_away_site() as environment:
+            return subprocess.run(command, env=environment, check=False).returncode
+    except LocalError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

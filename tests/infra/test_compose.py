@@ -1,0 +1,101 @@
+"""docker-compose.yml fits the code: every variable, command, module and file that it names exists."""
+
+import dataclasses
+import importlib.util
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backend.environment import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docker-compose.yml").read_text()
+SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
+DOCUMENTED = set(re.findall(r"^([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+CONTROL_PLANE = ["migrate", "web", "worker", "beat"]
+IMAGES = sorted((ROOT / "infra" / "images").glob("*/Dockerfile"))
+
+
+def code_of(dockerfile: Path) -> str:
+    return "\n".join(line for line in dockerfile.read_text().splitlines() if not line.lstrip().startswith("#"))
+
+
+def test_the_services_are_those_of_one_machine_and_a_ray_worker() -> None:
+    assert set(SERVICES) == {"postgres", "valkey", "migrate", "web", "worker", "beat", "ray-head", "ray-worker"}
+
+
+def test_every_variable_is_documented_and_every_documented_one_is_used() -> None:
+    interpolated = set(re.findall(r"(?<!\$)\$\{([A-Z_]+)", TEXT))
+    from_secrets = {secret["environment"] for secret in yaml.safe_load(TEXT)["secrets"].values()}
+    assert interpolated | from_secrets == DOCUMENTED
+
+
+def test_every_documented_variable_says_in_one_line_what_it_is() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    assert not [line for above, line in itertools.pairwise(lines) if "=" in line[:25] and above[:2] != "# "]
+
+
+@pytest.mark.parametrize("service", CONTROL_PLANE)
+def test_the_control_plane_gets_its_whole_environment(service: str) -> None:
+    contract = {f"LAMINAR_{field.name.upper()}" for field in dataclasses.fields(Environment)}
+    assert set(SERVICES[service]["environment"]) == contract
+
+
+@pytest.mark.parametrize("service", ["ray-head", "ray-worker"])
+def test_ray_asks_for_its_token_and_shares_the_store(service: str) -> None:
+    environment = SERVICES[service]["environment"]
+    assert environment["RAY_AUTH_MODE"] == "token"
+    assert environment["RAY_AUTH_TOKEN_PATH"] == SERVICES["web"]["environment"]["LAMINAR_RAY_TOKEN_FILE"]
+    assert environment["LAMINAR_STORE_DIR"] == SERVICES["web"]["environment"]["LAMINAR_STORE_DIR"]
+    assert SERVICES[service]["volumes"] == SERVICES["web"]["volumes"]
+    assert "ray_token" in SERVICES[service]["secrets"]
+
+
+@pytest.mark.parametrize("service", sorted(set(SERVICES) - {"migrate"}))
+def test_every_lasting_service_has_a_health_check(service: str) -> None:
+    assert SERVICES[service]["healthcheck"]["test"]
+
+
+def test_only_the_site_is_published() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["web"]
+
+
+@pytest.mark.parametrize("service", CONTROL_PLANE)
+def test_every_module_that_a_command_names_exists(service: str) -> None:
+    web_image = code_of(ROOT / "infra" / "images" / "web" / "Dockerfile")
+    words = " ".join(SERVICES[service].get("command", re.findall(r"CMD (\[.*\])", web_image)))
+    words = re.sub(r'[\[\]",]', " ", words)
+    modules = re.findall(r"-m (\S+)|-A (\S+)|(backend\.\w+):", words)
+    files = re.findall(r"python (\w+\.py)", words)
+    assert modules or files
+    for name in [name for names in modules for name in names if name]:
+        assert importlib.util.find_spec(name), name
+    assert all((ROOT / file).is_file() for file in files)
+
+
+def test_every_service_starts_only_what_exists_and_after_what_exists() -> None:
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+        if "build" in service:
+            assert (ROOT / service["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("dockerfile", IMAGES, ids=lambda path: path.parent.name)
+def test_everything_that_an_image_copies_exists(dockerfile: Path) -> None:
+    copied = [source for line in re.findall(r"^COPY (.*)$", code_of(dockerfile), re.M) for source in line.split()[:-1]]
+    assert copied and not [source for source in copied if not (ROOT / source).exists()]
+
+
+@pytest.mark.parametrize("dockerfile", IMAGES, ids=lambda path: path.parent.name)
+def test_an_image_installs_by_hash_and_runs_as_an_ordinary_user(dockerfile: Path) -> None:
+    code = code_of(dockerfile)
+    assert "--no-deps --require-hashes" in code and re.search(r"^USER laminar$", code, re.MULTILINE)
+
+
+def test_the_web_image_has_no_torch() -> None:
+    code = code_of(ROOT / "infra" / "images" / "web" / "Dockerfile")
+    assert not re.search(r"torch|cuda|engine\.txt|local\.txt|dev\.txt", code)

@@ -1,0 +1,185 @@
+"""The set-up says what is missing in one sentence, does its work once, and trusts only a finished environment."""
+
+import ast
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from infra import setup
+
+SOURCE = Path(setup.__file__)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> setup.Paths:
+    """A copy of Laminar in a path with a space, with locks but without an environment."""
+    root = tmp_path / "a copy"
+    made = setup.Paths(root)
+    made.locks.mkdir(parents=True)
+    for name in ("torch", "cuda", "local", "dev"):
+        (made.locks / f"{name}.txt").write_text(f"{name}==1.0\n")
+    return made
+
+
+@pytest.fixture
+def stages(paths: setup.Paths, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The titles of the stages that ran; instead of installing, each only leaves what the next one looks for."""
+    ran: list[str] = []
+
+    def pretend(_: setup.Paths, title: str, command: Sequence[str]) -> None:
+        ran.append(title)
+        paths.python.parent.mkdir(parents=True, exist_ok=True)
+        paths.python.touch()
+        paths.wheels.mkdir(exist_ok=True)
+
+    monkeypatch.setattr(setup, "run_stage", pretend)
+    monkeypatch.setattr(setup, "check_disk", lambda *_: None)
+    monkeypatch.setattr(setup, "check_compiler", lambda _: None)
+    return ran
+
+
+ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "check"]
+
+
+def test_an_old_python_is_told_which_one_is_needed() -> None:
+    with pytest.raises(setup.Refusal, match=r"needs Python 3\.11 or newer and this is 3\.9\.2: "):
+        setup.check_python((3, 9, 2))
+
+
+def test_an_old_python_is_pointed_at_a_newer_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/python3.12" if name == "python3.12" else None)
+    with pytest.raises(setup.Refusal, match=r"PYTHON=python3\.12"):
+        setup.check_python((3, 8, 0))
+
+
+def test_an_old_python_can_parse_the_set_up() -> None:
+    ast.parse(SOURCE.read_text(), feature_version=(3, 8))
+
+
+def test_a_missing_venv_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ensurepip" else object())
+    with pytest.raises(setup.Refusal, match=r"no ensurepip module: install it .*-venv"):
+        setup.check_modules()
+
+
+def test_a_missing_compiler_is_named_and_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(setup.Refusal, match=r"no C compiler .*apt-get install build-essential"):
+        setup.check_compiler(str(tmp_path))
+
+
+def test_any_c_compiler_will_do(tmp_path: Path) -> None:
+    compiler = tmp_path / "clang"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    setup.check_compiler(str(tmp_path))
+
+
+def test_a_small_disk_is_told_what_it_has_and_what_is_needed() -> None:
+    with pytest.raises(setup.Refusal, match=r"disk of /srv has 2\.5 GiB free and the set-up needs 6 GiB"):
+        setup.check_disk(int(2.5 * setup.GIB), setup.FIRST_INSTALL_BYTES, Path("/srv"))
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "not one that the locks name"),
+        ("NewConnectionError(...)\nERROR: No matching distribution found for rich==15.0.0", "No network"),
+        ("ERROR: No matching distribution found for torch==2.13.0", "Python 3.11 to 3.13"),
+        ("error: command '/usr/bin/gcc' failed: No such file", "had to be compiled"),
+        ("something new", "Read the log"),
+    ],
+)
+def test_a_failed_stage_ends_with_its_last_lines_and_what_to_do(output: str, advice: str, tmp_path: Path) -> None:
+    said = setup.explain_failure("packages", output, tmp_path / "setup.log")
+    assert advice in said and output.splitlines()[-1] in said and "setup.log" in said
+
+
+def test_a_failing_command_is_a_refusal_and_leaves_its_output_in_the_log(paths: setup.Paths) -> None:
+    paths.log.parent.mkdir(parents=True)
+    with pytest.raises(setup.Refusal, match="disk is full"):
+        script = "print('No space left on device'); raise SystemExit(1)"
+        setup.run_stage(paths, "packages", [sys.executable, "-c", script])
+    assert "No space left on device" in paths.log.read_text()
+
+
+def test_only_the_cuda_build_of_torch_asks_for_cuda() -> None:
+    cuda = 'Requires-Dist: filelock\nRequires-Dist: nvidia-nccl-cu13==2.29.7; platform_system == "Linux"\n'
+    assert setup.NEEDS_CUDA.search(cuda)
+    assert not setup.NEEDS_CUDA.search('Requires-Dist: filelock\nRequires-Dist: nvidia-x; extra == "gpu"\n')
+
+
+def test_the_second_run_does_nothing(paths: setup.Paths, stages: list[str]) -> None:
+    setup.set_up(paths, "local")
+    assert stages == ALL_STAGES
+    setup.set_up(paths, "local")
+    assert stages == ALL_STAGES
+
+
+def test_an_interrupted_environment_is_made_anew(
+    paths: setup.Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "pip_install", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            setup.set_up(paths, "local")
+    assert paths.python.exists() and not setup.is_finished(paths, "local")
+    stages.clear()
+    setup.set_up(paths, "local")
+    assert stages == ALL_STAGES
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(paths: setup.Paths, stages: list[str]) -> None:
+    setup.set_up(paths, "local")
+    paths.python.unlink()
+    paths.python.symlink_to("/nowhere/python3.11")
+    assert not setup.is_finished(paths, "local")
+
+
+@pytest.mark.parametrize("stamp", ["", "not json", "[]", '{"python": "3.10.1"}'])
+def test_a_stamp_that_says_nothing_counts_as_none(paths: setup.Paths, stages: list[str], stamp: str) -> None:
+    setup.set_up(paths, "local")
+    paths.stamp.write_text(stamp)
+    assert not setup.is_finished(paths, "local")
+
+
+def test_a_changed_lock_makes_the_environment_anew(paths: setup.Paths, stages: list[str]) -> None:
+    setup.set_up(paths, "local")
+    stages.clear()
+    (paths.locks / "local.txt").write_text("local==2.0\n")
+    setup.set_up(paths, "local")
+    assert stages == ALL_STAGES
+
+
+def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: setup.Paths, stages: list[str]) -> None:
+    setup.set_up(paths, "local")
+    stages.clear()
+    setup.set_up(paths, "dev")
+    assert stages == ["packages and tools", "check"]
+    setup.set_up(paths, "local")
+    assert stages == ["packages and tools", "check"]
+    assert json.loads(paths.stamp.read_text()).keys() == {"python", "torch", "cuda", "local", "dev"}
+
+
+def test_two_at_once_do_the_work_once(paths: setup.Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend = setup.run_stage
+
+    def slowly(paths: setup.Paths, title: str, command: Sequence[str]) -> None:
+        time.sleep(0.02)
+        pretend(paths, title, command)
+
+    monkeypatch.setattr(setup, "run_stage", slowly)
+    runs = [threading.Thread(target=setup.set_up, args=(paths, "local")) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert stages == ALL_STAGES
