@@ -23,9 +23,7 @@ WRITTEN_HERE = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".html", ".js",
 
 
 def source_files() -> list[Path]:
-    return [
-        path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py")) if "migrations" not in path.parts
-    ]
+    return [path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py")) if "migrations" not in path.parts]
 
 
 def functions(path: Path) -> Iterator[tuple[str, int, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -1,0 +1,99 @@
+"""The way of one job, from the REST API to Ray and back, while everything on the way is killed."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from infra.local.processes import belongings
+from tests.e2e.conftest import Stack
+
+pytestmark = pytest.mark.e2e
+
+SMALL: dict[str, dict[str, Any]] = {"evaluation": {"prompts": 64}, "training": {"steps": 60, "checkpoint_every": 10}}
+PER_STEP = ("reward/mean", "train/loss", "train/entropy", "length/mean", "throughput/tokens_per_s", "staleness/mean")
+
+
+def assert_every_step_is_there_once(series: dict[str, list[tuple[int, float]]], *, steps: int) -> None:
+    for name in PER_STEP:
+        assert sorted(step for step, _ in series[name]) == list(range(1, steps + 1)), name
+    assert [version for version, _ in sorted(series["evaluation/reward"])] == [0, steps]
+
+
+def eventually(condition: Callable[[], bool], *, within_s: float = 20) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def driver_processes(stack: Stack) -> list[psutil.Process]:
+    return [process for process in belongings(stack.home, "ray") if "engine.live.driver" in " ".join(process.cmdline())]
+
+
+def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: Stack) -> None:
+    steps = 300
+    job = stack.submit(evaluation={"prompts": 64}, training={"steps": steps, "checkpoint_every": 100})
+    stack.wait(job["id"], lambda job: job["step"] >= 3, within_s=180)
+    for service in ("web", "worker", "beat", "valkey", "postgres"):
+        stack.kill(service)
+    assert stack.get(f"/jobs/{job['id']}")["state"] == "running", "it ended before everything was killed"
+    job = stack.finish(job["id"])
+    assert job["state"] == "succeeded", job["message"]
+    assert job["attempt"] == 1
+    series = stack.series(job["id"])
+    assert_every_step_is_there_once(series, steps=steps)
+    held_out = dict(series["evaluation/reward"])
+    assert held_out[steps] - held_out[0] >= 0.25
+
+
+def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack) -> None:
+    job = stack.submit(**SMALL)
+    stack.wait(job["id"], lambda job: job["step"] >= 12, within_s=180)
+    for process in driver_processes(stack):
+        os.kill(process.pid, signal.SIGKILL)
+    job = stack.finish(job["id"])
+    assert job["state"] == "succeeded", job["message"]
+    assert job["attempt"] == 2
+    attempts = stack.get(f"/jobs/{job['id']}/attempts")["data"]
+    assert attempts[1]["resume_from"], "the second attempt began from nothing"
+    trained = {step for step, _ in stack.series(job["id"])["reward/mean"]}
+    assert trained == set(range(1, 61))
+
+
+def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
+    job = stack.submit(training={"steps": 5_000})
+    stack.wait(job["id"], lambda job: job["step"] >= 1, within_s=180)
+    assert stack.client.post(f"/api/v1/jobs/{job['id']}/cancel").status_code == 202
+    job = stack.finish(job["id"], within_s=60)
+    assert job["state"] == "cancelled"
+    assert eventually(lambda: not driver_processes(stack)), "its driver lives on"
+    assert stack.get("/pools")["data"][0]["reserved"] == 0
+
+
+def test_a_job_beyond_the_quota_waits_with_a_reason_and_is_cancelled_at_once(stack: Stack) -> None:
+    large = {"rollout": {"replicas": 4}, "training": {"steps": 5_000}}
+    first, second = stack.submit(**large), stack.submit(**large)
+    second = stack.wait(second["id"], lambda job: job["reason"] != "not_evaluated_yet", within_s=30)
+    assert (second["state"], second["reason"]) == ("queued", "team_ceiling")
+    for job in (second, first):
+        assert stack.client.post(f"/api/v1/jobs/{job['id']}/cancel").status_code == 202
+        assert stack.finish(job["id"], within_s=60)["state"] == "cancelled"
+
+
+def test_the_same_request_twice_is_one_job(stack: Stack) -> None:
+    key = str(uuid.uuid4())
+    body = {"project": stack.project, "spec": {"name": "twice", "training": {"steps": 1}, "evaluation": {"prompts": 1}}}
+    answers = [
+        stack.client.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": key}).json()["id"] for _ in range(2)
+    ]
+    assert answers[0] == answers[1]
+    assert stack.client.post(f"/api/v1/jobs/{answers[0]}/cancel").status_code == 202
+    stack.finish(answers[0], within_s=60)
