@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from engine.models.decoder import Decoder, PackedAttention, token_logprobs
 from engine.models.loading import (
     COMPANION_FILES,
-    DEMO_FOLDER,
     load_decoder,
     load_weights,
     model_tensors,
