@@ -20,6 +20,10 @@ class Rate:
     window_s: int
 
 
+# Far above what a person or a sweep does, far below what would hurt: a submit is one transaction of milliseconds.
+SUBMITS = Rate(name="submit", limit=300, window_s=60)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
     """What is left of a rate, in the words of draft-ietf-httpapi-ratelimit-headers."""
@@ -37,7 +41,7 @@ class Allowance:
 
 
 class RateExceeded(TooManyRequests):
-    """This key asks too often; Retry-After says when to go on."""
+    """This caller asks too often; Retry-After says when to go on."""
 
     def __init__(self, allowance: Allowance) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from backend.accounts.selectors import projects_of
 from backend.api.idempotency import Answer, Key, once
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
-from backend.api.rate_limit import Rate, take
+from backend.api.rate_limit import SUBMITS, take
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound
 from backend.jobs.models import JobState
@@ -27,16 +27,13 @@ from backend.jobs.representations import (
 )
 from backend.jobs.scheduling import outlook, waiting_message
 from backend.jobs.selectors import attempts_of, events_after, jobs_visible_to, the_job
-from backend.jobs.services import NeverFits, cancel_job, refuse_what_never_fits, submit_job
+from backend.jobs.services import SpecRefused, cancel_job, refuse_spec, submit_job
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import pools_of
 from engine.spec.job import JobSpec
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
-
-# Far above what a person or a sweep does, far below what would hurt: a submit is one transaction of milliseconds.
-SUBMITS = Rate(name="submit", limit=300, window_s=60)
 
 
 class SubmitJob(Strict):
@@ -81,7 +78,7 @@ def submit(
 
     try:
         answer, replayed = once(request, effect, team_id=caller.team.pk, key=idempotency_key, now=now)
-    except NeverFits as refusal:
+    except SpecRefused as refusal:
         raise refusal.under("/spec") from None
     headers = allowance.headers | {"Location": answer.location}
     if replayed:
@@ -99,8 +96,8 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     caller, now = caller_of(request), database_now()
     pool = _pool(caller.team, body.pool)
     try:
-        refuse_what_never_fits(body.spec, caller.team, pool)
-    except NeverFits as refusal:
+        refuse_spec(body.spec, caller.team, pool)
+    except SpecRefused as refusal:
         raise refusal.under("/spec") from None
     reason = outlook(body.spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(

@@ -16,10 +16,11 @@ from backend.pools.selectors import nominal_of
 from engine.spec.job import JobSpec
 
 
-class NeverFits(Invalid):
-    """This job could never start; the pointers lead into the spec."""
+class SpecRefused(Invalid):
+    """The spec is well formed, and still no job: it could never start, or asks for what is not the team's.
 
-    code = "exceeds_max"
+    The pointers lead into the spec.
+    """
 
 
 def submit_job(
@@ -27,10 +28,10 @@ def submit_job(
 ) -> Job:
     """The job waits in the pool's line; the scheduler hears of it when this transaction commits.
 
-    Raises `NeverFits` for a job that could never start.
+    Raises `SpecRefused`.
     """
     assert project.team_id == team.pk, "the caller looks projects up within the team"
-    refuse_what_never_fits(spec, team, pool)
+    refuse_spec(spec, team, pool)
     with transaction.atomic():
         job = Job.objects.create(
             team=team,
@@ -78,18 +79,21 @@ def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     return job, True
 
 
-def refuse_what_never_fits(spec: JobSpec, team: Team, pool: ResourcePool) -> None:
-    """Raises `NeverFits`."""
+def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool) -> None:
+    """Raises `SpecRefused`."""
+    if not spec.model.is_name:  # a path could lead to another team's
+        message = "must be a name of letters, digits, dots, dashes and underscores, such as demo"
+        raise _refused(f"The model {message}.", pointer="/model/source", code="model_unknown", message=message)
     nominal = nominal_of(team, pool)
     limit, whose = min((pool.capacity, f"pool {pool.name} has"), (nominal, f"your team may use in pool {pool.name}"))
-    if spec.num_devices <= limit:
-        return
-    pointer = "/rollout/replicas" if spec.resources.trainer_devices <= limit else "/resources/trainer_devices"
-    message = f"this job needs {spec.num_devices} devices; {limit} is all that {whose}"
-    raise NeverFits(
-        f"This job could never start: {message}.",
-        errors=[FieldError(pointer=pointer, code=NeverFits.code, message=message)],
-    )
+    if spec.num_devices > limit:
+        pointer = "/rollout/replicas" if spec.resources.trainer_devices <= limit else "/resources/trainer_devices"
+        message = f"this job needs {spec.num_devices} devices; {limit} is all that {whose}"
+        raise _refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
+
+
+def _refused(detail: str, *, pointer: str, code: str, message: str) -> SpecRefused:
+    return SpecRefused(detail, code=code, errors=[FieldError(pointer=pointer, code=code, message=message)])
 
 
 def _ask_to_stop(job: Job, *, actor: str, now: datetime) -> None:

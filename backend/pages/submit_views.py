@@ -21,6 +21,7 @@ from django.views.decorators.http import require_http_methods
 
 from backend.accounts.models import User
 from backend.api.idempotency import Answer, once
+from backend.api.rate_limit import SUBMITS, RateExceeded, take
 from backend.errors import Conflict, Invalid
 from backend.jobs.scheduling import outlook
 from backend.jobs.selectors import job_visible_to
@@ -77,6 +78,7 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
         return Answer(status=303, body={"id": job.pk}, location=reverse("job", args=[job.pk]))
 
     try:
+        take(SUBMITS, caller=f"user:{user.pk}")
         answer, replayed = once(request, effect, team_id=place.project.team_id, key=f"page:{token}", now=now)
     except Invalid as refusal:
         if refusal.code == "key_reused":
@@ -84,6 +86,9 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
         else:
             form.blame(refusal.errors, refusal.detail)
         return _show(request, form, places, place=place)
+    except RateExceeded as refusal:
+        form.blame((), f"You submit very often. Please wait {refusal.headers['Retry-After']} s, then send it again.")
+        return _show(request, form, places, place=place, status=429)
     except Conflict:
         form.blame((), "The same form is being submitted this very moment. Look at the job list before you try again.")
         return _show(request, form, places, place=place, status=409)

@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from engine.live.checkpoints import open_checkpoint
 from engine.live.facts import printable
 from engine.live.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime
+from engine.live.model_source import confined
 from engine.live.placement import NoCapacity, place
 from engine.live.recorder import Recorder
 from engine.live.supervisor import NO_PROGRESS_S, Supervisor
@@ -35,6 +36,8 @@ class AttemptPlan:
     spec: JobSpec
     checkpoints: Path
     resume_from: str | None = None
+    models: Path | None = None
+    """Where a model's name leads; None: the spec may hold the path of any folder."""
     no_progress_s: float = NO_PROGRESS_S
 
 
@@ -72,16 +75,17 @@ class Attempt:
     def _run(self, connect: Callable[[], None]) -> RunFinished:
         plan = self._plan
         resume = None if plan.resume_from is None else open_checkpoint(plan.resume_from)
-        recorder = Recorder(plan.spec, self._sink, start_step=0 if resume is None else resume.step)
+        spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
+        recorder = Recorder(spec, self._sink, start_step=0 if resume is None else resume.step)
         self._recorder = recorder
         recorder.enter("provisioning")
         connect()
-        placement = place(plan.spec, heed=self._interruptions.heed)
+        placement = place(spec, heed=self._interruptions.heed)
         recorder.enter("loading_weights")
-        network = Network(spec=plan.spec, placement=placement, checkpoints=plan.checkpoints, resume=resume)
+        network = Network(spec=spec, placement=placement, checkpoints=plan.checkpoints, resume=resume)
         try:
             supervisor = Supervisor(
-                spec=plan.spec,
+                spec=spec,
                 network=network,
                 recorder=recorder,
                 heed=self._interruptions.heed,

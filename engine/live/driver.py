@@ -48,17 +48,19 @@ def main() -> int:
         return 1
     obey_signals()
     try:
-        return run_order(order, folder)
+        return run_order(order, folder, models=settings.models)
     except Interrupted:
         log.error("told to end; facts that were not delivered are in %s", folder)
         return 1
 
 
-def run_order(order: AttemptOrder, folder: Path) -> int:
+def run_order(order: AttemptOrder, folder: Path, *, models: Path) -> int:
     log.info("job=%s attempt=%d epoch=%d folder=%s", order.job, order.attempt, order.epoch, folder)
     control = ControlPlane(order.control_url, order.token)
     sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, epoch=order.epoch)
-    plan = AttemptPlan(spec=order.spec, checkpoints=folder / "checkpoints", resume_from=order.resume_from)
+    plan = AttemptPlan(
+        spec=order.spec, checkpoints=folder / "checkpoints", resume_from=order.resume_from, models=models
+    )
     attempt = Attempt(plan, sink, sink.signals)
     sink.start(step=lambda: attempt.step)
     try:

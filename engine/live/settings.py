@@ -25,6 +25,10 @@ class Settings:
             raise ValueError(f"LAMINAR_STORE_DIR: the absolute path of a folder, got {folder!r}")
         return cls(store=Path(folder))
 
+    @property
+    def models(self) -> Path:
+        return self.store / "models"
+
     def attempt_folder(self, *, job: str, attempt: int, epoch: int) -> Path:
         """The epoch is part of the name: an attempt that was fenced off never writes where its successor does."""
         if not _PLAIN_NAME.fullmatch(job):

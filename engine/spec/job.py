@@ -6,6 +6,7 @@ Invariants:
 - a resolved spec (all defaults filled in) validates to itself.
 """
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,10 +19,19 @@ ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ParamValue = bool | int | float | Annotated[Text, Field(max_length=2_000)]
 
 
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
 class ModelSpec(Strict):
+    """A job of the control plane names a model; only `python -m engine run` takes a path."""
+
     source: Annotated[Text, Field(min_length=1, max_length=500)] = Field(
-        "demo", description="A built-in model (demo), or a folder in the Hugging Face layout that the cluster can read."
+        "demo", description="A built-in model (demo), or the name of a folder among the cluster's models."
     )
+
+    @property
+    def is_name(self) -> bool:
+        return _MODEL_NAME.fullmatch(self.source) is not None
 
 
 class EnvironmentSpec(Strict):

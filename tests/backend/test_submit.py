@@ -105,3 +105,11 @@ def test_a_preview_submits_nothing_and_says_whether_it_would_start(api: Any, bod
     seen = api.post("/jobs:preview", {"spec": spec}).json()
     assert (seen["starts_at_once"], seen["reason"]) == (False, "team_ceiling")
     assert "3 devices" in seen["message"]
+
+
+@pytest.mark.parametrize("source", ["/etc", "../../other/checkpoints/step-000010", "models/x", "~root", ".", "a b"])
+def test_a_model_given_by_a_path_is_refused(api: Any, body: Any, source: str) -> None:
+    body["spec"]["model"] = {"source": source}
+    assert errors(api.post("/jobs", body)) == {"/spec/model/source": "model_unknown"}
+    assert errors(api.post("/jobs:preview", {"spec": body["spec"]})) == {"/spec/model/source": "model_unknown"}
+    assert nothing_was_written()

@@ -37,7 +37,7 @@ def take_all(browser: Browser, local: dict[str, str], home: Path, out: Path) -> 
         for theme in ("light", "dark"):
             context = browser.new_context(
                 viewport={"width": width, "height": height},
-                color_scheme=theme,  # type: ignore[arg-type]  # a literal that went through a tuple
+                color_scheme=theme,
             )
             page = context.new_page()
             page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)

@@ -16,6 +16,7 @@ import pytest
 from django.test import Client
 from django.urls import resolve
 
+from backend.api.rate_limit import Rate
 from backend.jobs.models import Job, JobState
 from backend.pages.forms import JobForm
 from backend.pages.job_rows import rows_of
@@ -154,6 +155,17 @@ WRONG = {
     "environment__params": ("No Equals", "Must be lower-case letters, digits and _, a letter first; got No Equals."),
     "tags": ("a, a", "Tags must not repeat."),
 }
+
+
+def test_who_submits_too_often_is_asked_to_wait_and_loses_nothing(
+    world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.pages.submit_views.SUBMITS", Rate(name="one-a-minute", limit=1, window_s=60))
+    assert send(owner, filled(world, name="First")).status_code == 302
+    refused = send(owner, filled(world, name="Second", token="another-token-of-this-form"))
+    assert refused.status_code == 429
+    assert "Please wait" in text_of(refused)
+    assert "Second" in text_of(refused)
 
 
 def test_every_error_is_beside_its_field_all_at_once_and_nothing_typed_is_lost(world: World, owner: Client) -> None:
