@@ -34,7 +34,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
     if missing:
         raise MissingSetting(
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
-            "and .env.example says what each one is"
+            "and the README says what each one is"
         )
     return Environment(
         database_url=values["LAMINAR_DATABASE_URL"],

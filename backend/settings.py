@@ -96,7 +96,7 @@ TEMPLATES = [
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 STATIC_ROOT = ENVIRONMENT.store_dir / "static"
-WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; the web image collects at build
+WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; docker-compose collects when it migrates
 
 LANGUAGE_CODE = "en-gb"
 TIME_ZONE = "UTC"
