@@ -1,11 +1,15 @@
 """Every address of the control plane."""
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
 from backend.health import healthz, readyz
 from backend.rest import api
 from backend.telemetry.internal_api import internal_api
+
+# One sign-in for everybody: the admin's own has no limit on guesses.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 urlpatterns = [
     path("api/v1/", api.urls),
