@@ -4,10 +4,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test up down status logs lint format lock setup setup-dev chromium
+.PHONY: help demo test soak up down status logs lint format lock setup setup-dev chromium bubblewrap vllm
 
 PYTHON ?= python3
 ARGS ?=
+VLLM ?=
+export VLLM
 VENV := "$(CURDIR)/.laminar/venv/bin/python"
 # These three never make or renew an environment: it may be the one that is running.
 IF_SET_UP := [ -x $(VENV) ] || { echo "Nothing is set up here, so nothing runs: make up"; exit 0; };
@@ -25,8 +27,11 @@ help: ## list the commands
 demo: setup ## set up, start everything, run one small job to its end and show what it learned
 	@$(VENV) -m infra.local demo $(ARGS)
 
-test: setup-dev chromium ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
+test: setup-dev chromium bubblewrap vllm ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
 	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest $(ARGS)
+
+soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
+	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak $(ARGS)
 
 up: setup ## start everything on this machine and leave it running
 	@$(VENV) -m infra.local up $(ARGS)
@@ -64,3 +69,10 @@ setup-dev:
 
 chromium:
 	@bash infra/chromium.sh
+
+bubblewrap:
+	@bash infra/bubblewrap.sh
+
+vllm: ## set up .laminar/vllm, in which rollout engines that are vLLM run (make test VLLM=0 leaves it out)
+	@if [ "$(VLLM)" = 0 ]; then echo "VLLM=0: left out are the tests that run inside vLLM (tests/vllm)."; \
+	else "$(PYTHON)" infra/setup.py --vllm; fi

@@ -1,4 +1,5 @@
-"""Makes .laminar/venv from the locks: `make demo`, `make up` and `make test` run this first.
+"""Makes .laminar/venv from the locks: `make demo`, `make up` and `make test` run this first. With --vllm it makes
+.laminar/vllm, the environment of rollout engines that are vLLM: `make vllm` and `make test`.
 
 Only the standard library, and words that Python 3.8 can still parse: an old interpreter must come far enough to say
 what is wrong.
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 11)
 NEWER_PYTHONS = ("python3.13", "python3.12", "python3.11")
 GIB = 1024**3
-FIRST_INSTALL_BYTES = 6 * GIB  # 2.4 GB unpacked, 1 GB of downloads in pip's cache, and room for runs
+FIRST_INSTALL_BYTES = 6 * GIB  # either: 2.4 to 3 GB unpacked, 1 GB of downloads in pip's cache, and room for runs
 CUDA_BYTES = 9 * GIB  # the CUDA libraries of torch: 3 GB of downloads, 5 GB unpacked
 TEMPORARY_BYTES = 1 * GIB  # pip unpacks the largest file, torch, under TMPDIR
 LAST_LINES = 12
@@ -80,27 +81,39 @@ class Refusal(Exception):
 
 
 class Paths:
-    """Where one copy of Laminar keeps what this module reads and makes."""
+    """Where one copy of Laminar keeps what this module reads and makes of one environment."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, environment: str = "venv") -> None:
         self.locks = root / "infra" / "locks"
         self.state = root / ".laminar"
-        self.venv = self.state / "venv"
+        self.venv = self.state / environment
         self.python = self.venv / "bin" / "python"
         self.stamp = self.venv / "laminar-stamp.json"
-        self.log = self.state / "logs" / "setup.log"
+        self.log = self.state / "logs" / ("setup.log" if environment == "venv" else f"setup-{environment}.log")
         self.wheels = self.state / "wheels"
 
 
+# What each lock's environment is made from beside torch, and the line that prints what an installation is for.
+LAYERS = {"local": ["local"], "dev": ["local", "dev"], "vllm": ["vllm"]}
+TITLES = {"local": "packages", "dev": "packages and tools", "vllm": "vLLM and packages"}
+
+
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="make .laminar/venv from the hash-pinned locks")
-    parser.add_argument("--dev", action="store_true", help="with the tools of `make test` and `make lint`")
-    lock = "dev" if parser.parse_args(arguments).dev else "local"
+    parser = argparse.ArgumentParser(description="make .laminar/venv or .laminar/vllm from the hash-pinned locks")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--dev", action="store_true", help="with the tools of `make test` and `make lint`")
+    which.add_argument("--vllm", action="store_true", help=".laminar/vllm instead of .laminar/venv")
+    chosen = parser.parse_args(arguments)
     try:
         check_python(sys.version_info[:3])
-        set_up(Paths(ROOT), lock)
+        if chosen.vllm:
+            set_up(Paths(ROOT, "vllm"), "vllm")
+        else:
+            set_up(Paths(ROOT), "dev" if chosen.dev else "local")
     except Refusal as refusal:
         say(f"laminar set-up: {refusal}")
+        if chosen.vllm:
+            say("  To leave vLLM and its tests out: make test VLLM=0")
         return 1
     except OSError as error:
         say(f"laminar set-up: {error.strerror}: {error.filename}. {meaning_of(str(error))}")
@@ -119,12 +132,12 @@ def set_up(paths: Paths, lock: str) -> None:
             return
         check_modules()
         check_compiler(os.environ.get("PATH", ""))
-        if is_finished(paths, "local"):
+        if lock == "dev" and is_finished(paths, "local"):
             paths.stamp.unlink()
         else:
             make_anew(paths)
-        run_stage(paths, "packages and tools" if lock == "dev" else "packages", pip_install(paths, lock))
-        run_stage(paths, "check", [*pip(paths), "check"])
+        run_stage(paths, TITLES[lock], pip_install(paths, lock))
+        run_stage(paths, "check", check_command(paths, lock))
         paths.stamp.write_text(json.dumps(wanted(paths, lock)), encoding="utf-8")
         say("  Set up.")
 
@@ -184,7 +197,7 @@ def temporary_folder() -> Path:
 
 def wanted(paths: Paths, lock: str) -> dict[str, str]:
     """What a finished environment was made from: the interpreter's version and the locks, by digest."""
-    names = ["torch", "cuda", "local"] + (["dev"] if lock == "dev" else [])
+    names = ["torch", "cuda", *LAYERS[lock]]
     digests = {name: hashlib.sha256((paths.locks / f"{name}.txt").read_bytes()).hexdigest() for name in names}
     return {"python": ".".join(map(str, sys.version_info[:3])), **digests}
 
@@ -222,7 +235,7 @@ def only_one(paths: Paths) -> Iterator[None]:
 def make_anew(paths: Paths) -> None:
     check_disk(free_bytes(paths.state), FIRST_INSTALL_BYTES, paths.state)
     check_disk(free_bytes(temporary_folder()), TEMPORARY_BYTES, temporary_folder())
-    say("Setting up Laminar in .laminar/venv (once; a few minutes, most of it downloads)")
+    say(f"Setting up Laminar in .laminar/{paths.venv.name} (once; a few minutes, most of it downloads)")
     paths.log.write_text("", encoding="utf-8")
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
     run_stage(paths, "virtual environment", [interpreter, "-m", "venv", "--clear", str(paths.venv)])
@@ -253,6 +266,14 @@ def pip(paths: Paths) -> list[str]:
 def pip_install(paths: Paths, lock: str) -> list[str]:
     file = str(paths.locks / f"{lock}.txt")
     return [*pip(paths), "install", "--no-deps", "--require-hashes", "--no-compile", "-r", file]
+
+
+def check_command(paths: Paths, lock: str) -> list[str]:
+    """vLLM names torchvision and its kin, which this environment leaves out because they break it on a CPU: what is
+    asked of it is that its engine can be imported."""
+    if lock == "vllm":
+        return [str(paths.python), "-c", "import ray, vllm.v1.engine.llm_engine"]
+    return [*pip(paths), "check"]
 
 
 def torch_metadata(paths: Paths) -> str:

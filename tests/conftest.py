@@ -1,10 +1,25 @@
-"""The test database, for every folder of tests that uses one; and in CI no browser test is skipped."""
+"""The test database, vLLM's interpreter, for every folder of tests that uses them; and in CI nothing is skipped for
+what is missing."""
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from pytest_django import DjangoDbBlocker
+
+from engine.inference.vllm_interpreter import find_vllm_python
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """The interpreter that has vLLM. With VLLM=0, or where there is none, the test is left out."""
+    if os.environ.get("VLLM") == "0":
+        pytest.skip("VLLM=0: the tests that run inside vLLM are left out")
+    try:
+        return find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", ""))
+    except ValueError as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +37,11 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where chromium is missing, a browser test skips itself. CI must not take that for a pass."""
+    """Where chromium, bubblewrap or vLLM is missing, a test skips itself. CI must not take that for a pass."""
     report = yield
     is_skipped = report.skipped and not hasattr(report, "wasxfail")
-    if is_skipped and os.environ.get("CI") == "true" and item.get_closest_marker("browser"):
+    needed = {"browser", "sandbox"} | (set() if os.environ.get("VLLM") == "0" else {"vllm"})
+    if is_skipped and os.environ.get("CI") == "true" and needed & {mark.name for mark in item.iter_markers()}:
         report.outcome = "failed"
-        report.longrepr = f"a browser test was skipped in CI: {report.longrepr}"
+        report.longrepr = f"a test that needs {' or '.join(sorted(needed))} was skipped in CI: {report.longrepr}"
     return report

@@ -6,9 +6,11 @@
     engine.txt   the Ray image, less torch
     local.txt    one machine: backend, engine, embedded Postgres and Valkey, less torch
     dev.txt      local.txt and the tools of `make test` and `make lint`
+    vllm.txt     an environment of its own, less torch: vLLM wants another transformers than the engine
 
 Invariants:
-- everything is resolved once, together; each file is a subset of that one answer, so no two files disagree;
+- all but vllm.txt is resolved once, together; each file is a subset of that one answer, so no two files disagree;
+- vllm.txt has the pins of that answer wherever vLLM allows them;
 - each file is complete, hence installed with `pip install --no-deps --require-hashes`: pip resolves nothing;
 - no file names a package index or a path, so any mirror serves.
 
@@ -36,6 +38,8 @@ SUBSETS = {
     "local": ["backend", "local", "engine"],
     "dev": ["backend", "local", "engine", "dev"],
 }
+# vLLM names them and needs none of them for text; built for another torch than the CPU one, they break it.
+NOT_FOR_VLLM = ["torchvision", "torchaudio", "torchcodec"]
 ONLY_FOR_CUDA = re.compile(r"^(nvidia-.*|cuda-.*|triton)$")
 ENTRY = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^\s;\\]+)", re.MULTILINE)
 SHA256 = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -50,6 +54,7 @@ ROLES = {
     "engine": "The engine on Ray, less torch (torch.txt, cuda.txt).",
     "local": "Everything on one machine, less torch (torch.txt, cuda.txt).",
     "dev": "Everything on one machine with the tools of `make test` and `make lint`, less torch (torch.txt, cuda.txt).",
+    "vllm": "Rollout engines that are vLLM, in an environment of their own, less torch (torch.txt, cuda.txt).",
 }
 
 
@@ -73,21 +78,45 @@ def main() -> None:
             write(file, (subset[name] for name in sorted(subset) if name != "torch"))
     write("cuda", (everything[name] for name in sorted(for_cuda)))
     write("torch", [with_cpu_builds(everything["torch"])])
+    for_vllm = resolve_vllm(everything, excluded=sorted([*for_cuda, *NOT_FOR_VLLM]), upgrade=upgrade)
+    write("vllm", (for_vllm[name] for name in sorted(for_vllm) if name != "torch"))
 
 
-def resolve(extras: list[str], *, constraints: list[Path], excluded: list[str]) -> dict[str, str]:
+def resolve_vllm(everything: dict[str, str], *, excluded: list[str], upgrade: bool) -> dict[str, str]:
+    """Other files' pins are what uv prefers, not what binds it; and any build of torch will do, not only `+cpu`,
+    which only some places have."""
+    earlier = LOCKS / "vllm.txt"
+    own = {} if upgrade or not earlier.exists() else by_package(earlier.read_text(encoding="utf-8"))
+    preferred = without_hashes("".join({**own, **everything}.values()))
+    with tempfile.TemporaryDirectory() as folder:
+        torch = Path(folder) / "torch.txt"
+        torch.write_text(f"torch=={version_of(everything['torch'])}\n", encoding="utf-8")
+        return resolve(["vllm"], constraints=[], excluded=excluded, overrides=[torch], preferred=preferred)
+
+
+def resolve(
+    extras: list[str],
+    *,
+    constraints: list[Path],
+    excluded: list[str],
+    overrides: Iterable[Path] = (),
+    preferred: str = "",
+) -> dict[str, str]:
     """uv's answer for these extras, by package; a package may carry one pin for each range of Pythons."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
     command += ["--python-version", OLDEST_PYTHON, "--generate-hashes", "--no-emit-index-url", "pyproject.toml"]
     command += [word for extra in extras for word in ("--extra", extra)]
     command += [word for path in constraints for word in ("--constraint", str(path))]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as left_out:
-        left_out.write("\n".join(excluded))
-        left_out.flush()
-        done = subprocess.run([*command, "--excludes", left_out.name], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"uv found no set of packages that fits pyproject.toml:\n{done.stderr.strip()}")
-    return by_package(done.stdout)
+    command += [word for path in overrides for word in ("--override", str(path))]
+    with tempfile.TemporaryDirectory() as folder:
+        left_out, answer = Path(folder) / "left_out.txt", Path(folder) / "answer.txt"
+        left_out.write_text("\n".join(excluded), encoding="utf-8")
+        answer.write_text(preferred, encoding="utf-8")  # uv keeps the pins that it finds here where it can
+        command += ["--excludes", str(left_out), "--output-file", str(answer)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"uv found no set of packages that fits pyproject.toml:\n{done.stderr.strip()}")
+        return by_package(answer.read_text(encoding="utf-8"))
 
 
 def by_package(lock: str) -> dict[str, str]:
@@ -103,15 +132,20 @@ def without_hashes(lock: str) -> str:
     return "\n".join(line.rstrip(" \\") for line in lock.splitlines() if not line.lstrip().startswith("--hash"))
 
 
-def with_cpu_builds(entry: str) -> str:
-    """Adds the CPU wheels in pip's find-links folders, and those that an earlier lock of the same version knew."""
+def version_of(entry: str) -> str:
     match = ENTRY.search(entry)
     assert match is not None
-    hashes = set(SHA256.findall(entry)) | {sha256(wheel) for wheel in cpu_wheels(match["version"])}
+    return match["version"]
+
+
+def with_cpu_builds(entry: str) -> str:
+    """Adds the CPU wheels in pip's find-links folders, and those that an earlier lock of the same version knew."""
+    version = version_of(entry)
+    hashes = set(SHA256.findall(entry)) | {sha256(wheel) for wheel in cpu_wheels(version)}
     earlier = LOCKS / "torch.txt"
-    if earlier.exists() and f"torch=={match['version']} " in earlier.read_text(encoding="utf-8"):
+    if earlier.exists() and f"torch=={version} " in earlier.read_text(encoding="utf-8"):
         hashes |= set(SHA256.findall(earlier.read_text(encoding="utf-8")))
-    return f"{match[0]} \\\n" + " \\\n".join(f"    --hash=sha256:{value}" for value in sorted(hashes)) + "\n"
+    return f"torch=={version} \\\n" + " \\\n".join(f"    --hash=sha256:{value}" for value in sorted(hashes)) + "\n"
 
 
 def cpu_wheels(version: str) -> Iterable[Path]:

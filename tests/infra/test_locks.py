@@ -11,7 +11,14 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = {path.stem: path.read_text() for path in sorted((ROOT / "infra" / "locks").glob("*.txt"))}
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-COVERS = {"backend": ["backend"], "engine": ["engine"], "local": ["backend", "local", "engine"], "dev": list(EXTRAS)}
+COVERS = {
+    "backend": ["backend"],
+    "engine": ["engine"],
+    "local": ["backend", "local", "engine"],
+    "dev": ["backend", "local", "engine", "dev"],
+    "vllm": ["vllm"],
+}
+NOT_THE_SAME = {"transformers", "setuptools", "numpy"}  # vLLM wants others than the engine
 MARKER = re.compile(r" ; [^\\]*")
 SHA256 = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
@@ -31,8 +38,12 @@ def pins(lock: str) -> dict[str, set[str]]:
     return found
 
 
-def test_the_locks_are_these_six() -> None:
-    assert set(LOCKS) == {"torch", "cuda", "backend", "engine", "local", "dev"}
+def test_the_locks_are_these_seven() -> None:
+    assert set(LOCKS) == {"torch", "cuda", "backend", "engine", "local", "dev", "vllm"}
+
+
+def test_every_extra_is_in_a_lock() -> None:
+    assert {extra for extras in COVERS.values() for extra in extras} == set(EXTRAS)
 
 
 @pytest.mark.parametrize("lock", COVERS)
@@ -63,7 +74,18 @@ def test_each_lock_is_a_part_of_the_whole(lock: str) -> None:
     assert {MARKER.sub(" ", entry) for entry in entries(lock)} <= {MARKER.sub(" ", entry) for entry in entries("dev")}
 
 
-@pytest.mark.parametrize("lock", ["backend", "engine", "local", "dev"])
+def test_vllms_lock_has_the_pins_of_the_others_where_vllm_allows_them() -> None:
+    vllm, dev = pins("vllm"), pins("dev")
+    assert {name for name in vllm.keys() & dev.keys() if not vllm[name] & dev[name]} == NOT_THE_SAME - {"numpy"}
+    assert {name for name in vllm.keys() & dev.keys() if vllm[name] != dev[name]} <= NOT_THE_SAME | {"protobuf"}
+    assert pins("vllm")["ray"] == pins("engine")["ray"]  # an actor's interpreter needs the Ray of the cluster
+
+
+def test_vllms_lock_leaves_out_what_breaks_it_on_a_cpu() -> None:
+    assert not {"torchvision", "torchaudio", "torchcodec"} & pins("vllm").keys()
+
+
+@pytest.mark.parametrize("lock", ["backend", "engine", "local", "dev", "vllm"])
 def test_torch_and_its_cuda_libraries_stand_in_files_of_their_own(lock: str) -> None:
     assert not {"torch"} & pins(lock).keys()
     assert not pins("cuda").keys() & pins(lock).keys()

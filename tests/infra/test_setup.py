@@ -21,7 +21,7 @@ def paths(tmp_path: Path) -> setup.Paths:
     root = tmp_path / "a copy"
     made = setup.Paths(root)
     made.locks.mkdir(parents=True)
-    for name in ("torch", "cuda", "local", "dev"):
+    for name in ("torch", "cuda", "local", "dev", "vllm"):
         (made.locks / f"{name}.txt").write_text(f"{name}==1.0\n")
     return made
 
@@ -31,11 +31,11 @@ def stages(paths: setup.Paths, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of the stages that ran; instead of installing, each only leaves what the next one looks for."""
     ran: list[str] = []
 
-    def pretend(_: setup.Paths, title: str, command: Sequence[str]) -> None:
+    def pretend(of: setup.Paths, title: str, command: Sequence[str]) -> None:
         ran.append(title)
-        paths.python.parent.mkdir(parents=True, exist_ok=True)
-        paths.python.touch()
-        paths.wheels.mkdir(exist_ok=True)
+        of.python.parent.mkdir(parents=True, exist_ok=True)
+        of.python.touch()
+        of.wheels.mkdir(exist_ok=True)
 
     monkeypatch.setattr(setup, "run_stage", pretend)
     monkeypatch.setattr(setup, "check_disk", lambda *_: None)
@@ -167,6 +167,38 @@ def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: setup
     setup.set_up(paths, "local")
     assert stages == ["packages and tools", "check"]
     assert json.loads(paths.stamp.read_text()).keys() == {"python", "torch", "cuda", "local", "dev"}
+
+
+def test_vllm_gets_an_environment_of_its_own_with_a_lock_of_its_own(paths: setup.Paths, stages: list[str]) -> None:
+    own = setup.Paths(paths.state.parent, "vllm")
+    setup.set_up(own, "vllm")
+    assert stages == ["virtual environment", "torch, download", "torch", "vLLM and packages", "check"]
+    assert not setup.is_finished(paths, "local")
+    setup.set_up(paths, "local")
+    (paths.locks / "local.txt").write_text("local==2.0\n")
+    assert setup.is_finished(own, "vllm") and not setup.is_finished(paths, "local")
+    (paths.locks / "vllm.txt").write_text("vllm==2.0\n")
+    assert not setup.is_finished(own, "vllm")
+    assert own.log != paths.log
+
+
+def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: setup.Paths) -> None:
+    """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
+    assert setup.check_command(setup.Paths(paths.state.parent, "vllm"), "vllm")[1] == "-c"
+    assert setup.check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
+
+
+def test_who_cannot_have_vllm_is_told_how_to_leave_it_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise setup.Refusal("no room")
+
+    monkeypatch.setattr(setup, "set_up", refuse)
+    assert setup.main(["--vllm"]) == 1
+    assert "no room" in (said := capsys.readouterr().out) and "make test VLLM=0" in said
+    assert setup.main([]) == 1
+    assert "VLLM=0" not in capsys.readouterr().out
 
 
 def test_two_at_once_do_the_work_once(paths: setup.Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
