@@ -19,7 +19,7 @@ from engine.spec.job import JobSpec
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 _SECTIONS = (
     *("job", "model", "environment", "algorithm", "optimizer"),
-    *("schedule", "training", "rollout", "evaluation", "resources"),
+    *("schedule", "training", "trainer", "rollout", "evaluation", "resources"),
 )
 
 

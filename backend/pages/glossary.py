@@ -14,7 +14,11 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("replica", "One rollout engine with its own weights and KV cache."),
     ("relay", "The worker on a host that holds weight versions and serves them to that host's replicas."),
     ("repack", "Moving the unfinished tails of some replicas onto others of the same version."),
-    ("schedule", "Who waits for whom. sync: everyone for the slowest. laminar: nobody for anybody."),
+    (
+        "schedule",
+        "Who waits for whom. sync: everyone for the slowest. one_step, stream: one step, or a few, ahead. bounded: "
+        "a fraction of a step ahead. partial: answers are interrupted for new weights. laminar: nobody for anybody.",
+    ),
     ("environment", "What is learned: prompts, turns, reward."),
     ("pool", "A set of like devices. A team may use a quota of it."),
     ("device", "One accelerator of a pool; on a CPU pool, one slot."),

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from engine.spec.job import JobSpec
 
-Kind = Literal["text", "whole", "number", "choice", "words", "settings"]
+Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 
 # What a first job needs, in the order of the page. Everything else is folded by section.
 SHOWN = (
@@ -31,6 +31,8 @@ SHOWN = (
     "training.seed",
 )
 _NOT_ASKED = {"schema_version"}
+_CODE = {"environment.code"}
+_YES, _NO = "yes", "no"
 _TITLES: Mapping[str, str] = {
     "schedule.name": "Schedule",
     "environment.name": "Environment",
@@ -82,7 +84,7 @@ class SpecField:
 
     @property
     def long(self) -> bool:
-        return self.kind == "settings"
+        return self.kind in ("settings", "code")
 
     @property
     def range(self) -> str:
@@ -106,14 +108,18 @@ class SpecField:
             return ""
         if self.kind == "words":
             return ", ".join(value)
+        if self.kind == "flag" and isinstance(value, bool):
+            return _YES if value else _NO
         if self.kind == "settings":
             return "\n".join(f"{key} = {_setting_text(each)}" for key, each in value.items())
         return str(value)
 
     def value_of(self, text: str) -> Any:  # the model judges it
         """As near to what the model wants as the text allows; what it does not allow stays text."""
-        text = text.strip()
+        text = text.replace("\r\n", "\n") if self.kind == "code" else text.strip()
         match self.kind:
+            case "flag":
+                return {_YES: True, _NO: False}.get(text, text)
             case "words":
                 return [word.strip() for word in text.split(",") if word.strip()]
             case "settings":
@@ -162,14 +168,20 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
         else:
             yield SpecField(
                 path=path,
-                title=_TITLES.get(path, name.replace("_", " ").capitalize()),
-                kind=kind,
+                title=_TITLES.get(path, _title(way, name)),
+                kind="code" if path in _CODE else kind,
                 description=info.description or "",
                 default=info.get_default(call_default_factory=True, validated_data={}),
                 optional=optional,
-                choices=choices,
+                choices=(_YES, _NO) if kind == "flag" else choices,
                 bounds=_bounds(info),
             )
+
+
+def _title(way: tuple[str, ...], name: str) -> str:
+    """What lies deeper than its section says of what it is."""
+    words = [*way[1:], *([] if name == "name" and way[1:] else [name])]
+    return " ".join(words).replace("_", " ").capitalize()
 
 
 def _kind_of(annotation: Any) -> tuple[Kind | None, bool, tuple[str, ...]]:  # types of types
@@ -183,7 +195,7 @@ def _kind_of(annotation: Any) -> tuple[Kind | None, bool, tuple[str, ...]]:  # t
         return ("words" if origin is list else "settings"), False, ()
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return None, False, ()
-    return {int: "whole", float: "number"}.get(annotation, "text"), False, ()  # type: ignore[return-value]
+    return {bool: "flag", int: "whole", float: "number"}.get(annotation, "text"), False, ()  # type: ignore[return-value]
 
 
 def _bounds(info: FieldInfo) -> dict[str, float]:

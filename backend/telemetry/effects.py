@@ -25,10 +25,12 @@ from engine.spec.facts import (
     FaultDetected,
     PhaseChanged,
     PipelineReady,
+    ReplicasObserved,
     RequestAcknowledged,
     RunFinished,
     StepTrained,
     TrajectoriesSampled,
+    WeightsPublished,
 )
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,10 @@ class FactEffects:
     def _(self, body: FaultDetected, at: datetime) -> None:
         data = {"component": body.component, "action": body.action[:LONGEST_MESSAGE]}
         self._event("fault_detected", message=body.message[:LONGEST_MESSAGE], data=data)
+
+    @_apply.register
+    def _(self, body: ReplicasObserved | WeightsPublished, at: datetime) -> None:
+        """Nothing to keep: their sums are series of the steps; the rest is for readers of the engine's own log."""
 
     @_apply.register
     def _(self, body: RequestAcknowledged, at: datetime) -> None:

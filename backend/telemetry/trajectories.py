@@ -13,7 +13,7 @@ def store_trajectories(job: Job, attempt: int, sampled: TrajectoriesSampled, *, 
                 attempt=attempt,
                 step=sampled.step,
                 cursor=cursor,
-                **sample.model_dump(),
+                **sample.model_dump(exclude={"trace"}),
             )
             for sample in sampled.trajectories
         ),

@@ -13,6 +13,8 @@ from pydantic import Field
 from engine.spec.strict import Strict, Text
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
+MAX_TRACED = 2_048
+MAX_SPANS = 500
 LongText = Annotated[Text, Field(max_length=100_000)]
 Phase = Literal["provisioning", "loading_weights", "evaluating", "training", "checkpointing", "finalizing"]
 FailureClass = Literal[
@@ -57,6 +59,17 @@ class Evaluated(Strict):
     length_mean: float
 
 
+class TokenTrace(Strict):
+    """The first tokens of a response, position by position."""
+
+    token_ids: list[int] = Field(max_length=MAX_TRACED)
+    logprobs: list[float] = Field(max_length=MAX_TRACED)
+    """By the policy that wrote each; 0 for an environment's words."""
+    versions: list[int] = Field(max_length=MAX_TRACED)
+    written: list[bool] = Field(max_length=MAX_TRACED)
+    """By the model; false: an environment's words."""
+
+
 class TrajectorySample(Strict):
     prompt_ordinal: int = Field(ge=0)
     sample: int = Field(ge=0)
@@ -68,6 +81,7 @@ class TrajectorySample(Strict):
     prompt: LongText
     response: LongText
     remark: LongText = ""
+    trace: TokenTrace | None = None
 
 
 class TrajectoriesSampled(Strict):
@@ -96,6 +110,48 @@ class FaultDetected(Strict):
     action: LongText
 
 
+class Span(Strict):
+    doing: Literal["decode", "prefill", "environment", "weights", "move", "idle"]
+    start_s: float = Field(le=0)
+    """Before the fact's own time, hence negative."""
+    end_s: float = Field(le=0)
+
+
+class ReplicaState(Strict):
+    replica: int = Field(ge=0)
+    incarnation: int = Field(ge=0)
+    version: int
+    kv_used: float
+    num_running: int
+    num_waiting: int
+    num_with_environment: int
+    num_prefilled: int
+    num_decoded: int
+    spans: list[Span] = Field(max_length=MAX_SPANS)
+
+
+class ReplicasObserved(Strict):
+    """What replicas did since the fact of this kind before. Of very many replicas, the first ones."""
+
+    type: Literal["replicas_observed"] = "replicas_observed"
+    replicas: list[ReplicaState] = Field(max_length=64)
+
+
+class WeightsPublished(Strict):
+    """A version is whole on its relays."""
+
+    type: Literal["weights_published"] = "weights_published"
+    version: int = Field(ge=0)
+    num_bytes: int = Field(ge=0)
+    num_sent_bytes: int = Field(ge=0)
+    """By the master to each; fewer than the whole where a delta did."""
+    stall_s: float
+    """How long the trainer stood still for it."""
+    spread_s: float
+    """From the hand-over until the last relay had it."""
+    num_relays: int = Field(ge=1)
+
+
 class RequestAcknowledged(Strict):
     type: Literal["request_acknowledged"] = "request_acknowledged"
     request_id: Annotated[Text, Field(max_length=64)]
@@ -120,6 +176,8 @@ FactBody = Annotated[
     | TrajectoriesSampled
     | CheckpointSaved
     | FaultDetected
+    | ReplicasObserved
+    | WeightsPublished
     | RequestAcknowledged
     | RunFinished,
     Field(discriminator="type"),

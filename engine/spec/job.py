@@ -7,7 +7,7 @@ Invariants:
 """
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,18 +34,92 @@ class ModelSpec(Strict):
         return _MODEL_NAME.fullmatch(self.source) is not None
 
 
+EnvironmentName = Literal["running_sums", "tool_sums", "reasoning_gym", "jsonl", "tools", "custom"]
+
+
 class EnvironmentSpec(Strict):
-    name: Literal["running_sums"] = Field("running_sums", description="What is learned.")
+    name: EnvironmentName = Field("running_sums", description="What is learned.")
     params: dict[ParamKey, ParamValue] = Field(
         default_factory=dict, max_length=40, description="Settings of the environment."
     )
+    code: Annotated[Text, Field(max_length=100_000)] = Field(
+        "", description="For the environment custom: a Python file of your own. It runs in a sandbox."
+    )
+    turn_timeout_s: float = Field(
+        60.0, gt=0, le=86_400, description="A tool or a grader that takes longer is a counted error, not a reward of 0."
+    )
+
+
+AlgorithmName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"]
+CorrectionName = Literal["none", "truncated", "masked", "icepop", "decoupled", "a3po", "aipo"]
+
+# Where the ratio is clipped, below and above 1, by the papers that name the algorithms. GSPO's ratio is of whole
+# sequences and moves far less; CISPO clips only from above; the baselines of RLOO and REINFORCE++ are PPO's.
+_CLIPS: Final[dict[str, tuple[float, float]]] = {
+    "grpo": (0.2, 0.28),
+    "dr_grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 0.28),
+    "rloo": (0.2, 0.2),
+    "reinforce_pp": (0.2, 0.2),
+    "ppo": (0.2, 0.2),
+}
+
+
+class CorrectionSpec(Strict):
+    """What is done about tokens that an older policy wrote."""
+
+    name: CorrectionName = Field("none", description="How the gap between writer and learner is corrected.")
+    cap: float = Field(2.0, gt=0, le=1_000, description="Truncated, masked, decoupled, AIPO: the largest weight.")
+    low: float = Field(0.5, ge=0, le=1, description="IcePop: tokens with a smaller ratio are left out.")
+    high: float = Field(5.0, ge=1, le=1_000, description="IcePop: tokens with a larger ratio are left out.")
+
+
+class KlSpec(Strict):
+    """Distance to the model that the job began with."""
+
+    coefficient: float = Field(0.0, ge=0, le=100, description="Weight of the KL penalty; 0: no reference model.")
+    estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Schulman's estimators of the KL divergence.")
+
+
+class CriticSpec(Strict):
+    """PPO only."""
+
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="AdamW's step size for the critic.")
+    gamma: float = Field(1.0, gt=0, le=1, description="Discount of later rewards.")
+    gae_lambda: float = Field(1.0, ge=0, le=1, description="GAE's trade between bias and variance.")
+    value_clip: float = Field(0.2, gt=0, le=1_000, description="How far a value may move in one step.")
 
 
 class AlgorithmSpec(Strict):
-    name: Literal["grpo"] = Field("grpo", description="How rewards become gradients.")
-    group_size: int = Field(8, ge=2, le=256, description="Samples of one prompt; their mean is the baseline.")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="How far a token's ratio may fall before it is clipped.")
-    clip_high: float = Field(0.28, gt=0, le=10, description="How far a token's ratio may rise before it is clipped.")
+    name: AlgorithmName = Field("grpo", description="How rewards become gradients.")
+    group_size: int = Field(8, ge=1, le=256, description="Samples of one prompt; their mean is the baseline.")
+    clip_low: float | None = Field(
+        None, gt=0, le=1, description="How far a ratio may fall before it is clipped. Empty: the algorithm's own."
+    )
+    clip_high: float | None = Field(
+        None, gt=0, le=10, description="How far a ratio may rise before it is clipped. Empty: the algorithm's own."
+    )
+    entropy_coefficient: float = Field(0.0, ge=0, le=10, description="Reward for staying undecided.")
+    overlong_tokens: int = Field(
+        0, ge=0, le=131_072, description="DAPO: the last so many tokens before the cut cost up to a reward of 1."
+    )
+    correction: CorrectionSpec = Field(default_factory=CorrectionSpec)
+    kl: KlSpec = Field(default_factory=KlSpec)
+    critic: CriticSpec = Field(default_factory=CriticSpec)
+
+    @model_validator(mode="after")
+    def _has_a_baseline(self) -> Self:
+        if self.group_size < 2 and self.name not in ("ppo", "reinforce_pp"):
+            raise ValueError(f"group_size must be at least 2 for {self.name}: a group's mean is its baseline")
+        return self
+
+    @property
+    def clips(self) -> tuple[float, float]:
+        """Below and above 1."""
+        low, high = _CLIPS[self.name]
+        return (low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high)
 
 
 class OptimizerSpec(Strict):
@@ -55,11 +129,15 @@ class OptimizerSpec(Strict):
     max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients longer than this are scaled down.")
 
 
+ScheduleName = Literal["laminar", "sync", "one_step", "stream", "partial", "bounded"]
+
+
 class ScheduleSpec(Strict):
-    name: Literal["laminar", "sync"] = Field("laminar", description="Who waits for whom.")
+    name: ScheduleName = Field("laminar", description="Who waits for whom.")
     max_staleness: int | None = Field(
         None, ge=0, le=1_000, description="Older trajectories are dropped, with a reason. Empty: no bound."
     )
+    repack: bool = Field(True, description="Laminar: move the last few answers together, so that others can go on.")
 
 
 class TrainingSpec(Strict):
@@ -69,11 +147,45 @@ class TrainingSpec(Strict):
     checkpoint_every: int = Field(50, ge=1, le=1_000_000, description="Steps between checkpoints; the last is kept.")
 
 
+class TrainerSpec(Strict):
+    backend: Literal["torch", "deepspeed"] = Field("torch", description="What computes and applies the gradients.")
+    zero_stage: int = Field(
+        2,
+        ge=1,
+        le=3,
+        description="DeepSpeed: what is divided among devices: optimizer (1), gradients too (2), weights too (3).",
+    )
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="What products are computed in; weights are kept in float32 either way."
+    )
+    micro_batch_tokens: int = Field(
+        8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."
+    )
+    lora_rank: int = Field(0, ge=0, le=1_024, description="Train an update of this rank only; 0: all weights.")
+    lora_alpha: float = Field(32.0, gt=0, le=10_000, description="The update is scaled by alpha / rank.")
+
+
 class RolloutSpec(Strict):
+    engine: Literal["torch", "vllm"] = Field("torch", description="What generates.")
     replicas: int = Field(2, ge=1, le=4_096, description="Rollout engines, each with its own weights and KV cache.")
+    relays: int = Field(
+        1,
+        ge=1,
+        le=4_096,
+        description="Relays that hold weights; replicas are divided among them. On a cluster, a host each.",
+    )
     max_batch: int = Field(64, ge=1, le=4_096, description="Sequences that one replica decodes together.")
     max_new_tokens: int = Field(80, ge=1, le=131_072, description="Longer responses are cut.")
     temperature: float = Field(1.0, gt=0, le=4, description="1 samples from the model as it is.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Only the likeliest tokens that make up this probability.")
+    top_k: int = Field(0, ge=0, le=1_000_000, description="Only so many of the likeliest tokens; 0: all.")
+    min_p: float = Field(0.0, ge=0, lt=1, description="Only tokens at least this likely, relative to the likeliest.")
+    stop: list[Annotated[Text, Field(min_length=1, max_length=100)]] = Field(
+        default_factory=list, max_length=16, description="An answer ends with any of these."
+    )
+    kv_tokens: int = Field(
+        0, ge=0, le=1_000_000_000, description="Tokens that fit a replica's KV cache; 0: max_batch whole answers."
+    )
 
 
 class EvaluationSpec(Strict):
@@ -98,6 +210,7 @@ class JobSpec(Strict):
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
     schedule: ScheduleSpec = Field(default_factory=ScheduleSpec)
     training: TrainingSpec = Field(default_factory=TrainingSpec)
+    trainer: TrainerSpec = Field(default_factory=TrainerSpec)
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec)
     resources: ResourceSpec = Field(default_factory=ResourceSpec)
@@ -109,6 +222,10 @@ class JobSpec(Strict):
             raise ValueError("tags must not repeat")
         if self.evaluation.every > self.training.steps:
             raise ValueError("evaluation.every must not exceed training.steps")
+        if self.rollout.relays > self.rollout.replicas:
+            raise ValueError("rollout.relays must not exceed rollout.replicas: a relay serves at least one")
+        if bool(self.environment.code) != (self.environment.name == "custom"):
+            raise ValueError("environment.code goes with the environment custom, and only with it")
         return self
 
     @property

@@ -72,7 +72,7 @@ def ray_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def wait_for_ray(url: str, log: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240  # in a new environment nothing is compiled yet, and Ray imports much
     while time.monotonic() < deadline:
         try:
             # The first submission needs the node's agent, so ask what the agent serves too.

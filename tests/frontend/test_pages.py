@@ -150,7 +150,10 @@ WRONG = {
     "training__prompts_per_step": ("0", "Must be at least 1; got 0."),
     "optimizer__learning_rate": ("7", "Must be at most 1; got 7."),
     "rollout__replicas": ("1.5", "Must be a whole number; got 1.5."),
-    "schedule__name": ("turbulent", "Must be one of 'laminar' or 'sync'; got turbulent."),
+    "schedule__name": (
+        "turbulent",
+        "Must be one of 'laminar', 'sync', 'one_step', 'stream', 'partial' or 'bounded'; got turbulent.",
+    ),
     "rollout__temperature": ("NaN", "Must be a number; got NaN."),
     "environment__params": ("No Equals", "Must be lower-case letters, digits and _, a letter first; got No Equals."),
     "tags": ("a, a", "Tags must not repeat."),

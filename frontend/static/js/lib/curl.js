@@ -20,6 +20,8 @@ function valueOf(input) {
       const value = Number(text.replace(/[,_ ]/g, "").replace("−", "-"));
       return Number.isFinite(value) ? value : text;
     }
+    case "flag": return text === "yes";
+    case "code": return input.value;
     default: return text;
   }
 }
