@@ -1,11 +1,15 @@
 """Rewards to advantages.
 
-    N trajectories    G groups
+    N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of the longest
 
 Invariants:
 - a group whose rewards are all equal says nothing: its advantages are exactly zero;
-- advantages of a group add up to zero (within rounding).
+- advantages of a group add up to zero (within rounding);
+- a critic sees written tokens only: what a tool says between two of them is part of the second one's state.
 """
+
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,15 +17,65 @@ from torch import Tensor
 _STD_FLOOR = 1e-6  # keeps rewards that differ by rounding only from becoming advantages of 1
 
 
-def group_advantages(rewards_N: Tensor, groups_N: Tensor, *, normalise_std: bool = True) -> Tensor:
-    """GRPO: reward less the group's mean, over the group's standard deviation (of a sample: n - 1)."""
+def group_advantages(
+    rewards_N: Tensor, groups_N: Tensor, kind: Literal["group_std", "group_mean", "leave_one_out"]
+) -> Tensor:
+    """Reward less the group's mean: over the group's standard deviation (of a sample: n - 1), as it is, or less the
+    mean of the group's other rewards, which is n / (n - 1) times the second."""
     rewards_N = rewards_N.double()
     _, index_N, sizes_G = torch.unique(groups_N, return_inverse=True, return_counts=True)
     zeros_G = torch.zeros(len(sizes_G), dtype=torch.float64)
     means_G = zeros_G.index_add(0, index_N, rewards_N) / sizes_G
-    centred_N = rewards_N - means_G[index_N]
-    variances_G = zeros_G.index_add(0, index_N, centred_N.square()) / (sizes_G - 1).clamp(min=1)
+    advantages_N = rewards_N - means_G[index_N]
+    others_G = (sizes_G - 1).clamp(min=1)
+    if kind == "group_std":
+        variances_G = zeros_G.index_add(0, index_N, advantages_N.square()) / others_G
+        advantages_N = advantages_N / (variances_G.sqrt()[index_N] + _STD_FLOOR)
+    elif kind == "leave_one_out":
+        advantages_N = advantages_N * (sizes_G / others_G)[index_N]
     lowest_G = zeros_G.scatter_reduce(0, index_N, rewards_N, "amin", include_self=False)
     highest_G = zeros_G.scatter_reduce(0, index_N, rewards_N, "amax", include_self=False)
-    advantages_N = centred_N / (variances_G.sqrt()[index_N] + _STD_FLOOR) if normalise_std else centred_N
     return torch.where((highest_G > lowest_G)[index_N], advantages_N, 0.0).float()
+
+
+def generalised_advantages(
+    rewards_M: Tensor, values_M: Tensor, lengths: Sequence[int], *, gamma: float, gae_lambda: float
+) -> Tensor:
+    """GAE; the value after the last token is 0. With no values and both factors 1: the rewards to go."""
+    rewards_NL, values_NL = _in_rows(rewards_M.double(), lengths), _in_rows(values_M.double(), lengths)
+    next_values_NL = torch.nn.functional.pad(values_NL[:, 1:], (0, 1))
+    surprises_NL, decay = rewards_NL + gamma * next_values_NL - values_NL, gamma * gae_lambda
+    if decay == 1.0:  # the usual case, without a turn of the loop for each of perhaps 100,000 tokens
+        return surprises_NL.flip(1).cumsum(1).flip(1)[_filled(lengths)]
+    for column in range(surprises_NL.shape[1] - 2, -1, -1):
+        surprises_NL[:, column] += decay * surprises_NL[:, column + 1]
+    return surprises_NL[_filled(lengths)]
+
+
+def whitened(x_M: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 over the step's tokens."""
+    if not len(x_M):
+        return x_M
+    return (x_M - x_M.mean()) / (x_M.std(correction=0) + _STD_FLOOR)
+
+
+def overlong_penalty(num_tokens: int, *, cut: bool, max_new_tokens: int, overlong_tokens: int) -> float:
+    """DAPO's soft punishment: nothing up to `overlong_tokens` before the longest length, then falling to -1 there."""
+    if not overlong_tokens:
+        return 0.0
+    if cut:
+        return -1.0
+    beyond = num_tokens - (max_new_tokens - overlong_tokens)
+    return -min(max(beyond / overlong_tokens, 0.0), 1.0)
+
+
+def _in_rows(x_M: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Padded on the right with zeros: no reward and no value, so that padding passes nothing back."""
+    filled_NL = _filled(lengths)
+    x_NL = torch.zeros(filled_NL.shape, dtype=x_M.dtype)
+    x_NL[filled_NL] = x_M
+    return x_NL
+
+
+def _filled(lengths: Sequence[int]) -> Tensor:
+    return torch.arange(max(lengths, default=0)) < torch.tensor(lengths).unsqueeze(1)

@@ -1,55 +1,151 @@
-"""One clipped policy loss. A variant is a set of parameters, not a subclass.
+"""One policy loss. An algorithm is a row of engine/algorithms/recipes.py, a correction one of corrections.py.
 
-    N tokens of responses
+    N written tokens of one micro-batch, of R trajectories
 
-    ratio r = exp(log π_θ - log μ), μ being the policy that wrote the token
-    loss    = -Σ min(r·A, clip(r, 1 - low, 1 + high)·A) / num_tokens
+    r    = exp(log π_θ - log π_prox), of the token or, as a geometric mean, of its whole trajectory
+    loss = -Σ a·w·min(r·A, clip(r)·A) + β·Σ a·KL - η·Σ entropy / tokens of the step
+
+a is the token's share in the mean (`token_shares`), w the correction's weight.
+
+KL to the reference, with d = log π_ref - log π_θ: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d. k2 and k3 are terms of the
+loss. k1 is not, since its gradient is ∇ log π, whose mean is zero: it is a cost in the rewards (engine/training/
+step_loss.py), and here only counted.
 
 Invariants:
-- every sum is divided by `num_tokens`, the response tokens of the whole step: the losses, gradients and metrics of
-  micro-batches simply add up to those of the step;
-- only `loss` carries a gradient.
+- shares add up to one step over all micro-batches and ranks, so losses, gradients and sums simply add up;
+- only `loss` carries a gradient;
+- no term takes the exponential of an unbounded number: 0·inf is NaN in a gradient even where the loss is finite.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_MAX_LOG_RATIO = 20.0  # exp stays finite, so that an advantage of zero times the ratio is zero and not NaN
+from engine.algorithms.corrections import bounded, correct
+from engine.algorithms.recipes import RECIPES, Mean
+from engine.spec.job import AlgorithmSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossParams:
-    clip_low: float
-    clip_high: float
+class LossTokens:
+    """What a policy loss is made of, beside the log-probs that are trained."""
+
+    behaviour_logprobs_N: Tensor
+    advantages_N: Tensor
+    shares_N: Tensor
+    staleness_N: Tensor
+    rows_N: Tensor
+    """Whose token it is: 0 … R-1."""
+    num_rows: int
+    reference_logprobs_N: Tensor | None = None
+    step_begin_logprobs_N: Tensor | None = None
+    """Only if π_θ has moved since the step began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
     loss: Tensor
-    metrics: dict[str, Tensor]
+    sums: dict[str, Tensor]
+    """Over tokens; divided by `tokens` they are means. `loss` among them is no sum over tokens but the loss."""
+    peaks: dict[str, Tensor]
+
+
+def token_shares(lengths: Sequence[int], *, mean: Mean, max_new_tokens: int) -> list[float]:
+    """Of each trajectory's tokens, in the step's mean. Trajectories without a written token count as answers."""
+    num_tokens, num_sequences = max(sum(lengths), 1), max(len(lengths), 1)
+    match mean:
+        case "tokens":
+            return [1.0 / num_tokens] * len(lengths)
+        case "sequences":
+            return [1.0 / (num_sequences * max(length, 1)) for length in lengths]
+        case "constant":
+            return [1.0 / (num_sequences * max_new_tokens)] * len(lengths)
 
 
 def policy_loss(
-    logprobs_N: Tensor,
-    behaviour_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    *,
-    params: LossParams,
-    num_tokens: int,
+    logprobs_N: Tensor, entropy_N: Tensor, tokens: LossTokens, *, spec: AlgorithmSpec, num_tokens: int
 ) -> PolicyLoss:
-    log_ratio_N = (logprobs_N - behaviour_logprobs_N).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
+    """`num_tokens`: of the whole step."""
+    recipe = RECIPES[spec.name]
+    corrected = correct(
+        logprobs_N,
+        tokens.behaviour_logprobs_N,
+        tokens.staleness_N,
+        spec=spec.correction,
+        step_begin_logprobs_N=tokens.step_begin_logprobs_N,
+    )
+    log_ratio_N = bounded(logprobs_N - corrected.proximal_logprobs_N)
+    if recipe.ratio == "sequence":
+        log_ratio_N = _row_means(log_ratio_N, tokens)[tokens.rows_N]
     ratio_N = log_ratio_N.exp()
-    clipped_N = ratio_N.clamp(1.0 - params.clip_low, 1.0 + params.clip_high)
-    gain_N, clipped_gain_N = ratio_N * advantages_N, clipped_N * advantages_N
-    loss = -torch.minimum(gain_N, clipped_gain_N).sum() / num_tokens
+    low, high = spec.clips
+    clipped_N = ratio_N.clamp(1.0 - low, 1.0 + high)
+    if recipe.beyond_clip == "weigh":
+        gain_N = clipped_N.detach() * tokens.advantages_N * logprobs_N
+    else:
+        gain_N = torch.minimum(ratio_N * tokens.advantages_N, clipped_N * tokens.advantages_N)
+    cost_N = -corrected.weights_N * gain_N
+    kl_N = _kl(logprobs_N, tokens.reference_logprobs_N, spec.kl.estimator)
+    if kl_N is not None and spec.kl.estimator != "k1":
+        cost_N = cost_N + spec.kl.coefficient * kl_N
+    loss = (tokens.shares_N * cost_N).sum()
+    if spec.entropy_coefficient:
+        loss = loss - spec.entropy_coefficient * entropy_N.sum() / num_tokens
     with torch.no_grad():
-        metrics = {
-            "clip_fraction": (clipped_gain_N < gain_N).sum() / num_tokens,
-            "ratio_mean": ratio_N.sum() / num_tokens,
-            # Schulman's k3 estimate of KL(μ ‖ π_θ) from tokens that μ wrote: never negative, low variance.
-            "behaviour_kl": (ratio_N - 1.0 - log_ratio_N).sum() / num_tokens,
-            "logprob_gap": (logprobs_N - behaviour_logprobs_N).abs().sum() / num_tokens,
+        stopped = recipe.beyond_clip == "stop"
+        sums = {
+            "loss": loss.detach(),
+            "tokens": logprobs_N.new_tensor(float(len(logprobs_N))),
+            "entropy": entropy_N.sum(),
+            "clip_low": ((ratio_N < 1.0 - low) & ((tokens.advantages_N < 0.0) | (not stopped))).sum(),
+            "clip_high": ((ratio_N > 1.0 + high) & ((tokens.advantages_N > 0.0) | (not stopped))).sum(),
+            "correction_weight": corrected.weights_N.sum(),
+            "corrected_away": (corrected.weights_N == 0.0).sum(),
         }
-    return PolicyLoss(loss=loss, metrics=metrics)
+        if kl_N is not None:
+            sums["kl"] = kl_N.sum()
+        drift_sums, peaks = _drift(logprobs_N, tokens)
+    return PolicyLoss(loss=loss, sums=sums | drift_sums, peaks=peaks)
+
+
+def k1_cost(logprobs_N: Tensor, reference_logprobs_N: Tensor) -> Tensor:
+    return logprobs_N - reference_logprobs_N
+
+
+def _kl(logprobs_N: Tensor, reference_logprobs_N: Tensor | None, estimator: str) -> Tensor | None:
+    if reference_logprobs_N is None:
+        return None
+    if estimator == "k1":
+        return k1_cost(logprobs_N.detach(), reference_logprobs_N)
+    apart_N = bounded(reference_logprobs_N - logprobs_N)
+    return apart_N.square() / 2 if estimator == "k2" else apart_N.exp() - 1.0 - apart_N
+
+
+def _row_means(x_N: Tensor, tokens: LossTokens) -> Tensor:
+    zeros_R = torch.zeros(tokens.num_rows, device=x_N.device, dtype=x_N.dtype)
+    sizes_R = zeros_R.index_add(0, tokens.rows_N, torch.ones_like(x_N))
+    return zeros_R.index_add(0, tokens.rows_N, x_N) / sizes_R.clamp(min=1.0)
+
+
+def _drift(logprobs_N: Tensor, tokens: LossTokens) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """How far π_θ is from μ. On tokens of staleness 0 they should be one: what is left is engine against trainer."""
+    apart_N = logprobs_N - tokens.behaviour_logprobs_N
+    log_ratio_N = bounded(apart_N)
+    ratio_N = log_ratio_N.exp()
+    fresh_N = tokens.staleness_N == 0
+    gap_N = torch.where(fresh_N, apart_N.abs(), 0.0)
+    sums = {
+        "ratio": ratio_N.sum(),
+        "ratio_squared": ratio_N.square().sum(),
+        # Schulman's k3 estimate of KL(μ ‖ π_θ) from tokens that μ wrote: never negative, low variance.
+        "behaviour_kl": (ratio_N - 1.0 - log_ratio_N).sum(),
+        "fresh_tokens": fresh_N.sum(),
+        "fresh_gap": gap_N.sum(),
+    }
+    none = torch.zeros_like(ratio_N.sum())
+    return sums, {
+        "ratio_max": torch.cat((ratio_N, none.unsqueeze(0))).max(),
+        "logprob_gap_max": torch.cat((gap_N, none.unsqueeze(0))).max(),
+    }

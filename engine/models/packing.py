@@ -44,8 +44,9 @@ class PackedTokens:
     """Where in T each member's first token is."""
 
 
-def lay_out(lengths: Sequence[int], *, max_tokens: int) -> list[Rectangle]:
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+def lay_out(lengths: Sequence[int], *, max_tokens: int, only: Sequence[int] | None = None) -> list[Rectangle]:
+    """Of all sequences, or only of those in `only`."""
+    order = sorted(range(len(lengths)) if only is None else only, key=lengths.__getitem__)
     rectangles: list[Rectangle] = []
     members: list[int] = []
     width = 0
@@ -74,6 +75,12 @@ def split_by_tokens(rectangles: Sequence[Rectangle], *, max_tokens: int) -> list
         batches[-1].append(rectangle)
         room -= rectangle.num_tokens
     return batches
+
+
+def padding_fraction(lengths: Sequence[int], rectangles: Sequence[Rectangle]) -> float:
+    num_tokens = sum(rectangle.num_tokens for rectangle in rectangles)
+    num_real = sum(lengths[member] for rectangle in rectangles for member in rectangle.members)
+    return 1.0 - num_real / num_tokens if num_tokens else 0.0
 
 
 def pack(

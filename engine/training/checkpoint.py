@@ -21,8 +21,8 @@ from engine.spec.strict import Strict
 MANIFEST_FILE: Final = "manifest.json"
 _READ_BYTES: Final = 2**20
 
-# One plain name: a manifest can never lead outside of its folder.
-PartName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
+# A plain name, in one folder at most: a manifest can never lead outside of its own.
+PartName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]{0,60}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
 WritePart = Callable[[Path], None]
 
 
@@ -52,12 +52,15 @@ def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
     _sync(folder)
     described: dict[str, CheckpointPart] = {}
     for name, write in parts.items():
-        partial = folder / f".{name}.partial"
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        partial = file.with_name(f".{file.name}.partial")
         write(partial)
         _sync(partial)
         described[name] = _describe(partial)
-        partial.rename(folder / name)
-    _sync(folder)
+        partial.rename(file)
+    for written in {folder, *((folder / name).parent for name in parts)}:
+        _sync(written)
     content = CheckpointManifest(parts=described).model_dump_json(indent=2).encode()
     partial = folder / f".{MANIFEST_FILE}.partial"
     partial.write_bytes(content)

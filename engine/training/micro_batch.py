@@ -1,20 +1,23 @@
 """Trajectories to tensors: whole sequences in rectangles, cut into micro-batches by a bound on tokens.
 
-    T input tokens, padding included    N response tokens
+    T input tokens, padding included    N written tokens of one micro-batch    M written tokens of the step
 
 Invariants:
-- every response token is a target in exactly one micro-batch;
-- the last response token predicts nothing, so it is no input.
+- every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
+- the last written token predicts nothing, so neither it nor what follows it is input;
+- all ranks have equally many micro-batches, since a forward pass may be a collective: a rank that has fewer repeats
+  one, marked idle, which counts for nothing.
 """
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.models.packing import PackedTokens, lay_out, pack, split_by_tokens
+from engine.models.packing import PackedTokens, Rectangle, lay_out, pack, padding_fraction, split_by_tokens
 from engine.training.port import TrainingTrajectory
 
 
@@ -25,35 +28,73 @@ class MicroBatch:
     """Where in T the token before each target is."""
     targets_N: Tensor
     behaviour_logprobs_N: Tensor
-    advantages_N: Tensor
+    staleness_N: Tensor
+    slots_N: Tensor
+    """Where in M each target is."""
+    rows_N: Tensor
+    """Whose it is, counted within the micro-batch."""
+    num_rows: int
+    idle: bool
 
 
-def micro_batches(
-    trajectories: Sequence[TrainingTrajectory], advantages: Sequence[float], *, max_tokens: int, device: str
-) -> Iterator[MicroBatch]:
-    inputs = [(*each.prompt_ids, *each.response_ids[:-1]) for each in trajectories]
-    rectangles = lay_out([len(ids) for ids in inputs], max_tokens=max_tokens)
-    for some in split_by_tokens(rectangles, max_tokens=max_tokens):
-        tokens = pack(inputs, some, device)
-        predicting: list[int] = []
-        targets: list[int] = []
-        behaviour: list[float] = []
-        weights: list[float] = []
-        for member, start in tokens.starts.items():
-            trajectory = trajectories[member]
-            first = start + len(trajectory.prompt_ids) - 1
-            num_targets = len(trajectory.response_ids)
-            predicting += range(first, first + num_targets)
-            targets += trajectory.response_ids
-            behaviour += trajectory.behaviour_logprobs
-            weights += [advantages[member]] * num_targets
-        yield MicroBatch(
-            tokens=tokens,
-            predicting_N=torch.tensor(predicting, device=device),
-            targets_N=torch.tensor(targets, device=device),
-            behaviour_logprobs_N=torch.tensor(behaviour, device=device),
-            advantages_N=torch.tensor(weights, device=device),
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedStep:
+    micro_batches: tuple[MicroBatch, ...]
+    """This rank's."""
+    written: tuple[tuple[int, ...], ...]
+    """Of each trajectory of the step, whichever rank has it: the places of its written tokens in its response."""
+    padding_fraction: float
+    """Of all ranks' input tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(places) for places in self.written)
+
+
+def batch_step(
+    trajectories: Sequence[TrainingTrajectory],
+    *,
+    max_tokens: int,
+    device: str | torch.device,
+    rank: int = 0,
+    num_ranks: int = 1,
+) -> BatchedStep:
+    written = tuple(_written_places(each) for each in trajectories)
+    inputs = [
+        (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
+        for each, places in zip(trajectories, written, strict=True)
+    ]
+    lengths = [len(ids) for ids in inputs]
+    plans = [
+        split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share), max_tokens=max_tokens)
+        for share in deal([index for index, ids in enumerate(inputs) if ids], lengths, num_ranks)
+    ]
+    mine = plans[rank]
+    num_idle = max(len(plan) for plan in plans) - len(mine)
+    repeated = min(mine or next(filter(None, plans), []), key=_num_tokens, default=[])
+    batches = [(some, False) for some in mine] + [(repeated, True)] * num_idle
+    starts = [0]
+    for places in written:
+        starts.append(starts[-1] + len(places))
+    return BatchedStep(
+        micro_batches=tuple(
+            _micro_batch(trajectories, pack(inputs, some, device), written, starts, device=device, idle=idle)
+            for some, idle in batches
+        ),
+        written=written,
+        padding_fraction=padding_fraction(lengths, [one for plan in plans for some in plan for one in some]),
+    )
+
+
+def deal(members: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The longest first, each to the rank that has the fewest tokens."""
+    shares: list[list[int]] = [[] for _ in range(num_ranks)]
+    loads = [(0, rank) for rank in range(num_ranks)]
+    for member in sorted(members, key=lengths.__getitem__, reverse=True):
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + lengths[member], rank))
+        shares[rank].append(member)
+    return shares
 
 
 def check_trajectories(trajectories: Sequence[TrainingTrajectory], *, vocab_size: int, max_positions: int) -> None:
@@ -62,15 +103,69 @@ def check_trajectories(trajectories: Sequence[TrainingTrajectory], *, vocab_size
     for index, each in enumerate(trajectories):
         if not each.prompt_ids or not each.response_ids:
             raise ValueError(f"trajectory {index}: prompt and response need at least one token each")
-        if len(each.response_ids) != len(each.behaviour_logprobs):
-            raise ValueError(
-                f"trajectory {index}: one log-prob for each of {len(each.response_ids)} response tokens, "
-                f"got {len(each.behaviour_logprobs)}"
-            )
+        num_tokens = len(each.response_ids)
+        for what, given in (
+            ("log-prob", each.behaviour_logprobs),
+            ("mark whether it was written", each.written or each.response_ids),
+            ("staleness", each.staleness or each.response_ids),
+        ):
+            if len(given) != num_tokens:
+                raise ValueError(
+                    f"trajectory {index}: one {what} for each of {num_tokens} response tokens, got {len(given)}"
+                )
         if not math.isfinite(each.reward):
             raise ValueError(f"trajectory {index}: reward must be finite, got {each.reward}")
-        length = len(each.prompt_ids) + len(each.response_ids)
+        length = len(each.prompt_ids) + num_tokens
         if length - 1 > max_positions:
             raise ValueError(f"trajectory {index}: at most {max_positions} tokens fit this model, got {length}")
         if not 0 <= min(*each.prompt_ids, *each.response_ids) <= max(*each.prompt_ids, *each.response_ids) < vocab_size:
             raise ValueError(f"trajectory {index}: token ids must be from 0 to {vocab_size - 1}")
+    if not any(any(each.written or (True,)) for each in trajectories):
+        raise ValueError("trajectories: a step needs at least one token that the model wrote")
+
+
+def _written_places(trajectory: TrainingTrajectory) -> tuple[int, ...]:
+    if not trajectory.written:
+        return tuple(range(len(trajectory.response_ids)))
+    return tuple(place for place, written in enumerate(trajectory.written) if written)
+
+
+def _num_tokens(rectangles: list[Rectangle]) -> int:
+    return sum(rectangle.num_tokens for rectangle in rectangles)
+
+
+def _micro_batch(
+    trajectories: Sequence[TrainingTrajectory],
+    tokens: PackedTokens,
+    written: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    *,
+    device: str | torch.device,
+    idle: bool,
+) -> MicroBatch:
+    predicting: list[int] = []
+    targets: list[int] = []
+    behaviour: list[float] = []
+    staleness: list[int] = []
+    slots: list[int] = []
+    rows: list[int] = []
+    for row, (member, start) in enumerate(tokens.starts.items()):
+        trajectory, places = trajectories[member], written[member]
+        before = start + len(trajectory.prompt_ids) - 1
+        predicting += [before + place for place in places]
+        targets += [trajectory.response_ids[place] for place in places]
+        behaviour += [trajectory.behaviour_logprobs[place] for place in places]
+        staleness += [trajectory.staleness[place] if trajectory.staleness else 0 for place in places]
+        slots += range(starts[member], starts[member] + len(places))
+        rows += [row] * len(places)
+    return MicroBatch(
+        tokens=tokens,
+        predicting_N=torch.tensor(predicting, device=device),
+        targets_N=torch.tensor(targets, device=device),
+        behaviour_logprobs_N=torch.tensor(behaviour, device=device),
+        staleness_N=torch.tensor(staleness, device=device),
+        slots_N=torch.tensor(slots, device=device),
+        rows_N=torch.tensor(rows, device=device),
+        num_rows=len(tokens.starts),
+        idle=idle,
+    )

@@ -6,7 +6,7 @@ Invariants:
 - `snapshot()` is a copy: training on does not change it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,13 @@ class TrainingTrajectory:
     response_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     reward: float
+    written: tuple[bool, ...] = ()
+    """Which response tokens the model wrote: the others are a tool's words, which are read and not learned. Empty:
+    all. `behaviour_logprobs` of the others are 0."""
+    staleness: tuple[int, ...] = ()
+    """Of each response token: the version that is trained less the version that wrote it. Empty: all 0."""
+    cut: bool = False
+    """It reached the longest length allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +38,24 @@ class StepResult:
     """One for each trajectory, in the order given."""
 
 
+Allocate = Callable[[int], memoryview]
+"""A writable buffer of so many zero bytes."""
+Write = Callable[[], None]
+
+
 class Trainer(Protocol):
+    @property
+    def num_parameters(self) -> int: ...
+
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult: ...
 
-    def snapshot(self, version: int) -> WeightVersion: ...
+    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+        """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
+        hashes: the copy is all that training waits for."""
 
-    def save(self, folder: Path) -> None:
-        """Weights in the Hugging Face layout, optimizer and random streams, as safetensors and JSON."""
+    def prepare_save(self, folder: Path) -> Write:
+        """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,
+        optimizer and random streams as safetensors and JSON) and may run on another thread while training goes on."""
 
-    def load(self, folder: Path) -> None: ...
+    def load(self, folder: Path) -> None:
+        """Then training goes on as if it had never stopped."""

@@ -1,30 +1,28 @@
-"""One process, one device: AdamW on a clipped policy loss.
-
-    N response tokens of a micro-batch
+"""One process, one device: AdamW on the losses of engine/training/step_loss.py.
 
 Invariants:
-- a step happens whole or not at all: when loss or gradient is not finite, weights, optimizer and learning rate stay
-  as they were, and `train/skipped` is 1;
+- a step happens whole or not at all: when a loss or a gradient is not finite, all weights (the critic's too),
+  moments and the learning rate stay as they were, and `train/skipped` is 1;
 - weights are held in float32, whatever rollouts run in: at RL learning rates most updates are below bfloat16's
   resolution and would be lost;
-- save then load continues bit for bit, on the same device and library versions.
+- the reference is the model that the job began with, also after a resume;
+- load continues what was prepared to be saved bit for bit, on the same device and library versions.
 """
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-from engine.algorithms.advantages import group_advantages
-from engine.algorithms.loss import LossParams, policy_loss
-from engine.models.decoder import PackedAttention, token_logprobs
+from engine.models.decoder import Decoder
 from engine.models.loading import (
     WEIGHTS_FILE,
     companion_files,
@@ -32,24 +30,23 @@ from engine.models.loading import (
     load_weights,
     model_tensors,
     read_config,
-    save_weights,
 )
-from engine.spec.job import AlgorithmSpec, OptimizerSpec
+from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import verify_checkpoint, write_checkpoint
-from engine.training.exact_state import read_exact_state, restore_exact_state
-from engine.training.micro_batch import MicroBatch, check_trajectories, micro_batches
-from engine.training.port import StepResult, TrainingTrajectory
+from engine.training.exact_state import TrainedPart, read_exact_state, restore_exact_state
+from engine.training.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, adapter_tensors
+from engine.training.micro_batch import MicroBatch, check_trajectories
+from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.scoring import Critic, TokenScores, computing_in, score_tokens
+from engine.training.step_loss import StepLoss, StepModels, is_finite, needs_critic, needs_reference
+from engine.training.step_metrics import finite_only
+from engine.training.trained_parts import critic_part, policy_part
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
 OPTIMIZER_FILE: Final = "optimizer.safetensors"
 TRAINER_FILE: Final = "trainer.json"
-BETAS: Final = (0.9, 0.999)
-EPS: Final = 1e-8
-
-# Bounds the memory of one backward: about 16 kB a token and layer at width 1,024. Splitting changes no result beyond
-# rounding, since the loss is normalised over the whole step.
-MICRO_BATCH_TOKENS: Final = 8_192
+ADAPTER_FOLDER: Final = "adapter"  # apart: beside the merged weights, transformers would apply it to them again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +56,9 @@ class TrainerProgress:
     num_updates: int
     """Steps that changed the weights; the learning rate follows it."""
     num_skipped: int
+    has_critic: bool
+    lora_rank: int
+    lora_alpha: float
 
 
 class TorchTrainer:
@@ -68,143 +68,178 @@ class TorchTrainer:
         *,
         optimizer: OptimizerSpec,
         algorithm: AlgorithmSpec,
+        trainer: TrainerSpec,
         temperature: float,
+        max_new_tokens: int,
         seed: int,
         device: str,
     ) -> None:
         """`temperature`: the one that responses were sampled with; their log-probs belong to it."""
         torch.manual_seed(seed)
-        self._spec = optimizer
-        self._loss_params = LossParams(clip_low=algorithm.clip_low, clip_high=algorithm.clip_high)
+        self._optimizer_spec = optimizer
+        self._train_entropy = algorithm.entropy_coefficient > 0.0
         self._temperature = temperature
-        self._device = device
-        self._model = load_decoder(model_folder, device=device, dtype=torch.float32)
+        self._trainer_spec = trainer
+        self._device = torch.device(device)
         self._companions = companion_files(model_folder)
-        self._progress = TrainerProgress(num_updates=0, num_skipped=0)
-        self._optimizer = torch.optim.AdamW(
-            _decay_groups(self._model, optimizer.weight_decay), lr=0.0, betas=BETAS, eps=EPS, fused=True
+        self._model = load_decoder(model_folder, device=device, dtype=torch.float32)
+        self._num_parameters = self._model.num_parameters
+        self._adapter = _adapter(self._model, trainer, base_name=model_folder.name)
+        self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
+        self._critic = (
+            Critic(load_decoder(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
+        )
+        self._parts = [policy_part(self._model, self._adapter, optimizer)]
+        if self._critic is not None:
+            self._parts.append(critic_part(self._critic, optimizer, learning_rate=algorithm.critic.learning_rate))
+        self._progress = TrainerProgress(
+            num_updates=0,
+            num_skipped=0,
+            has_critic=self._critic is not None,
+            lora_rank=trainer.lora_rank,
+            lora_alpha=trainer.lora_alpha if trainer.lora_rank else 0.0,
+        )
+        self._step_loss = StepLoss(
+            algorithm,
+            models=StepModels(
+                policy=self._score_policy,
+                reference=self._score_reference if needs_reference(algorithm) else None,
+                critic=self._values if self._critic else None,
+            ),
+            micro_batch_tokens=trainer.micro_batch_tokens,
+            max_new_tokens=max_new_tokens,
+            device=device,
         )
 
     @property
     def num_parameters(self) -> int:
-        return self._model.num_parameters
+        """Of the published model."""
+        return self._num_parameters
 
     # One step ----------------------------------------------------------------------------------------------------
 
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
         config = self._model.config
         check_trajectories(trajectories, vocab_size=config.vocab_size, max_positions=config.max_positions)
-        rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
-        groups_N = torch.tensor([each.group for each in trajectories])
-        advantages = tuple(group_advantages(rewards_N, groups_N).tolist())
-        self._optimizer.zero_grad()
-        means = self._accumulate_gradients(trajectories, advantages)
-        learning_rate = self._learning_rate()
-        grad_norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._spec.max_grad_norm).item()
-        updated = math.isfinite(grad_norm) and math.isfinite(means["train/loss"])
+        for part in self._parts:
+            part.optimizer.zero_grad()
+        step = self._step_loss.begin(trajectories)
+        for losses in step.losses():
+            losses.policy.backward()  # type: ignore[no-untyped-call]
+            if losses.value is not None:
+                losses.value.backward()  # type: ignore[no-untyped-call]
+        norms = [self._clip(part) for part in self._parts]
+        metrics = step.metrics()
+        warmth = self._warmth()
+        updated = is_finite(metrics) and all(math.isfinite(norm) for norm in norms)
         if updated:
-            self._update(learning_rate)
+            self._update(warmth)
         else:
             self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
-        metrics = means | {
-            "train/grad_norm": grad_norm,
-            "train/learning_rate": learning_rate,
-            "train/skipped": float(not updated),
-            "train/tokens": float(sum(len(each.prompt_ids) + len(each.response_ids) for each in trajectories)),
-            "reward/mean": rewards_N.mean().item(),
-            "reward/std": rewards_N.std(correction=0).item(),
-            **_length_metrics(trajectories),
-        }
-        # A metric that is not finite is no number that anyone could plot or store; `train/skipped` tells of it.
-        return StepResult(metrics={k: v for k, v in metrics.items() if math.isfinite(v)}, advantages=advantages)
+        metrics |= {f"train/{part.prefix}grad_norm": norm for part, norm in zip(self._parts, norms, strict=True)}
+        metrics["train/learning_rate"] = self._optimizer_spec.learning_rate * warmth
+        metrics["train/skipped"] = float(not updated)
+        return StepResult(metrics=finite_only(metrics), advantages=step.advantages)
 
-    def _accumulate_gradients(
-        self, trajectories: Sequence[TrainingTrajectory], advantages: Sequence[float]
-    ) -> dict[str, float]:
-        """Means over the step's response tokens."""
-        num_tokens = sum(len(each.response_ids) for each in trajectories)
-        sums: dict[str, Tensor] = {}
-        for batch in micro_batches(trajectories, advantages, max_tokens=MICRO_BATCH_TOKENS, device=self._device):
-            for name, value in self._backward(batch, num_tokens).items():
-                sums[name] = sums[name] + value if name in sums else value
-        means = torch.stack(list(sums.values())).tolist()
-        return {f"train/{name}": value for name, value in zip(sums, means, strict=True)}
+    def _score_policy(self, batch: MicroBatch) -> TokenScores:
+        return self._score(self._model, batch)
 
-    def _backward(self, batch: MicroBatch, num_tokens: int) -> dict[str, Tensor]:
-        tokens = batch.tokens
-        hidden_TD = self._model(tokens.ids_T, tokens.positions_T, PackedAttention(tokens.rectangles))
-        logits_NV = self._model.logits(hidden_TD[batch.predicting_N])
-        logprobs_N, entropy_N = token_logprobs(logits_NV, batch.targets_N, self._temperature)
-        outcome = policy_loss(
-            logprobs_N,
-            batch.behaviour_logprobs_N,
-            batch.advantages_N,
-            params=self._loss_params,
-            num_tokens=num_tokens,
-        )
-        outcome.loss.backward()  # type: ignore[no-untyped-call]
-        return {"loss": outcome.loss.detach(), "entropy": entropy_N.sum() / num_tokens, **outcome.metrics}
+    def _score_reference(self, batch: MicroBatch) -> TokenScores:
+        with nullcontext() if self._adapter is None else self._adapter.base_only():
+            return self._score(self._reference or self._model, batch)
 
-    def _learning_rate(self) -> float:
-        """Rises linearly over the warm-up, then stays; the first update already has its share."""
-        warm = (self._progress.num_updates + 1) / max(self._spec.warmup_steps, 1)
-        return self._spec.learning_rate * min(warm, 1.0)
+    def _score(self, model: Decoder, batch: MicroBatch) -> TokenScores:
+        return score_tokens(model, batch, temperature=self._temperature, compute_dtype=self._trainer_spec.compute_dtype)
 
-    def _update(self, learning_rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
+    def _values(self, batch: MicroBatch) -> Tensor:
+        assert self._critic is not None
+        with computing_in(self._trainer_spec.compute_dtype, self._device):
+            values_N: Tensor = self._critic(batch)
+        return values_N
+
+    def _clip(self, part: TrainedPart) -> float:
+        return nn.utils.clip_grad_norm_(part.parameters.values(), self._optimizer_spec.max_grad_norm).item()
+
+    def _warmth(self) -> float:
+        """The share of the learning rate: rises over the warm-up, then 1; the first update already has its part."""
+        return min((self._progress.num_updates + 1) / max(self._optimizer_spec.warmup_steps, 1), 1.0)
+
+    def _update(self, warmth: float) -> None:
+        for part in self._parts:
+            for group in part.optimizer.param_groups:
+                group["lr"] = group["full_lr"] * warmth
+            part.optimizer.step()
         self._progress = replace(self._progress, num_updates=self._progress.num_updates + 1)
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
-    def snapshot(self, version: int) -> WeightVersion:
-        return pack_weights(self._published_tensors(), version=version)
+    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+        return pack_weights(self._published_tensors(), version=version, epoch=epoch, allocate=allocate)
 
-    def save(self, folder: Path) -> None:
-        progress = json.dumps(asdict(self._progress), indent=2).encode()
-        write_checkpoint(
-            folder,
-            {
-                **{name: _bytes_writer(content) for name, content in self._companions.items()},
-                WEIGHTS_FILE: partial(save_weights, self._published_tensors()),
-                OPTIMIZER_FILE: partial(save_weights, read_exact_state(self._model, self._optimizer)),
-                TRAINER_FILE: _bytes_writer(progress),
-            },
-        )
+    def prepare_save(self, folder: Path) -> Write:
+        """Everything is copied here: what is written later is not what training has made of it since."""
+        files: dict[str, Callable[[Path], None]] = {
+            **{name: _bytes_writer(content) for name, content in self._companions.items()},
+            WEIGHTS_FILE: _tensors_writer(self._published_tensors()),
+            OPTIMIZER_FILE: _tensors_writer(read_exact_state(self._parts, self._device)),
+            TRAINER_FILE: _bytes_writer(json.dumps(asdict(self._progress), indent=2).encode()),
+        }
+        if self._adapter is not None:
+            files[f"{ADAPTER_FOLDER}/{ADAPTER_CONFIG}"] = _bytes_writer(self._adapter.config)
+            files[f"{ADAPTER_FOLDER}/{ADAPTER_WEIGHTS}"] = _tensors_writer(adapter_tensors(self._adapter.parameters))
+        return partial(_write, folder, files)
 
     def load(self, folder: Path) -> None:
         verify_checkpoint(folder)
         if read_config(folder) != self._model.config:
             raise ValueError(f"{folder}: the checkpoint is of another model than this trainer's")
-        load_weights(self._model, folder)
-        self._progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
+        progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
+        if replace(progress, num_updates=0, num_skipped=0) != replace(self._progress, num_updates=0, num_skipped=0):
+            raise ValueError(f"{folder}: the checkpoint was trained with another critic or adapter than this trainer's")
+        if self._adapter is None:
+            load_weights(self._model, folder)
         restore_exact_state(
-            self._model,
-            self._optimizer,
-            load_file(folder / OPTIMIZER_FILE, device=self._device),
-            num_updates=self._progress.num_updates,
+            self._parts,
+            self._device,
+            load_file(folder / OPTIMIZER_FILE, device=str(self._device)),
+            num_updates=progress.num_updates,
         )
+        self._progress = progress
 
     def _published_tensors(self) -> dict[str, Tensor]:
-        """In the dtype that rollouts run in."""
-        return {name: tensor.to(self._model.config.dtype) for name, tensor in model_tensors(self._model).items()}
+        """In the dtype that rollouts run in; an adapter is merged."""
+        tensors = model_tensors(self._model) if self._adapter is None else self._adapter.merged()
+        return {name: tensor.to(self._model.config.dtype) for name, tensor in tensors.items()}
+
+    def _load_reference(self, model_folder: Path) -> Decoder | None:
+        """None: it is this very model without its adapter."""
+        if self._adapter is not None:
+            return None
+        return load_decoder(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
 
 
-def _decay_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay, norms do not: pulling a scale towards zero only shrinks the layer's signal."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    norms = [parameter for parameter in model.parameters() if parameter.dim() == 1]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": norms, "weight_decay": 0.0}]
+def _adapter(model: Decoder, spec: TrainerSpec, *, base_name: str) -> Adapter | None:
+    if not spec.lora_rank:
+        return None
+    return Adapter(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name)
 
 
-def _length_metrics(trajectories: Sequence[TrainingTrajectory]) -> dict[str, float]:
-    lengths_N = torch.tensor([float(len(each.response_ids)) for each in trajectories])
-    return {"length/mean": lengths_N.mean().item(), "length/p99": lengths_N.quantile(0.99).item()}
+def _write(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
+    write_checkpoint(folder, files)
 
 
 def _bytes_writer(content: bytes) -> Callable[[Path], None]:
     def write(file: Path) -> None:
         file.write_bytes(content)
+
+    return write
+
+
+def _tensors_writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
+    """Copies now, each for itself: row slices of one matrix share memory."""
+    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+    def write(file: Path) -> None:
+        save_file(copies, file, {"format": "pt"})
 
     return write

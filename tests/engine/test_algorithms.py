@@ -1,82 +1,310 @@
-"""The maths, against numbers worked out by hand."""
+"""The maths, against numbers worked out by hand. Gradients are of four tokens: three of one answer, one of another."""
 
+import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from engine.algorithms.advantages import group_advantages
-from engine.algorithms.loss import LossParams, policy_loss
+from engine.algorithms.advantages import generalised_advantages, group_advantages, overlong_penalty
+from engine.algorithms.loss import LossTokens, PolicyLoss, policy_loss, token_shares
+from engine.algorithms.recipes import RECIPES
+from engine.algorithms.values import value_loss
+from engine.spec.job import AlgorithmName, AlgorithmSpec, CorrectionName, CorrectionSpec, KlSpec
+from engine.training.step_loss import token_advantages
 
-PARAMS = LossParams(clip_low=0.2, clip_high=0.28)
+LENGTHS = [3, 1]
+MAX_NEW_TOKENS = 5
+BEHAVIOUR = torch.tensor([-1.0, -2.0, -0.5, -3.0])
 
 
-def advantages_of(rewards: list[float], groups: list[int], *, normalise_std: bool = True) -> list[float]:
-    return group_advantages(torch.tensor(rewards), torch.tensor(groups), normalise_std=normalise_std).tolist()
+def loss_of(
+    spec: AlgorithmSpec,
+    ratios: list[float],
+    advantages: list[float],
+    *,
+    staleness: list[int] | None = None,
+    reference: Tensor | None = None,
+    step_begin_ratios: list[float] | None = None,
+) -> tuple[PolicyLoss, list[float]]:
+    """Ratios of the trained policy (and of the one that the step began with) to the one that wrote."""
+    logprobs = (BEHAVIOUR + torch.tensor(ratios).log()).requires_grad_()
+    shares = token_shares(LENGTHS, mean=RECIPES[spec.name].mean, max_new_tokens=MAX_NEW_TOKENS)
+    begun = None if step_begin_ratios is None else BEHAVIOUR + torch.tensor(step_begin_ratios).log()
+    tokens = LossTokens(
+        behaviour_logprobs_N=BEHAVIOUR,
+        advantages_N=torch.tensor(advantages),
+        shares_N=torch.tensor(shares).repeat_interleave(torch.tensor(LENGTHS)),
+        staleness_N=torch.tensor(staleness or [0, 0, 0, 0]),
+        rows_N=torch.tensor([0, 0, 0, 1]),
+        num_rows=2,
+        reference_logprobs_N=reference,
+        step_begin_logprobs_N=begun,
+    )
+    outcome = policy_loss(logprobs, torch.zeros(4), tokens, spec=spec, num_tokens=4)
+    outcome.loss.backward()  # type: ignore[no-untyped-call]
+    assert logprobs.grad is not None
+    return outcome, logprobs.grad.tolist()
+
+
+# Ratios 1.1, 1.5, 0.5, 1.5 and advantages 2, 1, -3, -1. Inside of the band; good and already above it; bad and already
+# below it; bad and above, so still pushed down. Without shares the gradient -r·A is -2.2, none, none, 1.5.
+HAND_GRADIENTS: dict[AlgorithmName, list[float]] = {
+    "grpo": [-2.2 / 6, 0.0, 0.0, 1.5 / 2],
+    "dr_grpo": [-2.2 / 10, 0.0, 0.0, 1.5 / 10],
+    "dapo": [-2.2 / 4, 0.0, 0.0, 1.5 / 4],
+    "cispo": [-1.1 * 2 / 4, -1.28 / 4, 0.5 * 3 / 4, 1.28 / 4],
+    "rloo": [-2.2 / 4, 0.0, 0.0, 1.5 / 4],
+    "reinforce_pp": [-2.2 / 4, 0.0, 0.0, 1.5 / 4],
+    "ppo": [-2.2 / 4, 0.0, 0.0, 1.5 / 4],
+}
+
+
+@pytest.mark.parametrize("name", HAND_GRADIENTS)
+def test_the_gradient_of_four_tokens(name: AlgorithmName) -> None:
+    outcome, gradient = loss_of(AlgorithmSpec(name=name), [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0])
+    assert gradient == pytest.approx(HAND_GRADIENTS[name], abs=1e-6)
+    clipped = (0.0, 2.0) if name == "cispo" else (1.0, 1.0)  # CISPO's clip makes weights smaller, from above only
+    assert (outcome.sums["clip_low"].item(), outcome.sums["clip_high"].item()) == clipped
+
+
+def test_the_gradient_of_gspo_is_of_whole_answers() -> None:
+    """(1.1 · 1.5 · 0.5)^⅓ = 0.937926, shared by three tokens of one answer; the other's only token has 1.5."""
+    spec = AlgorithmSpec(name="gspo", clip_low=0.2, clip_high=0.28)
+    _, gradient = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 2.0, 2.0, -1.0])
+    assert gradient == pytest.approx([-0.9378888 * 2 / 3 / 2] * 3 + [1.5 / 2], abs=1e-5)
+    _, clipped = loss_of(AlgorithmSpec(name="gspo"), [1.1, 1.5, 0.5, 1.5], [-2.0, -2.0, -2.0, 1.0])
+    assert clipped == [0.0] * 4  # GSPO's own band is 3e-4 below and 4e-4 above
+
+
+def test_the_loss_of_four_tokens_and_what_it_counts() -> None:
+    outcome, _ = loss_of(
+        AlgorithmSpec(name="dapo"), [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0], staleness=[0, 0, 1, 1]
+    )
+    assert outcome.loss.item() == pytest.approx(-(1.1 * 2 + 1.28 - 0.8 * 3 - 1.5) / 4, abs=1e-6)
+    sums = {name: value.item() for name, value in outcome.sums.items()}
+    ratios = [1.1, 1.5, 0.5, 1.5]
+    assert sums["ratio"] == pytest.approx(4.6)
+    assert sums["ratio_squared"] == pytest.approx(1.21 + 2.25 + 0.25 + 2.25)
+    assert sums["behaviour_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios), abs=1e-6)
+    assert sums["fresh_tokens"] == 2
+    assert sums["fresh_gap"] == pytest.approx(math.log(1.1) + math.log(1.5), abs=1e-6)
+    assert outcome.peaks["ratio_max"].item() == pytest.approx(1.5)
+    assert outcome.peaks["logprob_gap_max"].item() == pytest.approx(math.log(1.5), abs=1e-6)
+
+
+# Ratios 1.1, 1.5, 0.5, 3 to the writer, advantages 2, 1, -3, -1, staleness 0, 1, 2, 4.
+HAND_CORRECTIONS: dict[CorrectionName, tuple[CorrectionSpec, list[float]]] = {
+    "none": (CorrectionSpec(), [-2.2, 0.0, 0.0, 3.0]),
+    "truncated": (CorrectionSpec(name="truncated"), [-2.2, -1.5, 1.5, 2.0]),
+    "masked": (CorrectionSpec(name="masked"), [-2.2, -1.5, 1.5, 0.0]),
+    "icepop": (CorrectionSpec(name="icepop", low=0.6), [-2.2, -1.5, 0.0, 3.0]),
+    "decoupled": (CorrectionSpec(name="decoupled"), [-2.2, -1.5, 1.5, 0.0]),
+    # Proximal policies 0, 0, ½ and ¾ of the way: r is 1.1, 1.5 (clipped), √½ (clipped), 3^¼, and 3^¾ = 2.28 weighs it.
+    "a3po": (CorrectionSpec(name="a3po", cap=2.5), [-2.2, 0.0, 0.0, 3.0]),
+    "aipo": (CorrectionSpec(name="aipo"), [-2.2, -1.5, 1.5, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", HAND_CORRECTIONS)
+def test_the_gradient_of_four_corrected_tokens(name: CorrectionName) -> None:
+    correction, expected = HAND_CORRECTIONS[name]
+    spec = AlgorithmSpec(name="dapo", correction=correction)
+    _, gradient = loss_of(spec, [1.1, 1.5, 0.5, 3.0], [2.0, 1.0, -3.0, -1.0], staleness=[0, 1, 2, 4])
+    assert gradient == pytest.approx([value / 4 for value in expected], abs=1e-6)
+
+
+def test_a3po_bounds_the_change_of_one_version_and_drops_what_is_beyond_its_cap() -> None:
+    spec = AlgorithmSpec(name="dapo", correction=CorrectionSpec(name="a3po"))
+    outcome, gradient = loss_of(spec, [1.44, 1.44, 0.81, 3.0], [1.0, 1.0, 1.0, -1.0], staleness=[1, 2, 2, 4])
+    # 1.44 in one version is clipped, in two it is 1.2 each; 0.9 twice; 3^¾ is above the cap of 2.
+    assert gradient == pytest.approx([0.0, -1.44 / 4, -0.81 / 4, 0.0], abs=1e-6)
+    assert outcome.sums["corrected_away"] == 1
+    assert outcome.sums["correction_weight"].item() == pytest.approx(1.0 + 1.2 + 0.9, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("truncated", [1.21, 2.2, 0.55, 0.0]),
+        ("masked", [1.21, 0.0, 0.55, 0.0]),
+        ("decoupled", [1.21, 0.0, 0.55, 0.0]),
+        ("aipo", [1.21, 2.0, 0.55, 1.5]),
+    ],
+)
+def test_corrections_differ_once_the_policy_has_moved_in_a_step(name: CorrectionName, expected: list[float]) -> None:
+    """First weights to writer 1.1, 3, 0.5, 1; from there on 1.1, 1.1, 1.1 and 1.5, which only AIPO does not clip."""
+    spec = AlgorithmSpec(name="dapo", correction=CorrectionSpec(name=name))
+    _, gradient = loss_of(spec, [1.21, 3.3, 0.55, 1.5], [1.0] * 4, step_begin_ratios=[1.1, 3.0, 0.5, 1.0])
+    assert gradient == pytest.approx([-value / 4 for value in expected], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected", "counted"),
+    [
+        ("k1", [0.0] * 4, -1.0),
+        ("k2", [-0.5, 0.5, 0.0, -1.0], 0.75),
+        ("k3", [1 - math.exp(0.5), 1 - math.exp(-0.5), 0.0, 1 - math.e], 2 * math.cosh(0.5) + 1 + math.e - 4 - 1),
+    ],
+)
+def test_the_gradient_of_the_distance_to_a_reference(estimator: str, expected: list[float], counted: float) -> None:
+    spec = AlgorithmSpec(name="dapo", kl=KlSpec.model_validate({"coefficient": 0.2, "estimator": estimator}))
+    reference = BEHAVIOUR + torch.tensor([0.5, -0.5, 0.0, 1.0])
+    outcome, gradient = loss_of(spec, [1.0] * 4, [0.0] * 4, reference=reference)
+    assert gradient == pytest.approx([0.2 * value / 4 for value in expected], abs=1e-6)
+    assert outcome.sums["kl"].item() == pytest.approx(counted, abs=1e-6)
+
+
+def test_entropy_is_rewarded_by_its_mean_over_tokens() -> None:
+    entropies = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    tokens = LossTokens(
+        behaviour_logprobs_N=BEHAVIOUR,
+        advantages_N=torch.zeros(4),
+        shares_N=torch.ones(4),
+        staleness_N=torch.zeros(4),
+        rows_N=torch.tensor([0, 0, 0, 1]),
+        num_rows=2,
+    )
+    spec = AlgorithmSpec(entropy_coefficient=0.1)
+    outcome = policy_loss(BEHAVIOUR, entropies, tokens, spec=spec, num_tokens=4)
+    outcome.loss.backward()  # type: ignore[no-untyped-call]
+    assert outcome.loss.item() == pytest.approx(-0.25)
+    assert entropies.grad is not None and entropies.grad.tolist() == pytest.approx([-0.025] * 4)
+
+
+@pytest.mark.parametrize(("algorithm", "correction"), list(itertools.product(RECIPES, get_args(CorrectionName))))
+def test_absurd_logprobs_make_no_gradient_that_is_not_finite(
+    algorithm: AlgorithmName, correction: CorrectionName
+) -> None:
+    """The branch that is not chosen, or is multiplied by zero, must not be infinite either."""
+    logprobs = torch.tensor([0.0, -1e4, -1e-9, -1e4], requires_grad=True)
+    tokens = LossTokens(
+        behaviour_logprobs_N=torch.tensor([-1e4, 0.0, -math.inf, -1e4]),
+        advantages_N=torch.tensor([0.0, 1.0, -1.0, 0.0]),
+        shares_N=torch.ones(4) / 4,
+        staleness_N=torch.tensor([0, 1, 2, 3]),
+        rows_N=torch.tensor([0, 0, 0, 1]),
+        num_rows=2,
+        reference_logprobs_N=torch.tensor([-1e5, 0.0, -math.inf, 0.0]),
+    )
+    spec = AlgorithmSpec(name=algorithm, correction=CorrectionSpec(name=correction), kl=KlSpec(coefficient=0.1))
+    outcome = policy_loss(logprobs, torch.zeros(4), tokens, spec=spec, num_tokens=4)
+    outcome.loss.backward()  # type: ignore[no-untyped-call]
+    assert torch.isfinite(outcome.loss)
+    assert logprobs.grad is not None and torch.isfinite(logprobs.grad).all()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_parts_of_a_step_add_up_to_the_step(name: AlgorithmName) -> None:
+    """A part holds whole answers."""
+    torch.manual_seed(0)
+    logprobs, behaviour, advantages = -torch.rand(9), -torch.rand(9), torch.randn(9)
+    lengths, spec = [4, 5], AlgorithmSpec(name=name)
+    shares = torch.tensor(token_shares(lengths, mean=RECIPES[name].mean, max_new_tokens=8))
+
+    def part(start: int, end: int, rows: list[int]) -> PolicyLoss:
+        tokens = LossTokens(
+            behaviour_logprobs_N=behaviour[start:end],
+            advantages_N=advantages[start:end],
+            shares_N=shares.repeat_interleave(torch.tensor(lengths))[start:end],
+            staleness_N=torch.zeros(end - start),
+            rows_N=torch.tensor(rows),
+            num_rows=max(rows) + 1,
+        )
+        return policy_loss(logprobs[start:end], torch.ones(end - start), tokens, spec=spec, num_tokens=9)
+
+    whole, parts = part(0, 9, [0] * 4 + [1] * 5), [part(0, 4, [0] * 4), part(4, 9, [0] * 5)]
+    torch.testing.assert_close(sum(each.loss for each in parts), whole.loss)
+    for counted, value in whole.sums.items():
+        torch.testing.assert_close(sum(each.sums[counted] for each in parts), value)
+
+
+def test_the_critics_loss_takes_the_worse_of_value_and_clipped_value() -> None:
+    """Errors 1, 4, 0, 1; of values moved by at most 0.2: 1, 1.44, 0.09, 1. The third is clipped: no gradient."""
+    values = torch.tensor([1.0, 2.0, 3.0, 0.0], requires_grad=True)
+    returns = torch.tensor([2.0, 0.0, 3.0, 1.0])
+    outcome = value_loss(values, torch.tensor([1.0, 1.0, 3.5, 0.0]), returns, clip=0.2, num_tokens=4)
+    outcome.loss.backward()  # type: ignore[no-untyped-call]
+    assert outcome.loss.item() == pytest.approx((1 + 4 + 0.09 + 1) / 8)
+    assert values.grad is not None and values.grad.tolist() == pytest.approx([-0.25, 0.5, 0.0, -0.25])
+
+
+# Advantages -----------------------------------------------------------------------------------------------------------
 
 
 def test_advantages_are_within_the_group() -> None:
-    rewards, groups = [1.0, 5.0, 0.0, 5.0, 0.0, 8.0], [4, 9, 4, 9, 4, 9]
-    low, high = 1 / math.sqrt(1 / 3), 2 / math.sqrt(3)  # group 4 has mean 1/3, group 9 has mean 6
-    expected = [low * 2 / 3, -high / 2, -low / 3, -high / 2, -low / 3, high]
-    assert advantages_of(rewards, groups) == pytest.approx(expected, abs=1e-5)
-    assert advantages_of(rewards, groups, normalise_std=False) == pytest.approx([2 / 3, -1, -1 / 3, -1, -1 / 3, 2])
+    rewards = torch.tensor([1.0, 5.0, 0.0, 5.0, 0.0, 8.0])
+    groups = torch.tensor([4, 9, 4, 9, 4, 9])  # with means 1/3 and 6
+    low, high = 1 / math.sqrt(1 / 3), 2 / math.sqrt(3)
+    scaled = [low * 2 / 3, -high / 2, -low / 3, -high / 2, -low / 3, high]
+    assert group_advantages(rewards, groups, "group_std").tolist() == pytest.approx(scaled, abs=1e-5)
+    assert group_advantages(rewards, groups, "group_mean").tolist() == pytest.approx([2 / 3, -1, -1 / 3, -1, -1 / 3, 2])
+    others = [1 - 0, 5 - 6.5, 0 - 0.5, 5 - 6.5, 0 - 0.5, 8 - 5]
+    assert group_advantages(rewards, groups, "leave_one_out").tolist() == pytest.approx(others)
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1e9])
-def test_a_group_of_equal_rewards_says_exactly_nothing(reward: float) -> None:
-    assert advantages_of([reward] * 7 + [0.0, 1.0], [1] * 7 + [2, 2])[:7] == [0.0] * 7
-
-
-def test_a_group_of_one_says_nothing() -> None:
-    assert advantages_of([3.0], [0]) == [0.0]
+@pytest.mark.parametrize("kind", ["group_std", "group_mean", "leave_one_out"])
+def test_a_group_of_equal_rewards_says_exactly_nothing(reward: float, kind: str) -> None:
+    rewards, groups = torch.tensor([reward] * 7 + [0.0, 1.0, 3.0]), torch.tensor([1] * 7 + [2, 2, 3])
+    advantages = group_advantages(rewards, groups, kind).tolist()  # type: ignore[arg-type]
+    assert advantages[:7] == [0.0] * 7 and advantages[9] == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10, width=16), st.integers(0, 4)), min_size=1, max_size=30))
 def test_advantages_of_a_group_add_up_to_zero(rows: list[tuple[float, int]]) -> None:
-    rewards, groups = [reward for reward, _ in rows], [group for _, group in rows]
-    advantages = advantages_of(rewards, groups)
-    for group in set(groups):
-        assert sum(a for a, g in zip(advantages, groups, strict=True) if g == group) == pytest.approx(0, abs=1e-4)
+    rewards, groups = torch.tensor([reward for reward, _ in rows]), torch.tensor([group for _, group in rows])
+    advantages = group_advantages(rewards, groups, "group_std")
+    for group in set(groups.tolist()):
+        assert advantages[groups == group].sum().item() == pytest.approx(0, abs=1e-4)
 
 
-def test_the_gradient_of_four_tokens() -> None:
-    """d loss / d logprob = -r·A / 4 where the minimum is the unclipped branch, and 0 where it is clipped."""
-    ratios = torch.tensor([1.1, 1.5, 0.5, 1.5])
-    advantages = torch.tensor([2.0, 1.0, -3.0, -1.0])
-    behaviour = torch.tensor([-1.0, -2.0, -0.5, -3.0])
-    logprobs = (behaviour + ratios.log()).requires_grad_()
-    outcome = policy_loss(logprobs, behaviour, advantages, params=PARAMS, num_tokens=4)
-    outcome.loss.backward()  # type: ignore[no-untyped-call]
-    # 1: inside the band. 2: good, already above it. 3: bad, already below it. 4: bad and above: still pushed down.
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == pytest.approx([-1.1 * 2 / 4, 0.0, 0.0, 1.5 / 4], abs=1e-6)
-    assert outcome.loss.item() == pytest.approx(-(1.1 * 2 + 1.28 - 0.8 * 3 - 1.5) / 4, abs=1e-6)
-    metrics = {name: value.item() for name, value in outcome.metrics.items()}
-    assert metrics["clip_fraction"] == 0.5
-    assert metrics["ratio_mean"] == pytest.approx(4.6 / 4)
-    assert metrics["logprob_gap"] == pytest.approx(sum(abs(math.log(r)) for r in ratios.tolist()) / 4, abs=1e-6)
-    assert metrics["behaviour_kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios.tolist()) / 4, abs=1e-6)
+def test_gae_of_three_tokens_and_one() -> None:
+    """Surprises -0.14, -0.22, 0.8; each passes on 0.9 · 0.8 of what follows. Trajectories do not see one another."""
+    rewards = torch.tensor([0.0, 0.0, 1.0, 2.0])
+    values = torch.tensor([0.5, 0.4, 0.2, 0.5])
+    advantages = generalised_advantages(rewards, values, [3, 1], gamma=0.9, gae_lambda=0.8)
+    assert advantages.tolist() == pytest.approx([-0.14 + 0.72 * 0.356, -0.22 + 0.72 * 0.8, 0.8, 1.5])
+    undecayed = generalised_advantages(rewards, values, [3, 1], gamma=1.0, gae_lambda=1.0)
+    assert undecayed.tolist() == pytest.approx([0.5, 0.6, 0.8, 1.5])  # what was got, less what was expected
 
 
-def test_parts_of_a_step_add_up_to_the_step() -> None:
-    torch.manual_seed(0)
-    logprobs, behaviour, advantages = -torch.rand(9), -torch.rand(9), torch.randn(9)
-    whole = policy_loss(logprobs, behaviour, advantages, params=PARAMS, num_tokens=9)
-    parts = [
-        policy_loss(logprobs[cut], behaviour[cut], advantages[cut], params=PARAMS, num_tokens=9)
-        for cut in (slice(0, 4), slice(4, 9))
-    ]
-    torch.testing.assert_close(sum(part.loss for part in parts), whole.loss)
-    for name, value in whole.metrics.items():
-        torch.testing.assert_close(sum(part.metrics[name] for part in parts), value)
+def advantages_of(
+    name: AlgorithmName, *, costs: list[float], values: Tensor | None = None
+) -> tuple[list[float], Tensor | None]:
+    advantages_M, returns_M = token_advantages(
+        AlgorithmSpec(name=name),
+        rewards=[1.0, 0.0, 7.0],
+        groups=[0, 0, 0],
+        lengths=[3, 1, 0],
+        costs_M=torch.tensor(costs, dtype=torch.float64),
+        values_M=values,
+    )
+    return advantages_M.tolist(), returns_M
 
 
-def test_an_absurd_ratio_with_no_advantage_is_harmless() -> None:
-    logprobs = torch.tensor([0.0], requires_grad=True)
-    outcome = policy_loss(logprobs, torch.tensor([-1e4]), torch.tensor([0.0]), params=PARAMS, num_tokens=1)
-    outcome.loss.backward()  # type: ignore[no-untyped-call]
-    assert outcome.loss.item() == 0.0
-    assert logprobs.grad is not None and logprobs.grad.item() == 0.0
+def test_costs_come_off_the_reward_of_the_token_or_of_its_trajectory() -> None:
+    """Of the third trajectory nothing was written by the model: it has no tokens, but it is one of the group."""
+    group, _ = advantages_of("dr_grpo", costs=[0.1, 0.2, 0.3, 0.4])
+    mean = (0.4 - 0.4 + 7.0) / 3
+    assert group == pytest.approx([0.4 - mean] * 3 + [-0.4 - mean])
+    to_go, _ = advantages_of("reinforce_pp", costs=[0.1, 0.2, 0.3, 0.4])
+    expected = torch.tensor([0.4, 0.5, 0.7, -0.4])
+    assert to_go == pytest.approx(((expected - 0.3) / expected.std(correction=0)).tolist(), abs=1e-5)
+    values = torch.tensor([0.5, 0.5, 0.5, 0.0])
+    surprises, returns = advantages_of("ppo", costs=[0.0] * 4, values=values)
+    expected = torch.tensor([0.5, 0.5, 0.5, 0.0])
+    assert surprises == pytest.approx(((expected - 0.375) / expected.std(correction=0)).tolist(), abs=1e-5)
+    assert returns is not None and returns.tolist() == pytest.approx([1.0, 1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "cut", "penalty"), [(60, False, 0.0), (70, False, -0.5), (80, False, -1.0), (80, True, -1.0)]
+)
+def test_long_answers_cost_more_the_nearer_they_come_to_the_cut(num_tokens: int, cut: bool, penalty: float) -> None:
+    assert overlong_penalty(num_tokens, cut=cut, max_new_tokens=80, overlong_tokens=20) == penalty
+    assert overlong_penalty(num_tokens, cut=cut, max_new_tokens=80, overlong_tokens=0) == 0.0

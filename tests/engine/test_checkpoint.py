@@ -17,7 +17,7 @@ from engine.training.checkpoint import (
     write_checkpoint,
 )
 
-CONTENTS = {"weights.bin": b"0123456789" * 20, "trainer.json": b"{}"}
+CONTENTS = {"weights.bin": b"0123456789" * 20, "adapter/config.json": b"[]", "trainer.json": b"{}"}
 
 
 def write_demo(folder: Path) -> str:
@@ -35,8 +35,9 @@ def test_what_was_written_verifies_to_the_hash_of_its_manifest(tmp_path: Path) -
     told = write_demo(tmp_path / "new" / "folder")
     assert verify_checkpoint(tmp_path / "new" / "folder") == told
     assert told == sha256((tmp_path / "new" / "folder" / MANIFEST_FILE).read_bytes()).hexdigest()
-    assert checkpoint_num_bytes(tmp_path / "new" / "folder") == 202
-    assert {file.name for file in (tmp_path / "new" / "folder").iterdir()} == {*CONTENTS, MANIFEST_FILE}
+    assert checkpoint_num_bytes(tmp_path / "new" / "folder") == 204
+    found = {str(file.relative_to(tmp_path / "new/folder")) for file in (tmp_path / "new/folder").rglob("*.*")}
+    assert found == {*CONTENTS, MANIFEST_FILE}
 
 
 @settings(max_examples=40)  # every example syncs to disk
@@ -85,10 +86,11 @@ def test_a_crash_while_writing_leaves_nothing_that_verifies(tmp_path: Path, cras
     assert write_demo(tmp_path) == verify_checkpoint(tmp_path)
 
 
-def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "adapter/../../outside", "a/b/c", "./x", "adapter/"])
+def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path, name: str) -> None:
     write_demo(tmp_path)
     manifest = json.loads((tmp_path / MANIFEST_FILE).read_text())
-    manifest["parts"]["../outside"] = manifest["parts"]["trainer.json"]
+    manifest["parts"][name] = manifest["parts"]["trainer.json"]
     (tmp_path / MANIFEST_FILE).write_text(json.dumps(manifest))
     with pytest.raises(CheckpointUnverified, match="not a manifest"):
         verify_checkpoint(tmp_path)

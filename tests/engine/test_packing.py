@@ -1,9 +1,10 @@
 """Rectangles: every sequence once, little padding, never beyond the bound."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.models.packing import lay_out, pack, split_by_tokens
+from engine.models.packing import lay_out, pack, padding_fraction, split_by_tokens
 
 lengths_given = st.lists(st.integers(0, 60), max_size=40)
 
@@ -35,5 +36,10 @@ def test_pads_on_the_right_and_counts_positions_from_zero() -> None:
 
 def test_a_heavy_tail_costs_little_padding() -> None:
     lengths = [round(6 * 1.07**k) for k in range(36)] * 3
-    padded = sum(one.num_tokens for one in lay_out(lengths, max_tokens=10_000))
-    assert padded < 1.1 * sum(lengths)
+    assert 0.0 < padding_fraction(lengths, lay_out(lengths, max_tokens=10_000)) < 0.1
+
+
+def test_only_some_of_the_sequences_can_be_laid_out() -> None:
+    rectangles = lay_out([9, 2, 3, 2, 9], max_tokens=100, only=[3, 2])
+    assert [(one.members, one.width) for one in rectangles] == [((3, 2), 3)]
+    assert padding_fraction([9, 2, 3, 2, 9], rectangles) == pytest.approx(1 / 6)

@@ -1,0 +1,34 @@
+"""The critic's loss: half the squared error, of the value or of its clipped move, whichever is worse.
+
+    N written tokens
+
+Invariant: divided by the step's tokens, so that micro-batches and ranks add up.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueLoss:
+    loss: Tensor
+    sums: dict[str, Tensor]
+
+
+def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, clip: float, num_tokens: int) -> ValueLoss:
+    near_N = old_values_N + (values_N - old_values_N).clamp(-clip, clip)
+    worst_N = torch.maximum((values_N - returns_N).square(), (near_N - returns_N).square())
+    loss = worst_N.sum() / (2 * num_tokens)
+    with torch.no_grad():
+        error_N = returns_N - values_N
+        sums = {
+            "value_loss": loss.detach(),
+            "value": values_N.sum(),
+            "return": returns_N.sum(),
+            "return_squared": returns_N.square().sum(),
+            "error": error_N.sum(),
+            "error_squared": error_N.square().sum(),
+        }
+    return ValueLoss(loss=loss, sums=sums)

@@ -1,0 +1,256 @@
+"""From trajectories to the losses of micro-batches: all of a step that does not care who applies gradients.
+
+    step = StepLoss(algorithm, models=…).begin(trajectories)
+    for losses in step.losses():            forward passes happen here, one micro-batch at a time
+        losses.policy.backward()
+        if losses.value is not None: losses.value.backward()
+    metrics = step.metrics()                only then: it reads what the passes counted
+
+    N written tokens of a micro-batch    M written tokens of the step, in the trajectories' order
+
+Invariants:
+- every rank is given all trajectories of the step and takes its share of them;
+- losses, and so gradients, of micro-batches and of ranks *add up* to the step's (whoever averages gradients over
+  ranks multiplies by their number);
+- rewards, advantages and values of the step are fixed before its first loss;
+- every rank makes the same number of passes over each model, in the same order.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.algorithms.advantages import generalised_advantages, group_advantages, overlong_penalty, whitened
+from engine.algorithms.loss import LossTokens, k1_cost, policy_loss, token_shares
+from engine.algorithms.recipes import RECIPES
+from engine.algorithms.values import value_loss
+from engine.spec.job import AlgorithmSpec
+from engine.training.micro_batch import BatchedStep, MicroBatch, batch_step
+from engine.training.port import TrainingTrajectory
+from engine.training.ranks import Alone, Ranks
+from engine.training.scoring import TokenScores
+from engine.training.step_metrics import Tally, step_metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModels:
+    """Functions of a micro-batch. They are called with gradients off where none are needed."""
+
+    policy: Callable[[MicroBatch], TokenScores]
+    reference: Callable[[MicroBatch], TokenScores] | None = None
+    """Exactly when `needs_reference`."""
+    critic: Callable[[MicroBatch], Tensor] | None = None
+    """Exactly when `needs_critic`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroLoss:
+    policy: Tensor
+    value: Tensor | None
+
+
+def needs_reference(algorithm: AlgorithmSpec) -> bool:
+    return algorithm.kl.coefficient > 0.0
+
+
+def needs_critic(algorithm: AlgorithmSpec) -> bool:
+    return RECIPES[algorithm.name].advantage == "critic"
+
+
+class StepLoss:
+    def __init__(
+        self,
+        algorithm: AlgorithmSpec,
+        *,
+        models: StepModels,
+        micro_batch_tokens: int,
+        max_new_tokens: int,
+        device: str | torch.device,
+        ranks: Ranks | None = None,
+    ) -> None:
+        assert (models.reference is not None) == needs_reference(algorithm)
+        assert (models.critic is not None) == needs_critic(algorithm)
+        self._algorithm = algorithm
+        self._models = models
+        self._micro_batch_tokens = micro_batch_tokens
+        self._max_new_tokens = max_new_tokens
+        self._device = device
+        self._ranks = ranks or Alone()
+
+    def begin(self, trajectories: Sequence[TrainingTrajectory]) -> "Step":
+        batched = batch_step(
+            trajectories,
+            max_tokens=self._micro_batch_tokens,
+            device=self._device,
+            rank=self._ranks.index,
+            num_ranks=self._ranks.count,
+        )
+        spec, lengths = self._algorithm, [len(places) for places in batched.written]
+        reference_M = self._pass(batched, self._models.reference)
+        values_M = self._pass(batched, self._models.critic)
+        penalties = self._penalties(trajectories, lengths)
+        costs_M = torch.zeros(batched.num_tokens, dtype=torch.float64)
+        if reference_M is not None and spec.kl.estimator == "k1":
+            now_M = self._pass(batched, self._models.policy)
+            assert now_M is not None
+            costs_M = spec.kl.coefficient * k1_cost(now_M, reference_M).double().cpu()
+        advantages_M, returns_M = token_advantages(
+            spec,
+            rewards=[each.reward + penalty for each, penalty in zip(trajectories, penalties, strict=True)],
+            groups=[each.group for each in trajectories],
+            lengths=lengths,
+            costs_M=costs_M,
+            values_M=values_M,
+        )
+        shares = token_shares(lengths, mean=RECIPES[spec.name].mean, max_new_tokens=self._max_new_tokens)
+        tokens = StepTokens(
+            advantages_M=advantages_M.float().to(self._device),
+            shares_M=torch.tensor(shares).repeat_interleave(torch.tensor(lengths)).to(self._device),
+            reference_M=reference_M,
+            values_M=values_M,
+            returns_M=None if returns_M is None else returns_M.float().to(self._device),
+        )
+        tally = Tally(
+            trajectories=trajectories,
+            penalties=penalties,
+            batched=batched,
+            advantages_M=advantages_M,
+            ranks=self._ranks,
+        )
+        return Step(spec, models=self._models, batched=batched, tokens=tokens, tally=tally)
+
+    def _penalties(self, trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]) -> list[float]:
+        return [
+            overlong_penalty(
+                length,
+                cut=each.cut,
+                max_new_tokens=self._max_new_tokens,
+                overlong_tokens=self._algorithm.overlong_tokens,
+            )
+            for each, length in zip(trajectories, lengths, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _pass(self, batched: BatchedStep, model: Callable[[MicroBatch], TokenScores | Tensor] | None) -> Tensor | None:
+        """One number for each written token of the step, from every rank."""
+        if model is None:
+            return None
+        found_M = torch.zeros(batched.num_tokens, device=self._device)
+        for batch in batched.micro_batches:
+            found = model(batch)
+            if not batch.idle:
+                found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N
+        return self._ranks.sum(found_M)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTokens:
+    advantages_M: Tensor
+    shares_M: Tensor
+    reference_M: Tensor | None
+    values_M: Tensor | None
+    """Before the step."""
+    returns_M: Tensor | None
+
+
+class Step:
+    def __init__(
+        self, algorithm: AlgorithmSpec, *, models: StepModels, batched: BatchedStep, tokens: StepTokens, tally: Tally
+    ) -> None:
+        self._algorithm = algorithm
+        self._models = models
+        self._batched = batched
+        self._tokens = tokens
+        self._tally = tally
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """One for each trajectory: the mean over its tokens."""
+        return self._tally.trajectory_advantages
+
+    @property
+    def num_micro_batches(self) -> int:
+        """The same on every rank."""
+        return len(self._batched.micro_batches)
+
+    def losses(self) -> Iterator[MicroLoss]:
+        for batch in self._batched.micro_batches:
+            yield MicroLoss(policy=self._policy_loss(batch), value=self._value_loss(batch))
+
+    def metrics(self) -> dict[str, float]:
+        """Of the whole step, the same on every rank; not necessarily finite."""
+        return step_metrics(self._tally)
+
+    def _policy_loss(self, batch: MicroBatch) -> Tensor:
+        scores, tokens = self._models.policy(batch), self._tokens
+        outcome = policy_loss(
+            scores.logprobs_N,
+            scores.entropy_N,
+            LossTokens(
+                behaviour_logprobs_N=batch.behaviour_logprobs_N,
+                advantages_N=tokens.advantages_M[batch.slots_N],
+                shares_N=tokens.shares_M[batch.slots_N],
+                staleness_N=batch.staleness_N,
+                rows_N=batch.rows_N,
+                num_rows=batch.num_rows,
+                reference_logprobs_N=None if tokens.reference_M is None else tokens.reference_M[batch.slots_N],
+            ),
+            spec=self._algorithm,
+            num_tokens=max(self._batched.num_tokens, 1),
+        )
+        self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
+        return outcome.loss * 0.0 if batch.idle else outcome.loss
+
+    def _value_loss(self, batch: MicroBatch) -> Tensor | None:
+        tokens = self._tokens
+        if self._models.critic is None:
+            return None
+        assert tokens.values_M is not None and tokens.returns_M is not None
+        outcome = value_loss(
+            self._models.critic(batch),
+            tokens.values_M[batch.slots_N],
+            tokens.returns_M[batch.slots_N],
+            clip=self._algorithm.critic.value_clip,
+            num_tokens=max(self._batched.num_tokens, 1),
+        )
+        self._tally.count(outcome.sums, {}, idle=batch.idle)
+        return outcome.loss * 0.0 if batch.idle else outcome.loss
+
+
+def token_advantages(
+    spec: AlgorithmSpec,
+    *,
+    rewards: Sequence[float],
+    groups: Sequence[int],
+    lengths: Sequence[int],
+    costs_M: Tensor,
+    values_M: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """(advantages_M, returns_M for a critic). `costs_M` come off the reward of the token that has them, or, where a
+    trajectory has one advantage, off its reward."""
+    kind, lengths_N = RECIPES[spec.name].advantage, torch.tensor(lengths)
+    rows_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
+    rewards_N = torch.tensor(rewards, dtype=torch.float64)
+    if kind != "critic" and kind != "rewards_to_go":
+        costs_N = torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
+        return group_advantages(rewards_N - costs_N, torch.tensor(groups), kind)[rows_M].double(), None
+    rewards_M = -costs_M
+    written_N = lengths_N > 0
+    rewards_M[lengths_N.cumsum(0)[written_N] - 1] += rewards_N[written_N]
+    if kind == "rewards_to_go":
+        to_go_M = generalised_advantages(rewards_M, torch.zeros_like(rewards_M), lengths, gamma=1.0, gae_lambda=1.0)
+        return whitened(to_go_M), None
+    assert values_M is not None
+    known_M = values_M.double().cpu()
+    advantages_M = generalised_advantages(
+        rewards_M, known_M, lengths, gamma=spec.critic.gamma, gae_lambda=spec.critic.gae_lambda
+    )
+    return whitened(advantages_M), advantages_M + known_M
+
+
+def is_finite(metrics: dict[str, float]) -> bool:
+    """Of the losses; gradients are asked by whoever has them."""
+    return all(math.isfinite(metrics.get(name, 0.0)) for name in ("train/loss", "train/value_loss"))

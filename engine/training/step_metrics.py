@@ -1,0 +1,115 @@
+"""What a step says about itself, from sums that micro-batches and ranks add up.
+
+    M written tokens of the step
+
+Invariant: every rank arrives at the same numbers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from engine.training.micro_batch import BatchedStep
+from engine.training.port import TrainingTrajectory
+from engine.training.ranks import Ranks
+
+_SAME_RETURNS: Final = 1e-12
+
+
+class Tally:
+    def __init__(
+        self,
+        *,
+        trajectories: Sequence[TrainingTrajectory],
+        penalties: Sequence[float],
+        batched: BatchedStep,
+        advantages_M: Tensor,
+        ranks: Ranks,
+    ) -> None:
+        self.trajectories = trajectories
+        self.penalties = penalties
+        self.batched = batched
+        self.advantages_M = advantages_M.double().cpu()
+        self._ranks = ranks
+        self._sums: dict[str, Tensor] = {}
+        self._peaks: dict[str, Tensor] = {}
+
+    @property
+    def trajectory_advantages(self) -> tuple[float, ...]:
+        lengths = [len(places) for places in self.batched.written]
+        return tuple(part.mean().item() if len(part) else 0.0 for part in torch.split(self.advantages_M, lengths))
+
+    def count(self, sums: Mapping[str, Tensor], peaks: Mapping[str, Tensor], *, idle: bool) -> None:
+        """An idle micro-batch names what it would have counted, so that ranks agree on what is summed."""
+        for name, value in sums.items():
+            added = torch.zeros_like(value, dtype=torch.float64) if idle else value.double()
+            self._sums[name] = self._sums[name] + added if name in self._sums else added
+        for name, value in peaks.items():
+            reached = torch.zeros_like(value) if idle else value
+            self._peaks[name] = torch.maximum(self._peaks[name], reached) if name in self._peaks else reached
+
+    def total(self) -> tuple[dict[str, float], dict[str, float]]:
+        """(sums, peaks) over all ranks."""
+        sums, peaks = torch.stack(list(self._sums.values())), torch.stack(list(self._peaks.values()))
+        return (
+            dict(zip(self._sums, self._ranks.sum(sums).tolist(), strict=True)),
+            dict(zip(self._peaks, self._ranks.max(peaks).tolist(), strict=True)),
+        )
+
+
+def step_metrics(tally: Tally) -> dict[str, float]:
+    sums, peaks = tally.total()
+    num = sums["tokens"]
+    trajectories, advantages_M = tally.trajectories, tally.advantages_M
+    rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
+    lengths_N = torch.tensor([float(len(each.response_ids)) for each in trajectories])
+    metrics = {
+        "train/loss": sums["loss"],
+        "train/entropy": sums["entropy"] / num,
+        "train/clip_fraction": (sums["clip_low"] + sums["clip_high"]) / num,
+        "train/clip_fraction_low": sums["clip_low"] / num,
+        "train/clip_fraction_high": sums["clip_high"] / num,
+        "train/ratio_mean": sums["ratio"] / num,
+        "train/ratio_max": peaks["ratio_max"],
+        "train/behaviour_kl": sums["behaviour_kl"] / num,
+        # Of so many tokens, this share would tell as much if all weighed the same: (Σr)² / n·Σr².
+        "train/effective_sample_fraction": sums["ratio"] ** 2 / (num * sums["ratio_squared"]),
+        "train/correction_weight": sums["correction_weight"] / num,
+        "train/corrected_away": sums["corrected_away"] / num,
+        "train/advantage_mean": advantages_M.mean().item(),
+        "train/advantage_std": advantages_M.std(correction=0).item(),
+        "train/padding_fraction": tally.batched.padding_fraction,
+        "train/tokens": float(sum(len(each.prompt_ids) + len(each.response_ids) for each in trajectories)),
+        "train/trained_tokens": num,
+        "reward/mean": rewards_N.mean().item(),
+        "reward/std": rewards_N.std(correction=0).item(),
+        "length/mean": lengths_N.mean().item(),
+        "length/p99": lengths_N.quantile(0.99).item(),
+    }
+    if sums["fresh_tokens"]:
+        metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]
+        metrics["train/logprob_gap_max"] = peaks["logprob_gap_max"]
+    if "kl" in sums:
+        metrics["train/kl"] = sums["kl"] / num
+    if any(tally.penalties):
+        metrics["train/overlong_penalty"] = sum(tally.penalties) / len(tally.penalties)
+    if "value_loss" in sums:
+        metrics["train/value_loss"] = sums["value_loss"]
+        metrics["train/value_mean"] = sums["value"] / num
+        metrics["train/explained_variance"] = _explained_variance(sums, num)
+    return metrics
+
+
+def finite_only(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A metric that is not finite is no number that anyone could plot or store; `train/skipped` tells of it."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _explained_variance(sums: Mapping[str, float], num: float) -> float:
+    """1: the critic knows every return; 0: no better than a constant. Where all returns are equal: 0."""
+    of_returns = sums["return_squared"] / num - (sums["return"] / num) ** 2
+    of_errors = sums["error_squared"] / num - (sums["error"] / num) ** 2
+    return 1.0 - of_errors / of_returns if of_returns > _SAME_RETURNS else 0.0

@@ -1,0 +1,270 @@
+"""What every trainer promises, whatever applies its gradients: engine/training/port.py.
+
+A test module subclasses `TrainerConformance`, named Test…, and gives the fixture `make_trainer`.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
+from engine.training.port import Trainer, TrainingTrajectory
+from engine.weights.snapshot import map_weights
+from tests.engine.conftest import MakeLlama
+
+MakeTrainer = Callable[..., Trainer]
+"""(folder, *, algorithm, optimizer, trainer, max_new_tokens), all but the folder with the defaults of `settings`."""
+
+MAX_NEW_TOKENS = 30
+
+
+def settings(
+    *,
+    algorithm: AlgorithmSpec | None = None,
+    optimizer: OptimizerSpec | None = None,
+    trainer: TrainerSpec | None = None,
+) -> dict[str, object]:
+    """What both trainers' constructors take, for tests: large steps, no warm-up."""
+    return {
+        "algorithm": algorithm or AlgorithmSpec(),
+        "optimizer": optimizer or OptimizerSpec(learning_rate=1e-2, warmup_steps=0),
+        "trainer": trainer or TrainerSpec(),
+        "temperature": 1.0,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "seed": 0,
+        "device": "cpu",
+    }
+
+
+def trajectories_of(
+    seed: int, *, logprob: float = -3.6, num: int = 12, staleness: int = 0, tools: bool = False
+) -> list[TrainingTrajectory]:
+    """Three groups of four. With `tools`, about a third of what follows the first token was said by a tool."""
+    rng = random.Random(seed)
+    made = []
+    for index in range(num):
+        length = rng.randint(1, MAX_NEW_TOKENS)
+        response = tuple(rng.randrange(4, 40) for _ in range(length))
+        written = tuple(not tools or place == 0 or rng.random() < 0.7 for place in range(length))
+        made.append(
+            TrainingTrajectory(
+                group=index // 4,
+                prompt_ids=tuple(rng.randrange(4, 40) for _ in range(rng.randint(1, 9))),
+                response_ids=response,
+                behaviour_logprobs=tuple(logprob if mine else 0.0 for mine in written),
+                reward=float(rng.random() < 0.5),
+                written=written if tools else (),
+                staleness=(staleness,) * length,
+            )
+        )
+    return made
+
+
+def hash_of(trainer: Trainer) -> str:
+    return trainer.snapshot(0).manifest.sha256
+
+
+def save(trainer: Trainer, folder: Path) -> Path:
+    trainer.prepare_save(folder)()
+    return folder
+
+
+def adamw_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, decay: float) -> dict[str, torch.Tensor]:
+    """Weights after one GRPO step, from transformers' own forward pass and one answer at a time."""
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    total = torch.zeros(())
+    for each in batch:
+        rewards = torch.tensor([other.reward for other in batch if other.group == each.group])
+        advantage = (each.reward - rewards.mean()) / (rewards.std() + 1e-6)
+        ids = torch.tensor([each.prompt_ids + each.response_ids])
+        logprobs = model(ids).logits.log_softmax(-1)[0, len(each.prompt_ids) - 1 : -1]
+        own = logprobs.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
+        ratio = (own - torch.tensor(each.behaviour_logprobs)).exp()
+        total = total - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage).mean() / len(batch)
+    total.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    after = {}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        decayed = parameter * (1 - lr * decay) if parameter.dim() > 1 else parameter
+        # On the first step both moments are corrected to the gradient and its square.
+        after[name] = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
+        after[f"{name}.steep"] = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
+    return after
+
+
+class TrainerConformance:
+    def test_one_step_is_that_of_adamw_worked_out_apart(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        folder, batch = make_llama(), trajectories_of(0)
+        expected = adamw_by_hand(folder, batch, lr=1e-2, decay=0.1)
+        trainer = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1))
+        trainer.train_step(batch)
+        for name, tensor in map_weights(trainer.snapshot(1)).items():
+            steep = expected[f"{name}.steep"]
+            assert steep.float().mean() > 0.5 or "embed" in name
+            torch.testing.assert_close(tensor[steep], expected[name][steep], rtol=0, atol=2e-5)
+
+    def test_micro_batches_change_nothing_but_rounding(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        whole = make_trainer(make_llama()).train_step(trajectories_of(0)).metrics
+        parts = (
+            make_trainer(make_llama(), trainer=TrainerSpec(micro_batch_tokens=50))
+            .train_step(trajectories_of(0))
+            .metrics
+        )
+        for metrics in (whole, parts):
+            metrics.pop("train/padding_fraction")  # of other rectangles
+        assert parts == pytest.approx(whole, rel=1e-4, abs=1e-6)
+
+    def test_every_metric_is_finite_and_named(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        batch = trajectories_of(0)
+        result = make_trainer(make_llama()).train_step(batch)
+        assert result.metrics.keys() >= {
+            *(f"train/{name}" for name in ("loss", "entropy", "grad_norm", "learning_rate", "skipped", "tokens")),
+            *(f"train/clip_fraction{part}" for part in ("", "_low", "_high")),
+            *("train/ratio_mean", "train/ratio_max", "train/behaviour_kl", "train/effective_sample_fraction"),
+            *("train/logprob_gap", "train/logprob_gap_max", "train/advantage_mean", "train/advantage_std"),
+            *("train/padding_fraction", "reward/mean", "reward/std", "length/mean", "length/p99"),
+        }
+        assert all(torch.isfinite(torch.tensor(value)) for value in result.metrics.values())
+        assert result.metrics["train/tokens"] == sum(len(each.prompt_ids + each.response_ids) for each in batch)
+        assert len(result.advantages) == len(batch)
+
+    def test_a_step_that_is_not_finite_is_skipped_whole(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        trainer = make_trainer(make_llama(), optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4))
+        trainer.train_step(trajectories_of(0))
+        before = save(trainer, tmp_path / "before")
+        result = trainer.train_step(trajectories_of(1, logprob=float("nan")))
+        assert result.metrics["train/skipped"] == 1.0
+        assert all(torch.isfinite(torch.tensor(value)) for value in result.metrics.values())
+        after = save(trainer, tmp_path / "after")
+        for part in ("model.safetensors", "optimizer.safetensors"):
+            assert (before / part).read_bytes() == (after / part).read_bytes()
+        healthy = trainer.train_step(trajectories_of(2)).metrics
+        assert healthy["train/skipped"] == 0.0
+        assert healthy["train/learning_rate"] == pytest.approx(1e-2 * 2 / 4)
+
+    def test_a_snapshot_is_a_copy(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        trainer = make_trainer(make_llama())
+        snapshot = trainer.snapshot(4)
+        kept = bytes(snapshot.buffer)
+        trainer.train_step(trajectories_of(0))
+        assert snapshot.version == 4
+        assert bytes(snapshot.buffer) == kept
+        assert hash_of(trainer) != snapshot.manifest.sha256
+
+    def test_what_is_written_is_what_was_prepared_and_resumes_exactly(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        """Training goes on between preparing and writing; who loads what was written does the same steps again."""
+        folder = make_llama(dtype="bfloat16")
+        straight = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1))
+        for step in range(3):
+            straight.train_step(trajectories_of(step))
+        write = straight.prepare_save(tmp_path / "middle")
+        published = hash_of(straight)
+        told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
+        write()
+        resumed = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1))
+        resumed.train_step(trajectories_of(99))  # whatever it did before is gone
+        resumed.load(tmp_path / "middle")
+        assert hash_of(resumed) == published
+        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == told
+        ends = [save(trainer, tmp_path / name) for name, trainer in (("straight", straight), ("resumed", resumed))]
+        assert verify_checkpoint(ends[0]) == verify_checkpoint(ends[1])
+
+    def test_what_a_tool_said_is_read_and_not_learned(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        """Its own log-probs have no influence, nor has what it says after the last written token; what it says before
+        has."""
+        batch = trajectories_of(0, tools=True)
+
+        def with_marks(mark: Callable[[TrainingTrajectory], TrainingTrajectory]) -> tuple[str, dict[str, float]]:
+            trainer = make_trainer(make_llama())
+            metrics = trainer.train_step([mark(each) for each in batch]).metrics
+            return hash_of(trainer), {name: value for name, value in metrics.items() if name.startswith("train/")}
+
+        def other_logprobs(each: TrainingTrajectory) -> TrainingTrajectory:
+            pairs = zip(each.behaviour_logprobs, each.written, strict=True)
+            return replace(each, behaviour_logprobs=tuple(value if mine else -99.0 for value, mine in pairs))
+
+        def other_words(each: TrainingTrajectory) -> TrainingTrajectory:
+            pairs = zip(each.response_ids, each.written, strict=True)
+            return replace(each, response_ids=tuple(token if mine else 39 for token, mine in pairs))
+
+        def last_words(each: TrainingTrajectory) -> TrainingTrajectory:
+            return replace(
+                each,
+                response_ids=(*each.response_ids, 7),
+                behaviour_logprobs=(*each.behaviour_logprobs, 0.0),
+                written=(*each.written, False),
+                staleness=(*each.staleness, 0),
+            )
+
+        told = with_marks(lambda each: each)
+        assert told[1]["train/trained_tokens"] == sum(sum(each.written) for each in batch)
+        assert with_marks(other_logprobs) == told
+        assert with_marks(last_words)[0] == told[0]
+        assert with_marks(other_words)[0] != told[0]
+
+    def test_logprobs_are_the_rollout_engines(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        rollouts = TorchRolloutEngine(make_llama(), max_batch=8, device="cpu")
+        rollouts.submit(
+            [
+                SequenceRequest(
+                    sequence_id=str(number),
+                    prompt_ids=(6 + number // 4, 7, 9)[: 1 + number % 3],
+                    sampling=SamplingParams(max_new_tokens=3 + 2 * number, temperature=1.0, seed=number),
+                )
+                for number in range(8)
+            ]
+        )
+        outputs: list[SequenceOutput] = []
+        while len(outputs) < 8:
+            outputs += rollouts.step()
+        batch = [
+            TrainingTrajectory(
+                group=int(each.sequence_id) // 4,
+                prompt_ids=(6 + int(each.sequence_id) // 4, 7, 9)[: 1 + int(each.sequence_id) % 3],
+                response_ids=each.token_ids,
+                behaviour_logprobs=each.logprobs,
+                reward=float(5 in each.token_ids),
+            )
+            for each in outputs
+        ]
+        metrics = make_trainer(make_llama()).train_step(batch).metrics
+        assert 0.0 < metrics["train/logprob_gap_max"] < 1e-4
+        assert metrics["train/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+
+    def test_a_checkpoint_is_a_model_folder_and_loads_nothing_torn(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        from transformers import LlamaForCausalLM
+
+        trainer = make_trainer(make_llama(tied=True))
+        trainer.train_step(trajectories_of(0))
+        folder = save(trainer, tmp_path / "saved")
+        stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(1))
+        assert stored.keys() == published.keys() and "lm_head.weight" not in stored
+        assert all(torch.equal(stored[name], tensor) for name, tensor in published.items())
+        assert LlamaForCausalLM.from_pretrained(folder).num_parameters() == trainer.num_parameters
+        before = hash_of(trainer)
+        trainer.train_step(trajectories_of(1))
+        after = hash_of(trainer)
+        (folder / MANIFEST_FILE).rename(folder / "set-aside")
+        with pytest.raises(CheckpointUnverified):
+            trainer.load(folder)
+        assert hash_of(trainer) == after
+        (folder / "set-aside").rename(folder / MANIFEST_FILE)
+        trainer.load(folder)
+        assert hash_of(trainer) == before
