@@ -2,8 +2,8 @@
 
 Invariants:
 - every submitted sequence comes back exactly once, finished or aborted;
-- a token's log-prob is the one of the distribution that it was drawn from; of a greedy token (temperature 0, where
-  that would be certainty) it is the model's own, as at temperature 1;
+- a token's log-prob is of the whole vocabulary at the request's temperature, whatever top-p, top-k and min-p cut off:
+  it is what a trainer can compute again. Of a greedy token (temperature 0) it is the model's own, as at temperature 1;
 - weights change only between two steps: every token knows the version that wrote it.
 """
 
@@ -19,13 +19,46 @@ class SamplingParams:
     max_new_tokens: int
     temperature: float
     seed: int
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    """The text ends with the token that completes one of these; it is part of the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPages:
+    """Keys and values of the first `num_tokens` tokens, in the layout of the engine that names it.
+
+    An engine takes pages of its own layout and of the weights' version that it holds; any other it computes anew."""
+
+    layout: str
+    version: int
+    num_tokens: int
+    data: bytes | memoryview
+    mixed: bool = False
+    """Some of it was computed by an earlier version: the sequence goes on with it, no other may share it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceProgress:
+    """What a sequence has said so far, wherever it said it."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    kv: KvPages | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRequest:
     sequence_id: str
     prompt_ids: tuple[int, ...]
+    """Everything before the answer: of a later turn, the earlier turns and what was observed."""
     sampling: SamplingParams
+    progress: SequenceProgress | None = None
+    """It was begun elsewhere and goes on from here. `max_new_tokens` counts the tokens of the progress too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +75,30 @@ class EngineView:
     num_running: int
     num_waiting: int
     kv_used: float
+    """0 … 1 of the cache that live sequences hold; pages kept only for reuse do not count."""
     version: int
+    num_prefilled: int = 0
+    """Tokens whose keys and values were computed from a prompt, since the start; shared ones count once."""
+    num_decoded: int = 0
+    """Tokens that were generated, since the start."""
 
 
 class RolloutEngine(Protocol):
-    def submit(self, requests: Sequence[SequenceRequest]) -> None: ...
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
+        """All or none; `ValueError` for what can never run."""
 
     def step(self) -> list[SequenceOutput]:
-        """One token for every running sequence; those that ended come back."""
+        """At most one token for every running sequence; those that ended come back."""
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         """They come back with the tokens so far. Ids that are not in flight (any more) are passed over."""
 
+    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+        """As they are now, to go on elsewhere; with `leave` they are gone from here and never come back as outputs.
+        Ids that are not in flight (any more) are passed over. `with_kv` is a wish: an engine that cannot, does not."""
+
     def install(self, weights: WeightVersion) -> None:
-        """What is in flight goes on, on its KV cache as it is; whether it may is the schedule's decision."""
+        """What is in flight goes on, on its KV cache as it is; whether it may is the schedule's decision. What is
+        kept for reuse only is forgotten."""
 
     def view(self) -> EngineView: ...

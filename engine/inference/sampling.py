@@ -1,50 +1,128 @@
 """Draw one token a row. The draw depends on the request's seed and the token's position, on nothing else.
 
-    B rows    V vocabulary
+    B rows    V vocabulary    J positions
 
 Chance is a hash of (seed, position) instead of a generator's state, so a sequence says the same whatever runs beside
 it, in whatever row, and after it was moved to another engine in the middle.
 
 Invariants:
 - at temperature 0 the likeliest token is taken;
-- a log-prob is the one of the distribution that was drawn from (at temperature 0, where that is certainty: the
-  model's own, as at temperature 1);
-- a token of probability zero is never drawn.
+- a log-prob is of the whole vocabulary at the row's temperature (at temperature 0: at 1), whatever is cut off: it is
+  what a trainer can compute again;
+- a token that is cut off, or of probability zero, is never drawn; the likeliest is never cut off;
+- a row that cuts nothing off draws the same beside one that does.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from engine.inference.port import SamplingParams
+from engine.inference.requests import DrawKind
+
 _UNIFORM_BITS = 40  # enough for any vocabulary, and the largest uniform times a sum still rounds below the sum
 
 
-def sample_tokens(logits_BV: Tensor, temperatures_B: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
-    """(tokens_B, logprobs_B), by inverting the cumulative distribution."""
-    greedy_B = temperatures_B == 0.0
-    scaled_BV = logits_BV.float() / torch.where(greedy_B, 1.0, temperatures_B).unsqueeze(1)
-    logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
-    mass_BV = logprobs_BV.exp().cumsum(dim=-1, dtype=torch.float64)
-    target_B1 = mass_BV[:, -1:] * uniforms_B.unsqueeze(1)
-    drawn_B = torch.searchsorted(mass_BV, target_B1, right=True).squeeze(1)
-    tokens_B = torch.where(greedy_B, logits_BV.argmax(dim=-1), drawn_B)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    top_k_B1: Tensor
+    top_p_B1: Tensor
+    min_p_B1: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSampling:
+    """What the rows of a batch ask for, on the device; None: no row asks for any. B is 1 where all ask the same."""
+
+    temperatures_B1: Tensor | None
+    is_greedy_B: Tensor | None
+    """None: all are, or none is."""
+    cuts: Cuts | None
+
+    @classmethod
+    def of(cls, rows: Sequence[SamplingParams], device: str) -> Self:
+        return cls.of_kinds([DrawKind.of(each) for each in rows], device)
+
+    @classmethod
+    def of_kinds(cls, rows: Sequence[DrawKind], device: str) -> Self:
+        return cls._made(tuple(rows[:1] if len(set(rows)) == 1 else rows), device)
+
+    @classmethod
+    @lru_cache(maxsize=64)  # nearly always all rows are of one kind, and rows come and go at every step
+    def _made(cls, rows: tuple[DrawKind, ...], device: str) -> Self:
+        def column(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, device=device).unsqueeze(1)
+
+        greedy = [each.temperature == 0.0 for each in rows]
+        if all(greedy):
+            return cls(temperatures_B1=None, is_greedy_B=None, cuts=None)
+        cuts = None
+        if any(each.top_k or each.top_p < 1.0 or each.min_p for each in rows):
+            cuts = Cuts(
+                top_k_B1=column([each.top_k for each in rows]),
+                top_p_B1=column([each.top_p for each in rows]),
+                min_p_B1=column([each.min_p for each in rows]),
+            )
+        return cls(
+            temperatures_B1=column([each.temperature or 1.0 for each in rows]),
+            is_greedy_B=torch.tensor(greedy, device=device) if any(greedy) else None,
+            cuts=cuts,
+        )
+
+
+def sample_tokens(logits_BV: Tensor, sampling: RowSampling, uniforms_B: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(tokens_B, logprobs_B)."""
+    logits_BV = logits_BV.float()
+    if sampling.temperatures_B1 is None or uniforms_B is None:
+        logprobs_B, tokens_B = torch.log_softmax(logits_BV, dim=-1).max(dim=-1)
+        return tokens_B, logprobs_B
+    logprobs_BV = torch.log_softmax(logits_BV / sampling.temperatures_B1, dim=-1)
+    tokens_B = _draw(logprobs_BV.exp(), sampling.cuts, uniforms_B)
+    if sampling.is_greedy_B is not None:
+        tokens_B = torch.where(sampling.is_greedy_B, logits_BV.argmax(dim=-1), tokens_B)
     return tokens_B, logprobs_BV.gather(1, tokens_B.unsqueeze(1)).squeeze(1)
 
 
-def uniforms(seeds_B: Tensor, positions_B: Tensor) -> Tensor:
+def _draw(mass_BV: Tensor, cuts: Cuts | None, uniforms_B: Tensor) -> Tensor:
+    """By inverting the cumulative distribution, in the vocabulary's order with and without cuts."""
+    if cuts is not None:
+        mass_BV = mass_BV * _kept(mass_BV, cuts)
+    reached_BV = mass_BV.cumsum(dim=-1, dtype=torch.float64)
+    target_B1 = reached_BV[:, -1:] * uniforms_B.unsqueeze(1)
+    return torch.searchsorted(reached_BV, target_B1, right=True).squeeze(1)
+
+
+def _kept(mass_BV: Tensor, cuts: Cuts) -> Tensor:
+    """The likeliest k; of these, the fewest that make up p; of these, those likely enough beside the likeliest."""
+    sorted_BV, order_BV = mass_BV.sort(dim=-1, descending=True, stable=True)
+    ranks_V = torch.arange(mass_BV.shape[1], device=mass_BV.device)
+    is_kept_BV = (ranks_V < cuts.top_k_B1) | (cuts.top_k_B1 == 0)
+    among_BV = sorted_BV.double() * is_kept_BV
+    reached_BV = among_BV.cumsum(dim=-1)
+    is_kept_BV = is_kept_BV & ((reached_BV - among_BV < cuts.top_p_B1 * reached_BV[:, -1:]) | (cuts.top_p_B1 >= 1.0))
+    is_kept_BV = is_kept_BV & (sorted_BV >= cuts.min_p_B1 * sorted_BV[:, :1])
+    return torch.zeros_like(is_kept_BV).scatter_(1, order_BV, is_kept_BV)
+
+
+def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
     """In [0, 1), from SplitMix64's finalizer over int64, which wraps around as the hash wants it."""
-    hashed_B = _mix(_mix(seeds_B) + positions_B * signed_64(0x9E3779B97F4A7C15))
-    return _shift_right(hashed_B, 64 - _UNIFORM_BITS).double() * 2.0**-_UNIFORM_BITS
+    hashed = _mix(_mix(seeds) + positions * signed_64(0x9E3779B97F4A7C15))
+    return _shift_right(hashed, 64 - _UNIFORM_BITS).double() * 2.0**-_UNIFORM_BITS
 
 
-def _mix(x_B: Tensor) -> Tensor:
-    x_B = (x_B ^ _shift_right(x_B, 30)) * signed_64(0xBF58476D1CE4E5B9)
-    x_B = (x_B ^ _shift_right(x_B, 27)) * signed_64(0x94D049BB133111EB)
-    return x_B ^ _shift_right(x_B, 31)
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * signed_64(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * signed_64(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
 
 
-def _shift_right(x_B: Tensor, bits: int) -> Tensor:
+def _shift_right(x: Tensor, bits: int) -> Tensor:
     """Zeros come in from the left; torch's own shift repeats the sign."""
-    return (x_B >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def signed_64(word: int) -> int:

@@ -1,12 +1,17 @@
-"""Who has which row of the batch. No torch.
+"""Who waits, who is read in, who has which row of the batch. No torch.
 
-    submit → waiting → row 0 … row n-1 → ended
+    submit → waiting ──blocks and a row──▶ prefilling ──all but its last token──▶ row 0 … row n-1 → ended
+                ▲                                                                        │
+                └────────── no block left: the youngest gives its blocks back ───────────┘
 
 Invariants:
+- sequences start in the order of their submission; what was preempted goes first again, with all its tokens;
+- the oldest is never preempted for a younger one, and each fits alone (engine/inference/requests.py), so one always
+  gets on and all end;
+- one pass reads in at most `prefill_tokens` tokens, so a long prompt never holds up the rows for longer;
 - rows 0 … n-1 are taken and no other: a row that ends is refilled by the last one, so the batch is only as large as
   what still runs, which is what matters on a heavy tail;
-- waiting sequences start in the order of their submission;
-- a sequence leaves exactly once.
+- a sequence leaves exactly once, and its blocks with it.
 """
 
 from collections import deque
@@ -14,34 +19,65 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.inference.port import SequenceOutput, SequenceRequest
+from engine.inference.block_manager import BlockManager, BlockTable
+from engine.inference.port import KvPages, SequenceOutput, SequenceRequest
+from engine.inference.requests import DrawKind
+from engine.inference.stop import StopWatcher
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class LiveSequence:
     request: SequenceRequest
     max_new_tokens: int
     """What was asked for, or less where the model's positions end."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    tokens: list[int]
+    """Prompt and answer."""
+    logprobs: list[float]
+    versions: list[int]
+    table: BlockTable
+    kind: DrawKind
+    kv: KvPages | None = None
+    """Brought along, and not taken in yet."""
+    stop: StopWatcher | None = None
+    arrival: int = -1
+    num_read: int = 0
+    """Tokens whose keys and values were there when it got its row; while it is prefilled, so far."""
 
     @property
-    def num_tokens(self) -> int:
-        return len(self.request.prompt_ids) + len(self.token_ids)
+    def sequence_id(self) -> str:
+        return self.request.sequence_id
 
     @property
-    def last_token(self) -> int:
-        return self.token_ids[-1] if self.token_ids else self.request.prompt_ids[-1]
+    def answer(self) -> list[int]:
+        return self.tokens[len(self.request.prompt_ids) :]
 
     def end(self, reason: Literal["stop", "length", "aborted"]) -> SequenceOutput:
         return SequenceOutput(
-            sequence_id=self.request.sequence_id,
-            token_ids=tuple(self.token_ids),
+            sequence_id=self.sequence_id,
+            token_ids=tuple(self.answer),
             logprobs=tuple(self.logprobs),
             versions=tuple(self.versions),
             reason=reason,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Tokens start … end - 1 of a sequence are read in."""
+
+    live: LiveSequence
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """Keys and values of tokens start … end - 1 are taken from pages that the sequence brought along."""
+
+    live: LiveSequence
+    pages: KvPages
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,44 +86,148 @@ class RowMove:
     target: int
 
 
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """In this order: close gaps, take in what was brought, read in, let the last `num_joining` rows decode too."""
+
+    num_preempted: int = 0
+    moves: list[RowMove] = field(default_factory=list)
+    brought: list[Brought] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    num_joining: int = 0
+
+
 class Scheduler:
-    def __init__(self, max_rows: int) -> None:
+    def __init__(self, *, max_rows: int, blocks: BlockManager, prefill_tokens: int) -> None:
         self._max_rows = max_rows
-        self._ids: set[str] = set()
+        self._blocks = blocks
+        self._prefill_tokens = prefill_tokens
+        self._num_arrived = 0
+        self.live: dict[str, LiveSequence] = {}
         self.waiting: deque[LiveSequence] = deque()
+        self.prefilling: list[LiveSequence] = []
         self.rows: list[LiveSequence] = []
+
+    @property
+    def num_running(self) -> int:
+        return len(self.rows) + len(self.prefilling)
 
     def submit(self, sequences: Sequence[LiveSequence]) -> None:
         """All or none."""
-        ids = [each.request.sequence_id for each in sequences]
-        repeated = self._ids.intersection(ids) or {each for each in ids if ids.count(each) > 1}
+        ids = [each.sequence_id for each in sequences]
+        repeated = {each for each in ids if each in self.live or ids.count(each) > 1}
         if repeated:
             raise ValueError(f"sequence_id: must not be in flight already, got {min(repeated)!r}")
-        self._ids.update(ids)
+        for each in sequences:
+            each.arrival = self._num_arrived
+            self._num_arrived += 1
+            self.live[each.sequence_id] = each
         self.waiting.extend(sequences)
 
-    def admit(self) -> range:
-        """Fill free rows; the rows that are new."""
-        first_new = len(self.rows)
-        while self.waiting and len(self.rows) < self._max_rows:
-            self.rows.append(self.waiting.popleft())
-        return range(first_new, len(self.rows))
+    # A step ------------------------------------------------------------------------------------------------------
 
-    def retire(self, rows: Collection[int]) -> list[RowMove]:
-        """Free these rows; what has to be copied, in this order, to close the gaps."""
+    def schedule(self) -> Plan:
+        plan = Plan()
+        self._make_room(plan)
+        self._admit(plan)
+        self._read_in(plan)
+        return plan
+
+    def _make_room(self, plan: Plan) -> None:
+        """Every row gets a place for the token that it is about to read."""
+        size = self._blocks.block_tokens
+        growing = [each for each in self.rows if len(each.tokens) > len(each.table.blocks) * size]
+        for each in sorted(growing, key=lambda live: live.arrival):
+            while each.table.blocks and not self._blocks.can_extend(each.table):
+                self._preempt(max(self.rows + self.prefilling, key=lambda live: live.arrival), plan)
+            if each.table.blocks:  # else it was itself the youngest
+                self._blocks.extend(each.table)
+
+    def _preempt(self, youngest: LiveSequence, plan: Plan) -> None:
+        plan.num_preempted += 1
+        if youngest in self.prefilling:
+            self.prefilling.remove(youngest)
+        else:
+            plan.moves += self._close_gaps([self.rows.index(youngest)])
+        self._blocks.release(youngest.table)
+        youngest.num_read, youngest.table.shareable = 0, True  # it will be computed anew, by one version
+        self.waiting.appendleft(youngest)
+
+    def _admit(self, plan: Plan) -> None:
+        while self.waiting and self.num_running < self._max_rows:
+            each = self.waiting[0]
+            # A block for each that runs, or it would soon be preempted again.
+            if not self._blocks.can_allocate(each.table, spare=self.num_running):
+                return
+            self.waiting.popleft()
+            if each.kv is not None and each.kv.mixed:
+                each.table.shareable = False
+            self._blocks.allocate(each.table)
+            self.prefilling.append(each)
+            self._take_in(each, plan)
+
+    def _take_in(self, each: LiveSequence, plan: Plan) -> None:
+        last = len(each.tokens) - 1
+        each.num_read = min(self._blocks.num_computed(each.table), last)
+        if each.kv is not None:
+            end = min(each.kv.num_tokens, last)
+            if end > each.num_read:
+                plan.brought.append(Brought(live=each, pages=each.kv, start=each.num_read, end=end))
+                each.num_read = end
+                self._blocks.mark_computed(each.table, end)
+            each.kv = None
+
+    def _read_in(self, plan: Plan) -> None:
+        """First come, first read: whoever shares blocks that another is still computing comes after it, so that its
+        own tokens are never read before those."""
+        budget = self._prefill_tokens
+        while self.prefilling:
+            each = self.prefilling[0]
+            last = len(each.tokens) - 1  # that one is decoded
+            each.num_read = max(each.num_read, min(self._blocks.num_computed(each.table), last))
+            end = min(last, each.num_read + budget)
+            if end > each.num_read:
+                plan.chunks.append(Chunk(live=each, start=each.num_read, end=end))
+                budget -= end - each.num_read
+                each.num_read = end
+                self._blocks.mark_computed(each.table, end)
+            if end < last:
+                return
+            self.rows.append(self.prefilling.pop(0))
+            plan.num_joining += 1
+
+    # Leave -------------------------------------------------------------------------------------------------------
+
+    def leave(self, sequences: Collection[LiveSequence]) -> list[RowMove]:
+        """They are gone; what has to be copied, in this order, to close the gaps."""
+        for each in sequences:
+            del self.live[each.sequence_id]
+            self._blocks.release(each.table)
+        gone = set(map(id, sequences))
+        self.waiting = deque(each for each in self.waiting if id(each) not in gone)
+        self.prefilling = [each for each in self.prefilling if id(each) not in gone]
+        return self._close_gaps([row for row, each in enumerate(self.rows) if id(each) in gone])
+
+    def retire(self, rows: Sequence[int]) -> list[RowMove]:
+        """`leave` for rows that ended, which is every step's business."""
+        for row in rows:
+            del self.live[self.rows[row].sequence_id]
+            self._blocks.release(self.rows[row].table)
+        return self._close_gaps(rows)
+
+    def _close_gaps(self, rows: Sequence[int]) -> list[RowMove]:
         moves: list[RowMove] = []
-        for row in sorted(rows, reverse=True):  # from the end, so that the last row is never one that ends too
-            self._ids.discard(self.rows[row].request.sequence_id)
+        for row in sorted(rows, reverse=True):  # from the end, so that the last row is never one that goes too
             last = self.rows.pop()
             if row < len(self.rows):
                 self.rows[row] = last
                 moves.append(RowMove(source=len(self.rows), target=row))
         return moves
 
-    def withdraw(self, sequence_ids: Collection[str]) -> list[LiveSequence]:
-        """Take these out of the waiting line."""
-        withdrawn = [each for each in self.waiting if each.request.sequence_id in sequence_ids]
-        if withdrawn:
-            self.waiting = deque(each for each in self.waiting if each.request.sequence_id not in sequence_ids)
-            self._ids.difference_update(each.request.sequence_id for each in withdrawn)
-        return withdrawn
+    def forget(self, version: int) -> None:
+        """New weights: pages that were brought along are of others, and what runs will be of both."""
+        self._blocks.forget(version)
+        for each in self.waiting:
+            each.kv = None
+        for each in self.prefilling + self.rows:
+            each.table.shareable = False

@@ -1,68 +1,94 @@
-"""A rollout engine in plain torch: continuous batching over rows of one KV cache, weights swapped in place.
+"""A rollout engine in plain torch: continuous batching over a paged KV cache, weights swapped in place.
 
-A step is schedule, run, postprocess: free rows take waiting prompts, one forward decodes a token for every row,
-rows that ended are closed up. A prompt is prefilled up to its last token; that one is decoded like any other, so
-sampling happens in one place.
+A step is schedule, read in, decode, collect: what waits gets blocks, a bounded number of prompt tokens is read in, one
+forward decodes a token for every row, rows that ended are closed up. A prompt is read in up to its last token; that
+one is decoded like any other, so sampling happens in one place.
 
     B rows in use    V vocabulary
 
 Invariants (beside the port's):
 - a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the batch around it;
-- `install` changes every tensor or, where one does not fit, none.
+- `install` changes every tensor or, where one does not fit, none;
+- nothing here depends on the device but the layout of the decode rows (engine/inference/decode_rows.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from engine.inference.kv_cache import DecodeAttention, KvCache, PrefillAttention
-from engine.inference.port import EngineView, SequenceOutput, SequenceRequest
-from engine.inference.sampling import sample_tokens, signed_64, uniforms
-from engine.inference.scheduler import LiveSequence, Scheduler
+from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
+from engine.inference.decode_batch import DecodeBatch
+from engine.inference.decode_rows import DecodeRows, PagedRows, WindowRows
+from engine.inference.page_store import PageStore
+from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.prefill import ChunkBatch
+from engine.inference.requests import DrawKind, Limits, check_request
+from engine.inference.sampling import RowSampling, sample_tokens, signed_64
+from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
+from engine.inference.stop import StopWatcher
+from engine.models.decoder import lay_out_for_cpu_products
 from engine.models.loading import load_decoder, model_tensors
-from engine.models.packing import lay_out, pack, split_by_tokens
-from engine.models.tokenizer import read_eos_ids
+from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
-PREFILL_TOKENS: Final = 8_192  # bounds the memory of one prefill; long prompts go one by one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRows:
-    """What a step needs of each row, on the device."""
-
-    last_tokens_B: Tensor
-    positions_B: Tensor
-    seeds_B: Tensor
-    temperatures_B: Tensor
+PREFILL_TOKENS: Final = 1_024  # of one step: past it a forward is bound by arithmetic, so more only holds up the rows
+_FIRST_BLOCKS_PER_ROW: Final = 4
 
 
 class TorchRolloutEngine:
-    def __init__(self, model_folder: Path, *, max_batch: int, device: str, version: int = 0) -> None:
-        """`version`: the one that the folder's weights are."""
+    def __init__(
+        self,
+        model_folder: Path,
+        *,
+        max_batch: int,
+        device: str,
+        version: int = 0,
+        kv_tokens: int = 0,
+        prefill_tokens: int = PREFILL_TOKENS,
+        layout: Literal["window", "paged"] | None = None,
+    ) -> None:
+        """`version`: the one that the folder's weights are. `kv_tokens`: the KV cache's size, taken at once; 0: enough
+        for `max_batch` of the longest sequences, taken as it is needed. `layout`: by the device, unless given."""
+        self._folder = model_folder
         self._model = load_decoder(model_folder, device=device).requires_grad_(False)
+        is_on_cpu = torch.device(device).type == "cpu"
+        if is_on_cpu:
+            lay_out_for_cpu_products(self._model)
         self._eos_ids = frozenset(read_eos_ids(model_folder))
+        self._tokenizer: Tokenizer | None = None
         self._device = device
-        self._max_batch = max_batch
         self._version = version
-        self._scheduler = Scheduler(max_batch)
-        self._cache = KvCache(self._model.config, num_rows=max_batch, device=device)
-        self._rows: BatchRows | None = None  # None: who has which row has changed
+        self._num_prefilled = self._num_decoded = 0
+        config = self._model.config
+        num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
+        num_backed = num_blocks if kv_tokens else max_batch * _FIRST_BLOCKS_PER_ROW
+        self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)
+        self._limits = Limits(
+            vocab_size=config.vocab_size, max_positions=config.max_positions, kv_tokens=num_blocks * BLOCK_TOKENS
+        )
+        self._scheduler = Scheduler(max_rows=max_batch, blocks=self._blocks, prefill_tokens=prefill_tokens)
+        self._store = PageStore(config, self._blocks, device=device)
+        is_dense = layout == "window" or (layout is None and is_on_cpu)
+        rows_class = WindowRows if is_dense else PagedRows
+        self._rows: DecodeRows = rows_class(config, self._store, max_rows=max_batch, device=device)
+        self._batch: DecodeBatch | None = None  # None: no row is in use
 
     # The port ----------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
-        """All or none."""
+        for request in requests:
+            check_request(request, self._limits)
         self._scheduler.submit([self._live(request) for request in requests])
 
     @torch.inference_mode()
     def step(self) -> list[SequenceOutput]:
-        self._start_waiting()
+        plan = self._scheduler.schedule()
+        self._follow(plan)
         if not self._scheduler.rows:
             return []
         tokens_B, logprobs_B = self._decode()
@@ -70,17 +96,20 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
-        """Ids that are not in flight (any more) are passed over: their output has been handed out."""
-        wanted = set(sequence_ids)
-        ended = self._scheduler.withdraw(wanted)
-        rows = [row for row, each in enumerate(self._scheduler.rows) if each.request.sequence_id in wanted]
-        ended += [self._scheduler.rows[row] for row in rows]
-        self._retire(rows)
-        return [each.end("aborted") for each in ended]
+        gone = self._in_flight(sequence_ids)
+        self._close(self._scheduler.leave(gone))
+        return [each.end("aborted") for each in gone]
+
+    @torch.inference_mode()
+    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+        exported = self._in_flight(sequence_ids)
+        requests = [self._request_of(each, with_kv=with_kv) for each in exported]
+        if leave:
+            self._close(self._scheduler.leave(exported))
+        return requests
 
     @torch.no_grad()
     def install(self, weights: WeightVersion) -> None:
-        """In place and without waiting: what is in flight goes on with its KV cache as it is."""
         own = model_tensors(self._model)
         new = map_weights(weights)
         differing = own.keys() ^ new.keys()
@@ -90,89 +119,155 @@ class TorchRolloutEngine:
         for name, tensor in own.items():
             tensor.copy_(new[name])
         self._version = weights.version
+        self._scheduler.forget(weights.version)
 
     def view(self) -> EngineView:
-        rows = self._scheduler.rows
-        capacity = self._max_batch * self._model.config.max_positions
         return EngineView(
-            num_running=len(rows),
+            num_running=self._scheduler.num_running,
             num_waiting=len(self._scheduler.waiting),
-            kv_used=sum(each.num_tokens for each in rows) / capacity,
+            kv_used=self._blocks.num_held / self._blocks.num_blocks,
             version=self._version,
+            num_prefilled=self._num_prefilled,
+            num_decoded=self._num_decoded,
         )
 
-    # Schedule ----------------------------------------------------------------------------------------------------
+    # In and out --------------------------------------------------------------------------------------------------
 
     def _live(self, request: SequenceRequest) -> LiveSequence:
-        config, sampling, prompt = self._model.config, request.sampling, request.prompt_ids
-        room = config.max_positions - len(prompt)
-        if not prompt or room < 1:
-            raise ValueError(
-                f"prompt_ids of {request.sequence_id!r}: from 1 to {config.max_positions - 1} tokens, got {len(prompt)}"
+        begun = request.progress or SequenceProgress(token_ids=(), logprobs=(), versions=())
+        tokens = [*request.prompt_ids, *begun.token_ids]
+        live = LiveSequence(
+            request=request,
+            max_new_tokens=self._limits.room(request),
+            tokens=tokens,
+            logprobs=list(begun.logprobs),
+            versions=list(begun.versions),
+            table=BlockTable(tokens=tokens),
+            kind=DrawKind.of(request.sampling),
+        )
+        if begun.kv is not None and begun.kv.layout == self._store.layout and begun.kv.version == self._version:
+            if len(begun.kv.data) != self._store.num_bytes(begun.kv.num_tokens):
+                raise ValueError(f"progress of {request.sequence_id!r}: pages of {len(begun.kv.data)} bytes are torn")
+            live.kv = begun.kv
+        if request.sampling.stop:
+            self._tokenizer = self._tokenizer or Tokenizer.from_folder(self._folder)
+            live.stop = StopWatcher(self._tokenizer, request.sampling.stop)
+            for token in begun.token_ids:
+                live.stop.completes(token)
+        return live
+
+    def _in_flight(self, sequence_ids: Sequence[str]) -> list[LiveSequence]:
+        live = self._scheduler.live
+        return [live[name] for name in dict.fromkeys(sequence_ids) if name in live]
+
+    def _request_of(self, live: LiveSequence, *, with_kv: bool) -> SequenceRequest:
+        pages = live.kv
+        if with_kv and live.table.blocks:
+            num_tokens = live.num_read
+            row = next((row for row, each in enumerate(self._scheduler.rows) if each is live), None)
+            if row is not None:
+                num_tokens = len(live.tokens) - 1
+                self._rows.flush({row: num_tokens}, self._scheduler.rows)
+            pages = KvPages(
+                layout=self._store.layout,
+                version=self._version,
+                num_tokens=num_tokens,
+                data=self._store.read(live.table, num_tokens),
+                mixed=not live.table.shareable,
             )
-        if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
-            raise ValueError(f"prompt_ids of {request.sequence_id!r}: each from 0 to {config.vocab_size - 1}")
-        if sampling.max_new_tokens < 1 or not 0.0 <= sampling.temperature < float("inf"):
-            raise ValueError(f"sampling of {request.sequence_id!r}: at least one token and a temperature of 0 or more")
-        return LiveSequence(request=request, max_new_tokens=min(sampling.max_new_tokens, room))
+        progress = SequenceProgress(
+            token_ids=tuple(live.answer),
+            logprobs=tuple(live.logprobs),
+            versions=tuple(live.versions),
+            kv=pages if with_kv else None,
+        )
+        is_begun = bool(progress.token_ids) or progress.kv is not None
+        return replace(live.request, progress=progress if is_begun else None)
 
-    def _start_waiting(self) -> None:
-        new_rows = self._scheduler.admit()
-        if not new_rows:
+    # Schedule and read in ----------------------------------------------------------------------------------------
+
+    def _follow(self, plan: Plan) -> None:
+        if plan.num_preempted:
+            self._close(plan.moves, num_joining=plan.num_joining)
+        self._store.back()
+        for brought in plan.brought:
+            self._store.write(brought.live.table, brought.pages.data, brought.start, brought.end)
+        if plan.chunks:
+            max_positions = self._limits.max_positions
+            chunks = ChunkBatch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
+            self._model(chunks.ids_T, chunks.positions_T, chunks)
+            self._num_prefilled += sum(each.end - each.start for each in plan.chunks)
+        if plan.num_joining:
+            self._join(self._scheduler.rows[-plan.num_joining :])
+
+    def _join(self, joining: Sequence[LiveSequence]) -> None:
+        self._rows.join(joining)
+        seeds = [signed_64(each.request.sampling.seed) for each in joining]
+        new = DecodeBatch(
+            tokens_B=torch.tensor([each.tokens[-1] for each in joining], device=self._device),
+            positions_B=torch.tensor([len(each.tokens) - 1 for each in joining], device=self._device),
+            seeds_B=torch.tensor(seeds, device=self._device),
+            sampling=self._row_sampling(),
+        )
+        if self._batch is None:
+            self._batch = new
+        else:
+            self._batch.add(new)
+            self._batch.sampling = new.sampling
+
+    def _row_sampling(self) -> RowSampling:
+        return RowSampling.of_kinds([each.kind for each in self._scheduler.rows], self._device)
+
+    def _close(self, moves: Sequence[RowMove], *, num_joining: int = 0) -> None:
+        num_rows = len(self._scheduler.rows) - num_joining
+        self._rows.close(moves, num_rows)
+        if self._batch is None or not num_rows:
+            self._batch = None
             return
-        self._rows = None
-        prompts = [self._scheduler.rows[row].request.prompt_ids[:-1] for row in new_rows]
-        self._cache.reserve(max(map(len, prompts)))
-        rectangles = [one for one in lay_out(list(map(len, prompts)), max_tokens=PREFILL_TOKENS) if one.width]
-        for some in split_by_tokens(rectangles, max_tokens=PREFILL_TOKENS):
-            packed = pack(prompts, some, self._device)
-            self._model(packed.ids_T, packed.positions_T, PrefillAttention(self._cache, some, new_rows.start))
+        kept = list(range(self._batch.tokens_B.shape[0]))
+        for move in moves:
+            kept[move.target] = kept[move.source]
+        self._batch.keep(kept[:num_rows])
+        self._batch.sampling = self._row_sampling()
 
-    # Run ---------------------------------------------------------------------------------------------------------
+    # Decode ------------------------------------------------------------------------------------------------------
 
     def _decode(self) -> tuple[Tensor, Tensor]:
-        rows = self._rows or self._read_rows()
-        num_positions = max(each.num_tokens for each in self._scheduler.rows)
-        self._cache.reserve(num_positions)
-        attend = DecodeAttention(self._cache, rows.positions_B, num_positions, self._model.config.num_kv_heads)
-        logits_BV = self._model.logits(self._model(rows.last_tokens_B, rows.positions_B, attend))
-        next_positions_B = rows.positions_B + 1
-        tokens_B, logprobs_B = sample_tokens(logits_BV, rows.temperatures_B, uniforms(rows.seeds_B, next_positions_B))
-        self._rows = BatchRows(
-            last_tokens_B=tokens_B,
-            positions_B=next_positions_B,
-            seeds_B=rows.seeds_B,
-            temperatures_B=rows.temperatures_B,
-        )
-        return tokens_B, logprobs_B
+        batch = self._batch
+        assert batch is not None
+        self._rows.prepare(self._scheduler.rows, batch.positions_B)
+        logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._rows))
+        self._rows.advance()
+        batch.positions_B = batch.positions_B + 1
+        batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
+        return batch.tokens_B, logprobs_B
 
-    def _read_rows(self) -> BatchRows:
-        live = self._scheduler.rows
-        return BatchRows(
-            last_tokens_B=torch.tensor([each.last_token for each in live], device=self._device),
-            positions_B=torch.tensor([each.num_tokens - 1 for each in live], device=self._device),
-            seeds_B=torch.tensor([signed_64(each.request.sampling.seed) for each in live], device=self._device),
-            temperatures_B=torch.tensor([each.request.sampling.temperature for each in live], device=self._device),
-        )
-
-    # Postprocess -------------------------------------------------------------------------------------------------
+    # Collect -----------------------------------------------------------------------------------------------------
 
     def _collect(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[SequenceOutput]:
         reasons: dict[int, Literal["stop", "length"]] = {}
+        version, eos_ids = self._version, self._eos_ids
         for row, (live, token, logprob) in enumerate(zip(self._scheduler.rows, tokens, logprobs, strict=True)):
-            live.token_ids.append(token)
+            live.tokens.append(token)
             live.logprobs.append(logprob)
-            live.versions.append(self._version)
-            if token in self._eos_ids:
+            live.versions.append(version)
+            if token in eos_ids or (live.stop is not None and live.stop.completes(token)):
                 reasons[row] = "stop"
-            elif len(live.token_ids) == live.max_new_tokens:
+            elif len(live.logprobs) == live.max_new_tokens:
                 reasons[row] = "length"
+        self._num_decoded += len(tokens)
+        if not reasons:
+            return []
         outputs = [self._scheduler.rows[row].end(reason) for row, reason in reasons.items()]
-        self._retire(list(reasons))
+        self._keep_for_reuse(list(reasons))
+        self._close(self._scheduler.retire(list(reasons)))
         return outputs
 
-    def _retire(self, rows: Sequence[int]) -> None:
-        if rows:
-            longest = max(each.num_tokens for each in self._scheduler.rows)
-            self._cache.move(self._scheduler.retire(rows), min(longest, self._cache.num_positions))
-            self._rows = None
+    def _keep_for_reuse(self, rows: Sequence[int]) -> None:
+        """A later turn begins with what was said in this one."""
+        live = self._scheduler.rows
+        num_tokens = {row: len(live[row].tokens) - 1 for row in rows}
+        new = {row: count for row, count in num_tokens.items() if self._blocks.may_publish(live[row].table, count)}
+        self._rows.flush({row: count - count % BLOCK_TOKENS for row, count in new.items()}, live)
+        for row, count in new.items():
+            self._blocks.publish(live[row].table, count)

@@ -1,4 +1,5 @@
-"""A Llama-layout decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""A decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Llama, with Qwen2's biases and
+Qwen3's norms of queries and keys where the configuration has them.
 
 One forward serves training, prefill and decode: it sees a flat row of tokens, and how these attend to one another is
 the caller's (`Attend`): rectangles of whole sequences, or one new token a sequence against a KV cache.
@@ -13,8 +14,10 @@ Invariants:
 - tied weights are one parameter.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +27,16 @@ from engine.models.packing import Rectangle
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeStretch:
+    """Llama 3's rotary scaling: slow turns are slowed further by `factor`, fast ones stay, between them it blends."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_positions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +54,9 @@ class DecoderConfig:
     tied: bool
     dtype: torch.dtype
     """As stored in the folder; what rollouts run in."""
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    rope_stretch: RopeStretch | None = None
 
 
 class DecoderLayer(nn.Module):
@@ -52,6 +68,9 @@ class DecoderLayer(nn.Module):
         projected_width = attention_width + 2 * config.num_kv_heads * config.head_dim
         self.attention_norm_D = empty_parameter(config.width, dtype=dtype)
         self.qkv_QD = empty_parameter(projected_width, config.width, dtype=dtype)
+        self.qkv_bias_Q = empty_parameter(projected_width, dtype=dtype) if config.qkv_bias else None
+        self.query_norm_E = empty_parameter(config.head_dim, dtype=dtype) if config.qk_norm else None
+        self.key_norm_E = empty_parameter(config.head_dim, dtype=dtype) if config.qk_norm else None
         self.output_DA = empty_parameter(config.width, attention_width, dtype=dtype)
         self.mlp_norm_D = empty_parameter(config.width, dtype=dtype)
         self.gate_up_2FD = empty_parameter(2 * config.mlp_width, config.width, dtype=dtype)
@@ -59,17 +78,24 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend) -> Tensor:
         config = self._config
-        qkv_TQ = functional.linear(rms_norm(x_TD, self.attention_norm_D, config.norm_eps), self.qkv_QD)
-        qkv_THE = qkv_TQ.view(x_TD.shape[0], -1, config.head_dim)
+        normed_TD = rms_norm(x_TD, self.attention_norm_D, config.norm_eps)
+        qkv_THE = functional.linear(normed_TD, self.qkv_QD, self.qkv_bias_Q).view(x_TD.shape[0], -1, config.head_dim)
         # split, not slices: its backward is one concatenation instead of a zero-filled gradient for each part.
         qk_THE, v_TKE = torch.split(qkv_THE, [config.num_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
-        turned_THE = rotate(qk_THE, cos_T1E, sin_T1E)
+        turned_THE = rotate(self._norm_heads(qk_THE), cos_T1E, sin_T1E)
         q_THE, k_TKE = torch.split(turned_THE, [config.num_heads, config.num_kv_heads], dim=1)
         mixed_TA = attend(self._index, q_THE, k_TKE, v_TKE)
-        x_TD = x_TD + functional.linear(mixed_TA, self.output_DA)
+        x_TD = add_linear(x_TD, mixed_TA, self.output_DA)
         gate_up_T2F = functional.linear(rms_norm(x_TD, self.mlp_norm_D, config.norm_eps), self.gate_up_2FD)
         gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
-        return x_TD + functional.linear(functional.silu(gate_TF) * up_TF, self.down_DF)
+        return add_linear(x_TD, gated(gate_TF, up_TF), self.down_DF)
+
+    def _norm_heads(self, qk_THE: Tensor) -> Tensor:
+        if self.query_norm_E is None or self.key_norm_E is None:
+            return qk_THE
+        queries, keys, eps = self._config.num_heads, self._config.num_kv_heads, self._config.norm_eps
+        q_THE, k_TKE = torch.split(qk_THE, [queries, keys], dim=1)
+        return torch.cat((rms_norm(q_THE, self.query_norm_E, eps), rms_norm(k_TKE, self.key_norm_E, eps)), dim=1)
 
 
 class Decoder(nn.Module):
@@ -149,7 +175,32 @@ def empty_parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:
 
 
 def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    if is_lean() and x_TD.dtype == torch.float32 and x_TD.device.type == "cpu":
+        # torch's own is eight operations on a CPU, and a plain number for a tensor costs as much as an operation.
+        length_T1 = torch.linalg.vector_norm(x_TD, dim=-1, keepdim=True)
+        mean_square_T1 = torch.addcmul(_on_cpu(eps), length_T1, length_T1, value=1.0 / x_TD.shape[-1])
+        return (x_TD * mean_square_T1.rsqrt_()).mul_(weight_D)
     return functional.rms_norm(x_TD, weight_D.shape, weight_D, eps)
+
+
+@cache
+def _on_cpu(number: float) -> Tensor:
+    return torch.tensor(number)
+
+
+def add_linear(x_TD: Tensor, y_TF: Tensor, weight_DF: Tensor) -> Tensor:
+    if is_lean():
+        return torch.addmm(x_TD, y_TF, weight_DF.t())
+    return x_TD + functional.linear(y_TF, weight_DF)
+
+
+def gated(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
+    return functional.silu(gate_TF).mul_(up_TF) if is_lean() else functional.silu(gate_TF) * up_TF
+
+
+def is_lean() -> bool:
+    """Rollouts: no gradient ever, and all in the weights' own type, so fused and in-place forms are right."""
+    return torch.is_inference_mode_enabled() and not torch.is_autocast_enabled()
 
 
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
@@ -159,6 +210,24 @@ def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
 
 def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
     half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    angles_Ph = torch.outer(torch.arange(config.max_positions).float(), 1.0 / (config.rope_theta**half))
+    turns_h = _stretched(1.0 / (config.rope_theta**half), config.rope_stretch)
+    angles_Ph = torch.outer(torch.arange(config.max_positions).float(), turns_h)
     sin_Ph = angles_Ph.sin()
     return torch.cat((angles_Ph, angles_Ph), dim=-1).cos(), torch.cat((-sin_Ph, sin_Ph), dim=-1)
+
+
+def _stretched(turns_h: Tensor, stretch: RopeStretch | None) -> Tensor:
+    if stretch is None:
+        return turns_h
+    turns_of_original_h = stretch.original_positions * turns_h / (2 * math.pi)
+    share_h = (turns_of_original_h - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)
+    share_h = share_h.clamp(0.0, 1.0)
+    return (1 - share_h) * turns_h / stretch.factor + share_h * turns_h
+
+
+def lay_out_for_cpu_products(model: Decoder) -> None:
+    """A few rows times a matrix is up to twice as fast on a CPU if the matrix lies column by column. Shapes, values and
+    views are as before. A tied head stays: looking up an embedding wants rows."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2 and name != "embedding_VD":
+            parameter.data = parameter.data.t().contiguous().t()

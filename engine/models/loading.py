@@ -16,11 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.models.decoder import Decoder, DecoderConfig
+from engine.models.decoder import Decoder, DecoderConfig, RopeStretch
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"  # large models: which file holds which tensor
+MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # What makes a folder of weights usable by others, beside the weights themselves.
@@ -58,7 +59,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
     targets = model_tensors(model)
     missing = set(targets)
     with torch.no_grad():
-        for file in _weight_files(folder):
+        for file in weight_files(folder):
             with safe_open(file, framework="pt") as stored:
                 for name in missing.intersection(stored.keys()):
                     tensor = stored.get_tensor(name)
@@ -75,7 +76,11 @@ def load_weights(model: Decoder, folder: Path) -> None:
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Copies first: the row slices share memory, and a tensor must not change while it is written."""
-    save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file, {"format": "pt"})
+    save_file(
+        {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()},
+        file,
+        {"format": "pt"},
+    )
 
 
 def model_tensors(model: Decoder) -> dict[str, Tensor]:
@@ -103,6 +108,18 @@ def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict
             theirs + "mlp.up_proj.weight": gate_up_2FD[config.mlp_width :],
             theirs + "mlp.down_proj.weight": own[ours + "down_DF"],
         }
+        if config.qkv_bias:
+            qkv_bias_Q = own[ours + "qkv_bias_Q"]
+            views |= {
+                theirs + "self_attn.q_proj.bias": qkv_bias_Q[:query],
+                theirs + "self_attn.k_proj.bias": qkv_bias_Q[query : query + key],
+                theirs + "self_attn.v_proj.bias": qkv_bias_Q[query + key :],
+            }
+        if config.qk_norm:
+            views |= {
+                theirs + "self_attn.q_norm.weight": own[ours + "query_norm_E"],
+                theirs + "self_attn.k_norm.weight": own[ours + "key_norm_E"],
+            }
     return views
 
 
@@ -114,11 +131,8 @@ def read_config(folder: Path) -> DecoderConfig:
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     # transformers 5 nests theta, older files have it beside a `rope_scaling`.
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    _refuse_unless("model_type", raw.get("model_type"), "llama")
-    _refuse_unless("hidden_act", raw.get("hidden_act", "silu"), "silu")
-    _refuse_unless("attention_bias", raw.get("attention_bias", False), False)
-    _refuse_unless("mlp_bias", raw.get("mlp_bias", False), False)
-    _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", "default")
+    model_type = raw.get("model_type")
+    _refuse_what_is_not_honoured(raw, rope)
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in DTYPES:
         raise ValueError(f"config.json: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -129,22 +143,49 @@ def read_config(folder: Path) -> DecoderConfig:
         num_layers=raw["num_hidden_layers"],
         num_heads=num_heads,
         num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        head_dim=raw.get("head_dim") or (128 if model_type == "qwen3" else raw["hidden_size"] // num_heads),
         mlp_width=raw["intermediate_size"],
         max_positions=raw.get("max_position_embeddings", 2048),
         rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
         norm_eps=raw.get("rms_norm_eps", 1e-6),
         tied=bool(raw.get("tie_word_embeddings", False)),
         dtype=DTYPES[dtype],
+        qkv_bias=model_type == "qwen2",
+        qk_norm=model_type == "qwen3",
+        rope_stretch=_read_stretch(rope),
     )
 
 
-def _refuse_unless(field: str, value: object, accepted: object) -> None:
-    if value != accepted:
-        raise ValueError(f"config.json: {field} must be {accepted!r} for this decoder, got {value!r}")
+def _refuse_what_is_not_honoured(raw: dict[str, Any], rope: dict[str, Any]) -> None:
+    _refuse_unless("model_type", raw.get("model_type"), *MODEL_TYPES)
+    _refuse_unless("hidden_act", raw.get("hidden_act", "silu"), "silu")
+    _refuse_unless("attention_bias", bool(raw.get("attention_bias", False)), False)  # Qwen2 has its biases without it
+    _refuse_unless("mlp_bias", bool(raw.get("mlp_bias", False)), False)
+    _refuse_unless("use_sliding_window", bool(raw.get("use_sliding_window", False)), False)
+    for layer_type in raw.get("layer_types") or ():
+        _refuse_unless("layer_types", layer_type, "full_attention")
+    _refuse_unless("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0, 1.0)
+    _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", "default", "llama3")
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _read_stretch(rope: dict[str, Any]) -> RopeStretch | None:
+    if (rope.get("rope_type") or rope.get("type")) != "llama3":
+        return None
+    return RopeStretch(
+        factor=float(rope["factor"]),
+        low_freq_factor=float(rope["low_freq_factor"]),
+        high_freq_factor=float(rope["high_freq_factor"]),
+        original_positions=int(rope["original_max_position_embeddings"]),
+    )
+
+
+def _refuse_unless(field: str, value: object, *accepted: object) -> None:
+    if value not in accepted:
+        choices = " or ".join(map(repr, accepted))
+        raise ValueError(f"config.json: {field} must be {choices} for this decoder, got {value!r}")
+
+
+def weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX_FILE
     if index.is_file():
         return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.decoder import Decoder, PackedAttention, token_logprobs
+from engine.models.decoder import Decoder, PackedAttention, lay_out_for_cpu_products, token_logprobs
 from engine.models.loading import (
     COMPANION_FILES,
     load_decoder,
@@ -21,6 +21,7 @@ from engine.models.loading import (
 from engine.models.packing import lay_out, pack
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from tests.engine.conftest import MakeLlama
+from tests.engine.rollout_engine_builders import Layout, make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,9 +37,9 @@ def logits_of(model: Decoder, sequences: list[list[int]]) -> list[torch.Tensor]:
 
 
 def reference(folder: Path) -> Any:
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    return LlamaForCausalLM.from_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -76,6 +77,43 @@ def test_what_is_saved_loads_bit_for_bit_here_and_there(
     assert all(torch.equal(loaded_there[name], tensor) for name, tensor in stored.items())
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("layout", ["llama3", "qwen2", "qwen3"])
+def test_the_other_layouts_are_those_of_transformers_and_go_back_bit_for_bit(
+    tmp_path: Path, layout: Layout, tied: bool
+) -> None:
+    theirs = make_model(tmp_path, layout=layout, tied=tied)
+    model = load_decoder(tmp_path, device="cpu")
+    long = [5 + i % 50 for i in range(200)]
+    for sequence, ours in zip([*SEQUENCES, long], logits_of(model, [*SEQUENCES, long]), strict=True):
+        torch.testing.assert_close(ours, theirs.logits(sequence), atol=2e-4, rtol=1e-4)
+    original = load_file(tmp_path / "model.safetensors")
+    save_weights(model_tensors(model), tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "model.safetensors")
+    assert stored.keys() == original.keys()
+    assert all(torch.equal(stored[name], original[name]) for name in original)
+
+
+def test_weights_laid_out_for_cpu_products_are_the_same_weights(make_llama: MakeLlama, tmp_path: Path) -> None:
+    folder = make_llama()
+    plain, laid_out = load_decoder(folder, device="cpu"), load_decoder(folder, device="cpu")
+    lay_out_for_cpu_products(laid_out)
+    for one, other in zip(logits_of(plain, SEQUENCES), logits_of(laid_out, SEQUENCES), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+    save_weights(model_tensors(laid_out), tmp_path / "model.safetensors")
+    stored, original = load_file(tmp_path / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert all(torch.equal(stored[name], original[name]) for name in original)
+
+
+def test_a_rollouts_fused_forward_is_the_trainers(make_llama: MakeLlama) -> None:
+    model = load_decoder(make_llama(), device="cpu")
+    trained = logits_of(model, SEQUENCES)
+    with torch.inference_mode():
+        rolled_out = logits_of(model, SEQUENCES)
+    for one, other in zip(trained, rolled_out, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
+
+
 def test_loads_weights_in_several_files(make_llama: MakeLlama, tmp_path: Path) -> None:
     folder = make_llama()
     tensors = load_file(folder / "model.safetensors")
@@ -94,6 +132,10 @@ def test_loads_weights_in_several_files(make_llama: MakeLlama, tmp_path: Path) -
     [
         ({"model_type": "mamba"}, "model_type"),
         ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope type"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, "rope type"),

@@ -1,0 +1,103 @@
+"""Reading in: chunks of several sequences in one forward, each after what its sequence has in the cache already.
+
+    C chunks    T packed tokens    R rows of a rectangle    W width    L positions of the longest context
+    H query heads    K key/value heads    E width of a head    n tokens that are no padding
+
+Invariants:
+- in every layer all keys and values are stored before anything is read back, so a chunk may rest on blocks that
+  another chunk of the same pass fills;
+- padding is stored nowhere and attended to by nobody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.inference.page_store import PageStore
+from engine.inference.scheduler import Chunk
+from engine.models.decoder import in_rows
+from engine.models.packing import Rectangle, lay_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """What a rectangle's rows look back on, where some have come in before."""
+
+    slots: Tensor
+    """R·L of them, flat."""
+    visible_R1WL: Tensor
+
+
+class ChunkBatch:
+    def __init__(self, chunks: Sequence[Chunk], store: PageStore, *, max_positions: int, device: str) -> None:
+        self._store = store
+        lengths = [each.end - each.start for each in chunks]
+        begun = [index for index, each in enumerate(chunks) if each.start]
+        fresh = [index for index, each in enumerate(chunks) if not each.start]
+        widest = max(sum(lengths), 1)
+        ids: list[int] = []
+        positions: list[int] = []
+        real: list[int] = []
+        slots: list[int] = []
+        self._rectangles: list[tuple[Rectangle, _Context | None]] = []
+        for some, has_context in ((fresh, False), (begun, True)):
+            for rectangle in lay_out(lengths, max_tokens=widest, only=some):
+                for member in rectangle.members:
+                    each, padding = chunks[member], rectangle.width - lengths[member]
+                    real += range(len(ids), len(ids) + lengths[member])
+                    slots += store.slots(each.live.table, each.start, each.end)
+                    ids += each.live.tokens[each.start : each.end] + [0] * padding
+                    positions += [*range(each.start, each.end), *([max_positions - 1] * padding)]
+                context = _look_back(rectangle, chunks, store, device) if has_context else None
+                self._rectangles.append((rectangle, context))
+        self.ids_T = torch.tensor(ids, device=device)
+        self.positions_T = torch.tensor(positions, device=device)
+        self._slots_n = store.on_device(slots)
+        self._real_n = None if len(real) == len(ids) else torch.tensor(real, device=device)
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        """Attend."""
+        stored = self._store.layer(layer)
+        for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
+            new_nKE = new_TKE if self._real_n is None else new_TKE.index_select(0, self._real_n)
+            stored_XKE.index_copy_(0, self._slots_n, new_nKE)
+        sizes = [rectangle.num_tokens for rectangle, _ in self._rectangles]
+        parts = zip(self._rectangles, *(torch.split(part, sizes) for part in (q_THE, k_TKE, v_TKE)), strict=True)
+        mixed: list[Tensor] = []
+        for (rectangle, context), q_SHE, k_SKE, v_SKE in parts:
+            if context is None:
+                k_RKLE, v_RKLE, visible = in_rows(k_SKE, rectangle), in_rows(v_SKE, rectangle), None
+            else:
+                k_RKLE, v_RKLE = (
+                    stored_XKE.index_select(0, context.slots)
+                    .view(len(rectangle.members), -1, *k_SKE.shape[1:])
+                    .transpose(1, 2)
+                    for stored_XKE in stored
+                )
+                visible = context.visible_R1WL
+            mixed_RHWE = functional.scaled_dot_product_attention(
+                in_rows(q_SHE, rectangle),
+                k_RKLE,
+                v_RKLE,
+                attn_mask=visible,
+                is_causal=visible is None,
+                enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
+            )
+            mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
+        return torch.cat(mixed)
+
+
+def _look_back(rectangle: Rectangle, chunks: Sequence[Chunk], store: PageStore, device: str) -> _Context:
+    members = [chunks[member] for member in rectangle.members]
+    longest = max(each.end for each in members)
+    slots: list[int] = []
+    for each in members:
+        own = store.slots(each.live.table, 0, each.end)
+        slots += own + own[:1] * (longest - each.end)
+    starts_R11 = torch.tensor([each.start for each in members], device=device).view(-1, 1, 1)
+    columns_W1 = torch.arange(rectangle.width, device=device).unsqueeze(1)
+    visible_RWL = torch.arange(longest, device=device) <= starts_R11 + columns_W1
+    return _Context(slots=store.on_device(slots), visible_R1WL=visible_RWL.unsqueeze(1))

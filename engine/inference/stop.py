@@ -1,0 +1,37 @@
+"""Find a stop string while an answer grows, token by token.
+
+A token may be a part of a letter, and what a token reads as may depend on the one before it; so each step decodes the
+few tokens since a point where the text was whole, not the answer.
+
+Invariants:
+- the first token whose text completes a stop string is told, whatever the tokens' borders;
+- the work of a step does not grow with the answer.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.models.tokenizer import Tokenizer
+
+_PARTIAL: Final = "�"  # what bytes that are no whole letter yet are decoded to
+_MAX_PENDING: Final = 16  # tokens that stay unreadable for so long are no letter's parts
+
+
+class StopWatcher:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(stop)
+        self._reach = max(map(len, stop)) - 1
+        self._before: list[int] = []  # whole text, read already; what comes next may depend on it
+        self._pending: list[int] = []
+        self._tail = ""
+
+    def completes(self, token: int) -> bool:
+        """Whether this token, the next of the answer, completes a stop string."""
+        self._pending.append(token)
+        known = self._tokenizer.decode(self._before)
+        text = self._tail + self._tokenizer.decode(self._before + self._pending)[len(known) :]
+        if not text.endswith(_PARTIAL) or len(self._pending) >= _MAX_PENDING:
+            self._tail = text[-self._reach :] if self._reach else ""
+            self._before, self._pending = self._pending, []
+        return any(each in text for each in self._stop)

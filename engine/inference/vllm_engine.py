@@ -1,0 +1,238 @@
+"""vLLM behind the rollout port: its V1 engine in this process, one step at a time.
+
+vLLM schedules, batches and computes; what a sequence has said, which version wrote it and when a stop string ends it
+is kept here, so that an abort, a move or a swap loses nothing.
+
+Invariants (beside the port's):
+- a swap is seen by no prompt's cached keys and values: these are found only by requests of the same weights;
+- `install` changes every tensor or, where one does not fit, none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.requests import Limits, check_request
+from engine.inference.stop import StopWatcher
+from engine.inference.vllm_start import read_max_positions, read_shapes, start_vllm
+from engine.models.tokenizer import Tokenizer, read_eos_ids
+from engine.weights.port import WeightVersion
+
+if TYPE_CHECKING:  # imports vLLM
+    from engine.inference.vllm_kv import PageConnector
+
+REASONS: Final[dict[str, Literal["stop", "length"]]] = {"stop": "stop", "length": "length"}
+
+
+@dataclass(slots=True)
+class LiveSequence:
+    request: SequenceRequest
+    max_new_tokens: int
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    is_prefilled: bool = False
+    is_mixed: bool = False
+    """Some of its keys and values are of an earlier version."""
+    stop: StopWatcher | None = None
+    vllm_id: str = ""
+
+    @property
+    def context(self) -> list[int]:
+        return [*self.request.prompt_ids, *self.token_ids]
+
+    def completes_stop(self, token: int) -> bool:
+        return self.stop is not None and self.stop.completes(token)
+
+    def end(self, reason: Literal["stop", "length", "aborted"]) -> SequenceOutput:
+        return SequenceOutput(
+            sequence_id=self.request.sequence_id,
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            reason=reason,
+        )
+
+    def as_request(self, kv: KvPages | None) -> SequenceRequest:
+        if not self.token_ids:
+            return self.request
+        said = SequenceProgress(
+            token_ids=tuple(self.token_ids), logprobs=tuple(self.logprobs), versions=tuple(self.versions), kv=kv
+        )
+        return replace(self.request, progress=said)
+
+
+class VllmRolloutEngine:
+    def __init__(
+        self, model_folder: Path, *, max_batch: int, device: str, version: int = 0, kv_tokens: int = 0
+    ) -> None:
+        """`version`: the one that the folder's weights are."""
+        self._llm = start_vllm(model_folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens)
+        self._scheduler = self._llm.engine_core.engine_core.scheduler
+        self._pages: PageConnector = self._scheduler.get_kv_connector()
+        self._kv_layout: str
+        self._kv_block_bytes: int
+        ((self._kv_layout, self._kv_block_bytes),) = self._llm.collective_rpc("kv_layout")
+        self._shapes = read_shapes(model_folder)
+        self._eos_ids = read_eos_ids(model_folder)
+        self._tokenizer = Tokenizer.from_folder(model_folder)
+        cache = self._llm.vllm_config.cache_config
+        self._limits = Limits(
+            vocab_size=self._llm.model_config.get_vocab_size(),
+            max_positions=read_max_positions(model_folder),
+            kv_tokens=(cache.num_gpu_blocks - 1) * cache.block_size,  # one block is vLLM's own
+        )
+        self._version = version
+        self._num_installed = 0
+        self._num_prefilled = 0
+        self._num_decoded = 0
+        self._live: dict[str, LiveSequence] = {}
+
+    # The port ----------------------------------------------------------------------------------------------------
+
+    def submit(self, requests: Sequence[SequenceRequest]) -> None:
+        begun: dict[str, LiveSequence] = {}
+        for request in requests:
+            if request.sequence_id in self._live.keys() | begun.keys():
+                raise ValueError(f"sequence_id: must not be in flight already, got {request.sequence_id!r}")
+            begun[request.sequence_id] = self._begin(request)
+        self._live |= begun
+        for request in requests:
+            self._enter(begun[request.sequence_id], request.progress.kv if request.progress else None)
+
+    def step(self) -> list[SequenceOutput]:
+        if not self._live:
+            return []
+        outputs: list[SequenceOutput] = []
+        for result in self._llm.step():
+            live = self._live[result.request_id]
+            is_complete = self._record(live, result)
+            if is_complete and not result.finished:
+                self._llm.abort_request([result.request_id])
+            if is_complete or result.finished:
+                reason = "stop" if is_complete else REASONS[result.outputs[0].finish_reason]
+                outputs.append(self._live.pop(result.request_id).end(reason))
+        return outputs
+
+    def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
+        return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]
+
+    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+        names = self._in_flight(sequence_ids)
+        requests = [self._live[name].as_request(self._read_kv(name) if with_kv else None) for name in names]
+        if leave:
+            self._withdraw(names)
+        return requests
+
+    def install(self, weights: WeightVersion) -> None:
+        shapes = {entry.name: entry.shape for entry in weights.manifest.tensors}
+        differing = {name for name in shapes.keys() | self._shapes if shapes.get(name) != self._shapes.get(name)}
+        if differing:
+            raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
+        self._llm.collective_rpc("install_weights", args=(weights,))
+        self._version = weights.version
+        self._num_installed += 1
+        for live in list(self._live.values()):
+            live.is_mixed = self._pages.holds_blocks(live.vllm_id)
+            if not live.is_mixed:  # it waits, and would find prompts' pages of the old weights
+                self._llm.abort_request([live.request.sequence_id])
+                self._enter(live, None)
+        self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
+
+    def view(self) -> EngineView:
+        num_running, num_waiting = self._scheduler.get_request_counts()
+        return EngineView(
+            num_running=num_running,
+            num_waiting=num_waiting,
+            kv_used=self._scheduler.get_kv_cache_usage(),
+            version=self._version,
+            num_prefilled=self._num_prefilled,
+            num_decoded=self._num_decoded,
+        )
+
+    # One sequence ------------------------------------------------------------------------------------------------
+
+    def _begin(self, request: SequenceRequest) -> LiveSequence:
+        check_request(request, self._limits)
+        kv = request.progress.kv if request.progress is not None else None
+        if kv is not None and self._takes(kv) and len(kv.data) != self._num_bytes(kv.num_tokens):
+            raise ValueError(f"progress of {request.sequence_id!r}: pages of {len(kv.data)} bytes are torn")
+        live = LiveSequence(replace(request, progress=None), self._limits.room(request))
+        if request.sampling.stop:
+            live.stop = StopWatcher(self._tokenizer, request.sampling.stop)
+        if request.progress is not None:
+            live.token_ids += request.progress.token_ids
+            live.logprobs += request.progress.logprobs
+            live.versions += request.progress.versions
+            for token in request.progress.token_ids:
+                live.completes_stop(token)
+        return live
+
+    def _enter(self, live: LiveSequence, kv: KvPages | None) -> None:
+        """Cached keys and values are found by tokens and salt."""
+        taken = kv if kv is not None and self._takes(kv) else None
+        live.is_mixed = taken is not None and taken.mixed
+        salt = f"weights {self._num_installed}" + (f", only {live.request.sequence_id}" if live.is_mixed else "")
+        prompt = {"prompt_token_ids": live.context, "cache_salt": salt}
+        live.vllm_id = self._llm.add_request(live.request.sequence_id, prompt, self._sampling(live))
+        if taken is not None:
+            self._pages.offer(live.vllm_id, taken)
+
+    def _sampling(self, live: LiveSequence) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        from engine.inference.vllm_sampler import to_extra_args
+
+        return SamplingParams(
+            temperature=0.0,  # vllm_sampler.py draws
+            max_tokens=live.max_new_tokens - len(live.token_ids),
+            stop_token_ids=list(self._eos_ids),
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args=to_extra_args(live.request.sampling),
+        )
+
+    def _record(self, live: LiveSequence, result: Any) -> bool:
+        """Whether a stop string is complete."""
+        if not live.is_prefilled:  # the last token of a context counts as decoded
+            live.is_prefilled = True
+            self._num_prefilled += max(0, len(live.context) - 1 - result.num_cached_tokens)
+        (answer,) = result.outputs
+        (token,) = answer.token_ids
+        live.token_ids.append(token)
+        live.logprobs.append(answer.logprobs[0][token].logprob)
+        live.versions.append(self._version)
+        self._num_decoded += 1
+        return live.completes_stop(token)
+
+    def _in_flight(self, sequence_ids: Sequence[str]) -> list[str]:
+        return [name for name in dict.fromkeys(sequence_ids) if name in self._live]
+
+    def _withdraw(self, names: list[str]) -> list[LiveSequence]:
+        self._llm.abort_request(names)
+        return [self._live.pop(name) for name in names]
+
+    # Keys and values ---------------------------------------------------------------------------------------------
+
+    def _takes(self, kv: KvPages) -> bool:
+        return kv.layout == self._kv_layout and kv.version == self._version and kv.num_tokens > 0
+
+    def _num_bytes(self, num_tokens: int) -> int:
+        return self._pages.num_blocks(num_tokens) * self._kv_block_bytes
+
+    def _read_kv(self, name: str) -> KvPages | None:
+        """Of everything but the last token, which has none yet. Of a sequence that waits (again): nothing."""
+        live = self._live[name]
+        num_tokens = len(live.context) - 1
+        blocks = self._pages.blocks_of(live.vllm_id, num_tokens) if live.is_prefilled else None
+        if not blocks:
+            return None
+        (data,) = self._llm.collective_rpc("read_kv", args=(blocks,))
+        return KvPages(
+            layout=self._kv_layout, version=self._version, num_tokens=num_tokens, data=data, mixed=live.is_mixed
+        )

@@ -1,0 +1,137 @@
+"""A sequence's keys and values out of one vLLM and into another, as one of its KV connectors.
+
+Pages are whole blocks, every layer's, in the order of the sequence: what a block looks like inside is the attention
+kernel's affair, and the layout's name says which kernel it was. They are taken from the cache when asked for, and put
+into it in the step that first schedules the sequence, before that step's forward.
+
+Invariants:
+- pages are used once, and dropped with the request that they came for;
+- the worker's half keeps nothing: everything comes with the step's metadata, so engines in one process do not mix.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm import __version__ as vllm_version
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
+from vllm.model_executor.layers.attention import Attention
+
+from engine.inference.port import KvPages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLoad:
+    pages: KvPages
+    first_block: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass
+class PageLoads(KVConnectorMetadata):  # type: ignore[misc]  # vLLM is not in the environment that is checked
+    loads: list[PageLoad] = field(default_factory=list)
+
+
+class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
+    # In the scheduler ----------------------------------------------------------------------------------------------
+
+    def __init__(self, vllm_config: VllmConfig, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._block_tokens = int(vllm_config.cache_config.block_size)
+        self._arrived: dict[str, KvPages] = {}
+        self._loading: dict[str, range] = {}  # which of its blocks; those before were found in the cache
+
+    def offer(self, request_id: str, pages: KvPages) -> None:
+        self._arrived[request_id] = pages
+
+    def holds_blocks(self, request_id: str) -> bool:
+        return any(self._groups(request_id))
+
+    def blocks_of(self, request_id: str, num_tokens: int) -> list[int] | None:
+        """Those of its first tokens. None where they are not (yet, or any more) in one plain row of blocks."""
+        groups = self._groups(request_id)
+        num_blocks = self.num_blocks(num_tokens)
+        return groups[0][:num_blocks] if len(groups) == 1 and len(groups[0]) >= num_blocks else None
+
+    def num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_tokens)
+
+    def _groups(self, request_id: str) -> tuple[list[int], ...]:
+        assert self._kv_cache_manager is not None
+        groups: tuple[list[int], ...] = self._kv_cache_manager.get_block_ids(request_id)
+        return groups
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+        pages = self._arrived.get(request.request_id)
+        if pages is None:
+            return 0, False
+        usable = min(pages.num_tokens, request.num_tokens - 1)  # the last token is left to be decoded
+        return max(0, usable - num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if num_external_tokens:
+            num_tokens = min(self._arrived[request.request_id].num_tokens, request.num_tokens - 1)
+            first = (num_tokens - num_external_tokens) // self._block_tokens
+            self._loading[request.request_id] = range(first, self.num_blocks(num_tokens))
+
+    def build_connector_meta(self, scheduler_output: Any) -> PageLoads:
+        step = PageLoads()
+        for new in scheduler_output.scheduled_new_reqs:
+            pages, blocks = self._arrived.pop(new.req_id, None), self._loading.pop(new.req_id, None)
+            if pages is not None and blocks is not None:
+                block_ids = tuple(new.block_ids[0][blocks.start : blocks.stop])
+                step.loads.append(PageLoad(pages=pages, first_block=blocks.start, block_ids=block_ids))
+        return step
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        self._arrived.pop(request.request_id, None)
+        self._loading.pop(request.request_id, None)
+        return False, None
+
+    # In the worker -------------------------------------------------------------------------------------------------
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        metadata = self._get_connector_metadata()
+        assert isinstance(metadata, PageLoads)
+        for load in metadata.loads:
+            write_pages(forward_context.no_compile_layers, load)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loading is done when `start_load_kv` returns."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Nothing is saved as it is computed: pages are taken when they are asked for."""
+
+    def wait_for_save(self) -> None:
+        """As above."""
+
+
+def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
+    """Which blocks fit which cache: the same vLLM, kernels and shapes; and a block's bytes, all layers together."""
+    caches = [(layer.kv_cache, getattr(layer, "isa", "")) for layer in _attention(layers)]
+    shapes = {f"{tuple(cache.shape[1:])} {cache.dtype} {cache.device.type} {isa}".strip() for cache, isa in caches}
+    num_bytes = sum(cache[0].numel() * cache.element_size() for cache, _ in caches)
+    return f"vllm {vllm_version}: {len(caches)} layers of {', '.join(sorted(shapes))}", num_bytes
+
+
+def read_pages(layers: dict[str, Any], block_ids: Sequence[int]) -> memoryview:
+    index = torch.tensor(block_ids)
+    blocks = [layer.kv_cache[index.to(layer.kv_cache.device)] for layer in _attention(layers)]
+    whole = torch.cat([each.contiguous().view(torch.uint8).flatten().cpu() for each in blocks])
+    return whole.numpy().data.toreadonly()
+
+
+def write_pages(layers: dict[str, Any], load: PageLoad) -> None:
+    caches = [layer.kv_cache for layer in _attention(layers)]
+    whole = torch.frombuffer(bytearray(load.pages.data), dtype=torch.uint8)
+    for cache, part in zip(caches, whole.chunk(len(caches)), strict=True):
+        blocks = part.view(cache.dtype).view(-1, *cache.shape[1:])[load.first_block :][: len(load.block_ids)]
+        cache[torch.tensor(load.block_ids, device=cache.device)] = blocks.to(cache.device)
+
+
+def _attention(layers: dict[str, Any]) -> Iterator[Any]:
+    """In the model's order."""
+    return (layer for layer in layers.values() if isinstance(layer, Attention))

@@ -1,0 +1,203 @@
+"""Small random models, requests and what `transformers` says of them: what every test of a rollout engine starts from.
+
+Nothing of pytest's plugins and nothing heavy at import, since vLLM's own environment imports this too.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from engine.inference.port import RolloutEngine, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import pack_weights
+
+VOCAB_SIZE: Final = 64
+EOS: Final = 3
+MAX_POSITIONS: Final = 256
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+MAX_STEPS: Final = 5_000  # an engine that never ends is a failed test, not a hanging one
+
+Layout = Literal["llama", "llama3", "qwen2", "qwen3"]
+MakeEngine = Callable[..., RolloutEngine]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A folder, and the model of `transformers` that it holds."""
+
+    folder: Path
+    model: Any
+
+    def greedy(self, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+        with torch.no_grad():
+            ids = self.model.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
+        return tuple(ids[0, len(prompt) :].tolist())
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """Row i is what follows ids[: i + 1]."""
+        with torch.no_grad():
+            logits_NV: Tensor = self.model(torch.tensor([ids])).logits[0].float()
+        return logits_NV
+
+    def logprobs(self, prompt: Sequence[int], answer: Sequence[int], temperature: float) -> list[float]:
+        logits_NV = self.logits([*prompt, *answer])[len(prompt) - 1 : -1] / temperature
+        return torch.log_softmax(logits_NV, -1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1).tolist()
+
+    def text(self, ids: Sequence[int]) -> str:
+        return "".join(word_of(token) for token in ids)
+
+
+def word_of(token: int) -> str:
+    """Two letters a token, so that a stop string can end within one."""
+    return LETTERS[token // 26] + LETTERS[token % 26]
+
+
+def make_model(folder: Path, *, layout: Layout = "llama", tied: bool = False, kv_heads: int = 2) -> Reference:
+    """Far from uniform, so that greedy choices are clear. Heads of a width that vLLM's CPU kernels know."""
+    model = _random_model(layout, tied=tied, kv_heads=kv_heads)
+    model.save_pretrained(folder)
+    _save_tokenizer(folder)
+    return Reference(folder=folder, model=model)
+
+
+def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
+    """Other weights for the same folder, and what `transformers` says with them."""
+    import copy
+
+    from safetensors.torch import load_file
+
+    generator = torch.Generator().manual_seed(version)
+    stored = load_file(reference.folder / "model.safetensors")
+    changed = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in stored.items()}
+    model = copy.deepcopy(reference.model)
+    model.load_state_dict(changed, strict=False)  # a tied head is not stored
+    model.tie_weights()
+    return pack_weights(changed, version=version), Reference(folder=reference.folder, model=model)
+
+
+def own_weights(reference: Reference, *, version: int) -> WeightVersion:
+    from safetensors.torch import load_file
+
+    return pack_weights(load_file(reference.folder / "model.safetensors"), version=version)
+
+
+def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": 500.0}
+    if layout == "llama3":
+        rope |= {
+            "rope_type": "llama3",
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    settings: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": MAX_POSITIONS,
+        "rope_parameters": rope,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": EOS,
+        "pad_token_id": 0,
+    }
+    if layout == "qwen2":  # its heads always divide the width
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**settings | {"hidden_size": 128}))
+    elif layout == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**settings, head_dim=32))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**settings, head_dim=32))
+    for name, parameter in model.named_parameters():
+        if name.endswith((".bias", "norm.weight")):  # begun as zeros and ones, which prove nothing
+            with torch.no_grad():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def _save_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({word_of(token): token for token in range(VOCAB_SIZE)}, unk_token=word_of(0)))
+    raw.pre_tokenizer = pre_tokenizers.Split("", behavior="isolated")
+    raw.decoder = decoders.Fuse()
+    wrapped: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=raw, eos_token=word_of(EOS), pad_token=word_of(0), unk_token=word_of(0)
+    )
+    wrapped.save_pretrained(folder)
+
+
+def ask(
+    name: str,
+    prompt: Sequence[int],
+    *,
+    temperature: float = 0.0,
+    new: int = 24,
+    seed: int = 0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    stop: tuple[str, ...] = (),
+    progress: SequenceProgress | None = None,
+) -> SequenceRequest:
+    sampling = SamplingParams(
+        max_new_tokens=new, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k, min_p=min_p, stop=stop
+    )
+    return SequenceRequest(sequence_id=name, prompt_ids=tuple(prompt), sampling=sampling, progress=progress)
+
+
+def finish(engine: RolloutEngine) -> dict[str, SequenceOutput]:
+    outputs: dict[str, SequenceOutput] = {}
+    for _ in range(MAX_STEPS):
+        view = engine.view()
+        if not view.num_running + view.num_waiting:
+            return outputs
+        for output in engine.step():
+            assert output.sequence_id not in outputs
+            outputs[output.sequence_id] = output
+    raise AssertionError(f"still in flight after {MAX_STEPS} steps: {engine.view()}")
+
+
+def answer(engine: RolloutEngine, request: SequenceRequest) -> SequenceOutput:
+    engine.submit([request])
+    return finish(engine)[request.sequence_id]
+
+
+def step_until(engine: RolloutEngine, name: str, num_tokens: int) -> int:
+    """Steps until this sequence has said so much; how much it said."""
+    for _ in range(MAX_STEPS):
+        (now,) = engine.export([name], leave=False, with_kv=False)
+        if now.progress is not None and len(now.progress.token_ids) >= num_tokens:
+            return len(now.progress.token_ids)
+        assert not engine.step(), "it ended before it had said so much"
+    raise AssertionError(f"{name} did not say {num_tokens} tokens in {MAX_STEPS} steps")
+
+
+def chi_square_excess(counts: Iterable[int], expected: Iterable[float]) -> float:
+    """Standard deviations by which the statistic is above its mean (Wilson and Hilferty). Rare ones are one bin."""
+    pairs = sorted(zip(expected, counts, strict=True))
+    bins: list[tuple[float, int]] = [(0.0, 0)]
+    for mean, count in pairs:
+        last_mean, last_count = bins[-1]
+        if last_mean < 5.0:
+            bins[-1] = (last_mean + mean, last_count + count)
+        else:
+            bins.append((mean, count))
+    degrees = len(bins) - 1
+    statistic = sum((count - mean) ** 2 / mean for mean, count in bins)
+    spread = 2.0 / (9.0 * degrees)
+    root: float = (statistic / degrees) ** (1 / 3)
+    return (root - (1.0 - spread)) / math.sqrt(spread)

@@ -1,0 +1,7 @@
+"""vLLM does what every engine behind the rollout port must do, on the CPU and for real."""
+
+from tests.engine.rollout_engine_conformance import RolloutEngineConformance
+
+
+class TestVllm(RolloutEngineConformance):
+    """All of it: draws are ours and exact, the KV cache moves, log-probs are of the whole vocabulary."""

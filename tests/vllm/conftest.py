@@ -1,0 +1,31 @@
+"""One engine a model for the whole session: starting the first takes half a minute, every other one a second."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from engine.inference.vllm_engine import VllmRolloutEngine
+from engine.models.loading import WEIGHTS_FILE
+from engine.weights.snapshot import pack_weights
+from tests.engine.rollout_engine_builders import finish
+
+MakeVllm = Callable[..., VllmRolloutEngine]
+
+
+@pytest.fixture(scope="session")
+def make_engine() -> MakeVllm:
+    started: dict[tuple[Path, int, int], VllmRolloutEngine] = {}
+
+    def make(folder: Path, *, copy: int = 0, kv_tokens: int = 0) -> VllmRolloutEngine:
+        key = (folder, copy, kv_tokens)
+        if key not in started:
+            started[key] = VllmRolloutEngine(folder, max_batch=8, device="cpu", kv_tokens=kv_tokens)
+        engine = started[key]
+        finish(engine)  # what a failed test left
+        if engine.view().version != 0:
+            engine.install(pack_weights(load_file(folder / WEIGHTS_FILE), version=0))
+        return engine
+
+    return make
