@@ -31,7 +31,10 @@ class Prompt:
     ordinal: int
     text: str
     facts: Mapping[str, str | int]
-    """What the grader needs to judge an answer; never shown to the model."""
+    """What the grader needs to judge an answer; never shown to the model.
+
+    Whoever asks `respond` may add `sample`, the number of the trajectory in its group: waits are drawn by it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,40 @@
 """Environments by name: the one place that knows them all.
 
-Invariant: an unknown name or parameter is a `ValueError` that lists what would be accepted.
+Invariant: an unknown name or parameter is a `ValueError` that lists what would be accepted; so is a machine without a
+sandbox, where the environment needs one.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
+from engine.environments.custom import Custom
+from engine.environments.data_source import confined_data
+from engine.environments.gym import ReasoningGym
+from engine.environments.jsonl import Jsonl
 from engine.environments.port import Environment
 from engine.environments.running_sums import RunningSums
+from engine.environments.tool_sums import ToolSums
+from engine.environments.tools import Tools
+from engine.spec.job import EnvironmentSpec
 
-Params = Mapping[str, str | int | float | bool]
+_Maker = Callable[[int, EnvironmentSpec], Environment]
 
-_MAKERS: Final[Mapping[str, Callable[[int, Params], Environment]]] = {
-    RunningSums.name: RunningSums.from_params,
+_MAKERS: Final[Mapping[str, _Maker]] = {
+    RunningSums.name: lambda seed, spec: RunningSums.from_params(seed, spec.params),
+    ToolSums.name: lambda seed, spec: ToolSums.from_params(seed, spec.params),
+    ReasoningGym.name: lambda seed, spec: ReasoningGym.from_params(seed, spec.params, spec.turn_timeout_s),
+    Jsonl.name: lambda seed, spec: Jsonl.from_params(seed, spec.params, spec.turn_timeout_s),
+    Tools.name: lambda seed, spec: Tools.from_params(seed, spec.params, spec.turn_timeout_s),
+    Custom.name: lambda seed, spec: Custom(
+        seed=seed, code=spec.code, params=spec.params, timeout_s=spec.turn_timeout_s
+    ),
 }
 ENVIRONMENT_NAMES: Final[tuple[str, ...]] = tuple(sorted(_MAKERS))
 
 
-def make_environment(name: str, *, seed: int, params: Params) -> Environment:
-    if name not in _MAKERS:
-        raise ValueError(f"environment: unknown name {name!r}; choose from {', '.join(ENVIRONMENT_NAMES)}")
-    return _MAKERS[name](seed, params)
+def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:
+    """With a data folder, files are named and lie there; without one (`python -m engine run`) they are paths."""
+    if spec.name not in _MAKERS:
+        raise ValueError(f"environment: unknown name {spec.name!r}; choose from {', '.join(ENVIRONMENT_NAMES)}")
+    return _MAKERS[spec.name](seed, spec if data_folder is None else confined_data(spec, data_folder))

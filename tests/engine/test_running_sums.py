@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
-from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
+from engine.environments.port import Environment, GraderError, Prompt, Split, Turn, Verdict
+from engine.environments.registry import make_environment
 from engine.environments.running_sums import (
     MAX_TERMS,
     MIN_TERMS,
@@ -20,6 +20,7 @@ from engine.environments.running_sums import (
     running_sums,
     split_of,
 )
+from engine.spec.job import EnvironmentSpec, ParamValue
 
 ROOT = Path(__file__).parents[2]
 TERMS = [3, 8, 5, 9]  # sums 3, 11, 16, 25
@@ -159,19 +160,23 @@ def test_a_broken_prompt_is_an_error_and_not_reward_zero() -> None:
     assert not caught.value.retryable
 
 
-def test_the_registry_makes_each_environment_and_names_the_choices() -> None:
-    for name in ENVIRONMENT_NAMES:
-        assert make_environment(name, seed=0, params={}).name == name
-    with pytest.raises(ValueError, match="choose from running_sums"):
-        make_environment("chess", seed=0, params={})
+def made(params: dict[str, ParamValue]) -> Environment:
+    return make_environment(EnvironmentSpec(name="running_sums", params=params), seed=0, data_folder=None)
 
 
 def test_params_shape_the_prompts_and_wrong_ones_are_refused() -> None:
-    short = make_environment("running_sums", seed=0, params={"median_terms": 3, "sigma": 0.0, "max_terms": 5})
+    short = made({"median_terms": 3, "sigma": 0.0, "max_terms": 5})
     assert {len(terms_of(short.prompt("train", i))) for i in range(20)} == {3}
-    for params in ({"digits": 3}, {"sigma": "wide"}, {"median_terms": 1}, {"max_terms": 65}, {"sigma": -1.0}):
+    wrong: list[dict[str, ParamValue]] = [
+        {"digits": 3},
+        {"sigma": "wide"},
+        {"median_terms": 1},
+        {"max_terms": 65},
+        {"sigma": -1.0},
+    ]
+    for params in wrong:
         with pytest.raises(ValueError, match=next(iter(params))):
-            make_environment("running_sums", seed=0, params=params)
+            made(params)
 
 
 def test_no_environment_imports_torch() -> None:

@@ -1,0 +1,33 @@
+"""Which data a job of the control plane may read.
+
+Invariant: a name leads to a file directly in the store's `data` folder, links followed. A path would let one team read
+another's data, or whatever else the nodes can read. Only `python -m engine run` takes paths.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+from engine.spec.job import EnvironmentSpec
+
+FILE_PARAMS: Final = ("data", "corpus")
+_READ_BY: Final = ("jsonl", "tools")  # for the others these are parameters like any other
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def confined_data(spec: EnvironmentSpec, folder: Path) -> EnvironmentSpec:
+    """The spec with files of this folder in place of their names. Raises `ValueError`."""
+    if spec.name not in _READ_BY:
+        return spec
+    params = dict(spec.params)
+    for key in FILE_PARAMS:
+        if params.get(key, "") != "":
+            params[key] = str(_file(key, params[key], folder))
+    return spec.model_copy(update={"params": params})
+
+
+def _file(key: str, name: object, folder: Path) -> Path:
+    path = folder / str(name)
+    if not _NAME.fullmatch(str(name)) or not path.is_file() or path.resolve().parent != folder.resolve():
+        raise ValueError(f"environment.params.{key}: a file in {folder}; got {name!r}")
+    return path

@@ -1,0 +1,85 @@
+"""Any task of reasoning-gym by name, judged by the task's own scorer.
+
+Invariants:
+- a question comes from an index that is drawn from (seed, split, ordinal), and is taken only if its text belongs to
+  the split; so no question is in both, whatever the seed;
+- reasoning-gym is imported in the sandbox alone: several of its scorers evaluate what the model wrote;
+- every score has a process of its own, so no answer can change how the next one is judged; an answer that names
+  Python's insides, with which it could write its own score, is worth nothing and is not trusted;
+- questions and scores come from different processes, so a scorer that hangs delays no question.
+"""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from engine.environments.graders import SandboxedGrader, inside_file
+from engine.environments.params import ParamReader, Params
+from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
+from engine.environments.splits import check_asked, split_of_text
+
+HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws, and some tasks need a tenth of a second for one
+MAX_DRAWS: Final = 200
+MEMORY_BYTES: Final = 1 << 30
+QUESTION_TIMEOUT_S: Final = 60.0
+_TRICK: Final = re.compile(r"__[a-zA-Z]+__")  # no answer of any task has such a name, and every known escape from eval
+
+
+class ReasoningGym:
+    name: ClassVar[str] = "reasoning_gym"
+
+    def __init__(self, *, seed: int, task: str, params: Params, timeout_s: float) -> None:
+        self._seed = seed
+        self._task = task
+        self._params = json.dumps(dict(params), sort_keys=True)
+        self._questions = self._graded(timeout_s=QUESTION_TIMEOUT_S, forks=False)
+        self._scores = self._graded(timeout_s=timeout_s, forks=True)
+        self._check()
+
+    @classmethod
+    def from_params(cls, seed: int, params: Params, timeout_s: float) -> "ReasoningGym":
+        reader = ParamReader(cls.name, params)
+        task = reader.text("task", "chain_sum")
+        return cls(seed=seed, task=task, params=reader.the_rest(), timeout_s=timeout_s)
+
+    def prompt(self, split: Split, ordinal: int) -> Prompt:
+        check_asked(split, ordinal)
+        rng = random.Random(f"reasoning_gym/{self._seed}/{split}/{ordinal}")
+        for _ in range(MAX_DRAWS):
+            index = rng.randrange(2**31 - 1)
+            text = str(self._questions.call("question", self._task, self._params, index))
+            if split_of_text(text, HELD_OUT_SHARE) == split:
+                return Prompt(split=split, ordinal=ordinal, text=text, facts={"index": index})
+        raise GraderError(f"reasoning_gym: {self._task} has too few questions for the split {split}", retryable=False)
+
+    def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Verdict:
+        if len(turns) != 1:
+            raise ValueError(f"turns: reasoning_gym has exactly one, got {len(turns)}")
+        said = turns[0].text.strip()
+        if _TRICK.search(said):
+            return Verdict(reward=0.0, parts={"score": 0.0}, trusted=False, remark="it names Python's own insides")
+        score = self._scores.call("score", self._task, self._params, prompt.facts["index"], said)
+        if not isinstance(score, int | float) or not 0 <= score <= 1:
+            raise GraderError(f"reasoning_gym: {self._task} scored {score!r}, which is not in 0..1", retryable=False)
+        return Verdict(reward=float(score), parts={"score": float(score)}, trusted=True, remark=f"score {score:g}")
+
+    def _check(self) -> None:
+        tasks = self._questions.call("tasks")
+        assert isinstance(tasks, list)
+        if self._task not in tasks:
+            raise ValueError(f"reasoning_gym: task: unknown name {self._task!r}; choose from {', '.join(tasks)}")
+        try:
+            self._questions.call("question", self._task, self._params, 0)
+        except GraderError as error:
+            raise ValueError(f"reasoning_gym: {self._task} does not take {self._params}: {error}") from error
+
+    def _graded(self, *, timeout_s: float, forks: bool) -> SandboxedGrader:
+        return SandboxedGrader(
+            main=f"{inside_file('gym.py')}\n\nwarm_up({self._task!r}, {self._params!r})\n",
+            timeout_s=timeout_s,
+            packages=("reasoning-gym",),
+            memory_bytes=MEMORY_BYTES,
+            forks=forks,
+        )

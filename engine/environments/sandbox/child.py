@@ -1,0 +1,283 @@
+"""One sandboxed process tree: its pipes, its deadline, its end.
+
+Invariants:
+- whoever waits here waits at most until the deadline he gave; whatever the child does with its pipes;
+- `end` leaves no process of the tree alive: the kill goes to the outermost process, and everything below dies with it;
+- output is kept up to its limit, read and dropped beyond it, and a flood ends the child.
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from engine.environments.sandbox.command import sandbox_command
+from engine.environments.sandbox.outcome import (
+    Finished,
+    Killed,
+    Limits,
+    Outcome,
+    OutOfMemory,
+    Output,
+    Refused,
+    TimedOut,
+)
+from engine.environments.sandbox.python_tree import python_tree
+from engine.environments.sandbox.seccomp import filter_program
+from engine.environments.sandbox.watch import WATCH, Breach
+
+FLOOD_FACTOR: Final = 128
+"""A child that writes this many times what is kept of its output (8 MiB by default) is ended."""
+ROOM_FOR_LIBRARIES: Final = 256 << 20
+"""Address space beyond the memory limit: code and thread stacks that are mapped and mostly never touched."""
+REAP_S: Final = 1.0
+_CHUNK: Final = 1 << 16
+
+# bubblewrap asks the kernel to kill it when the *thread* that started it ends, and callers' threads come and go.
+_SPAWNER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
+
+
+class Child:
+    def __init__(
+        self,
+        *,
+        files: Mapping[str, str],
+        limits: Limits,
+        stdin: bytes = b"",
+        serves: bool = False,
+        forks: bool = False,
+        packages: Sequence[str] = (),
+    ) -> None:
+        self.limits = limits
+        self.began_at = time.monotonic()
+        self.answers = bytearray()
+        self.flooded = False
+        self._breach: Breach | None = None
+        self._status = bytearray()
+        self._kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self._seen = {"stdout": 0, "stderr": 0}
+        self._selector = selectors.DefaultSelector()
+        self._unsent: dict[int, memoryview] = {}
+        with ExitStack() as theirs:
+            self._spawn(theirs, files, serves, forks, packages)
+        WATCH.add(self._process.pid, limits, self._on_breach)
+        self._send(self._stdin, stdin, then_close=True)
+
+    def _spawn(
+        self, theirs: ExitStack, files: Mapping[str, str], serves: bool, forks: bool, packages: Sequence[str]
+    ) -> None:
+        def pipe(*, writes: bool) -> tuple[int, int]:
+            """Their end, which is closed here once they have it, and ours."""
+            ends = os.pipe()
+            their_end, our_end = (ends[1], ends[0]) if writes else ends
+            theirs.callback(os.close, their_end)
+            os.set_blocking(our_end, False)
+            return their_end, our_end
+
+        def content(text: bytes) -> int:
+            fd = os.memfd_create("sandbox")
+            theirs.callback(os.close, fd)
+            os.write(fd, text)
+            os.lseek(fd, 0, os.SEEK_SET)
+            return fd
+
+        boxed = {name: content(text.encode()) for name, text in {**_own_files(), **files}.items()}
+        filter_fd = content(filter_program())
+        stdin, self._stdin = pipe(writes=False)
+        stdout, ours_out = pipe(writes=True)
+        stderr, ours_err = pipe(writes=True)
+        status, ours_status = pipe(writes=True)
+        requests, self.requests_fd = pipe(writes=False) if serves else (None, -1)
+        answers, ours_answers = pipe(writes=True) if serves else (None, -1)
+        setup = {
+            "limits": _resource_limits(self.limits),
+            "status": status,
+            "requests": requests,
+            "answers": answers,
+            "forks": forks,
+        }
+        command = sandbox_command(
+            tree=python_tree(tuple(packages)),
+            limits=self.limits,
+            files=boxed,
+            filter_fd=filter_fd,
+            arguments=[json.dumps(setup)],
+        )
+        inherited = [*boxed.values(), filter_fd, status, *(fd for fd in (requests, answers) if fd is not None)]
+        self._process = _SPAWNER.submit(
+            lambda: subprocess.Popen(
+                command, env={}, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=inherited,
+                start_new_session=True,
+            )
+        ).result()  # fmt: skip
+        ours = {"stdout": ours_out, "stderr": ours_err, "status": ours_status, "answers": ours_answers}
+        for name, fd in ours.items():
+            if fd >= 0:
+                self._selector.register(fd, selectors.EVENT_READ, name)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """The process is gone, or all of its pipes are."""
+        return not any(key.events & selectors.EVENT_READ for key in self._selector.get_map().values())
+
+    @property
+    def has_printed(self) -> bool:
+        return self._seen["stdout"] > 0
+
+    def send(self, message: bytes) -> None:
+        self._send(self.requests_fd, message)
+
+    def forget_output(self) -> None:
+        """A new call has its own allowance of output."""
+        for name in self._kept:
+            self._kept[name].clear()
+            self._seen[name] = 0
+
+    def pump(self, until: Callable[[], bool], deadline: float) -> bool:
+        """Moves bytes until that holds (true), or the deadline passes or the child has ended or floods (false)."""
+        while not until():
+            left = deadline - time.monotonic()
+            if left <= 0 or self.flooded or self.has_ended:
+                return False
+            for key, _ in self._selector.select(left):
+                if key.data == "write":
+                    self._write(key.fd)
+                else:
+                    self._read(key.fd, key.data)
+        return True
+
+    def end(self, *, until: float = 0.0) -> Outcome:
+        """How it ended by itself until then; what still runs is ended here."""
+        code = self._reap(0.0 if self.flooded else until)
+        ended_by_us = code is None
+        if ended_by_us:
+            self._process.kill()
+            code = self._reap(time.monotonic() + REAP_S)
+        WATCH.remove(self._process.pid)
+        self.pump(lambda: False, time.monotonic() + 0.1)  # what was written last
+        output = self._output()
+        self._close()
+        return self._outcome(None if ended_by_us else code, output)
+
+    # ── pipes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, fd: int, message: bytes, *, then_close: bool = False) -> None:
+        if fd in self._unsent:
+            self._unsent[fd] = memoryview(bytes(self._unsent[fd]) + message)
+        elif message:
+            self._unsent[fd] = memoryview(message)
+            self._selector.register(fd, selectors.EVENT_WRITE, "write")
+        elif then_close:
+            os.close(fd)
+
+    def _write(self, fd: int) -> None:
+        try:
+            rest = self._unsent[fd][os.write(fd, self._unsent[fd][:_CHUNK]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            rest = memoryview(b"")
+        self._unsent[fd] = rest
+        if not rest:
+            del self._unsent[fd]
+            self._selector.unregister(fd)
+            if fd == self._stdin:
+                os.close(fd)
+
+    def _read(self, fd: int, name: str) -> None:
+        try:
+            chunk = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self._selector.unregister(fd)
+            os.close(fd)
+        elif name == "status":
+            self._status += chunk[: 64 - len(self._status)]
+        elif name == "answers":
+            self.answers += chunk
+        else:
+            self._seen[name] += len(chunk)
+            self._kept[name] += chunk[: max(self.limits.output_bytes - len(self._kept[name]), 0)]
+            self.flooded = self._seen[name] > FLOOD_FACTOR * self.limits.output_bytes
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_breach(self, breach: Breach) -> None:
+        self._breach = self._breach or breach
+        self._process.kill()
+
+    def _reap(self, deadline: float) -> int | None:
+        try:
+            return self._process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _close(self) -> None:
+        open_ends = {key.fd for key in self._selector.get_map().values()}
+        if self.requests_fd >= 0:
+            open_ends.add(self.requests_fd)
+        for fd in open_ends:
+            os.close(fd)
+        self._selector.close()
+
+    def _output(self) -> Output:
+        return Output(
+            stdout=self._kept["stdout"].decode(errors="replace"),
+            stderr=self._kept["stderr"].decode(errors="replace"),
+            stdout_truncated=self._seen["stdout"] > len(self._kept["stdout"]),
+            stderr_truncated=self._seen["stderr"] > len(self._kept["stderr"]),
+        )
+
+    def _outcome(self, code: int | None, output: Output) -> Outcome:
+        """`code` is none where it had to be ended."""
+        limits = self.limits
+        if self._breach == "memory" or (b"m" in self._status and code not in (0, None)):
+            return OutOfMemory(limit_bytes=limits.memory_bytes, output=output)
+        if self._breach == "files":
+            return Killed(reason=f"it made more than {limits.num_files} files", output=output)
+        if self.flooded:
+            return Killed(reason=f"it wrote more than {FLOOD_FACTOR * limits.output_bytes} bytes", output=output)
+        if code is None:
+            return TimedOut(clock="wall", limit_s=limits.wall_s, output=output)
+        if not self._status.startswith(b"r"):
+            return Refused(reason=output.stderr.strip()[-500:] or f"exit code {code}")
+        if code == 128 + signal.SIGXCPU:
+            return TimedOut(clock="cpu", limit_s=limits.cpu_s, output=output)
+        number = code - 128 if code > 128 else -code  # bubblewrap passes a signal on as 128 and its number
+        if number in signal.valid_signals() and number > 0:
+            return Killed(reason=f"signal {signal.Signals(number).name}", output=output)
+        return Finished(exit_code=code, output=output, wall_s=time.monotonic() - self.began_at)
+
+
+def _resource_limits(limits: Limits) -> list[tuple[str, int, int]]:
+    room = limits.memory_bytes + ROOM_FOR_LIBRARIES
+    wanted = {
+        "RLIMIT_AS": room,
+        "RLIMIT_FSIZE": limits.disk_bytes,
+        "RLIMIT_NOFILE": limits.num_open_files,
+        "RLIMIT_NPROC": limits.num_processes,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+    }
+    # One second between the signal that says why and the one that cannot be caught.
+    return [("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
+
+
+@lru_cache(maxsize=1)
+def _own_files() -> dict[str, str]:
+    inside = Path(__file__).parent / "inside"
+    return {name: (inside / name).read_text() for name in ("bootstrap.py", "frames.py", "serve.py")}

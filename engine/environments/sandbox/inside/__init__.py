@@ -1,0 +1,5 @@
+"""What runs inside the sandbox, before and around the untrusted code. Standard library only; nothing here is imported
+by the engine but to be sent in (`frames` is spoken on both sides).
+
+Invariant: nothing in here guards anything. The code beside it may change it at will; what guards is outside.
+"""

@@ -1,0 +1,53 @@
+"""The first code in a sandbox: takes its limits, says that it stands, and hands over to the untrusted code.
+
+    argv[1]: {"limits": [[resource, soft, hard], …], "status": fd, "requests": fd or null, "answers": fd or null,
+              "forks": whether each call gets a process of its own}
+    status:  "r" before the untrusted code's first line; "m" if it died of a MemoryError
+
+The limit on processes is counted in the user namespace that this process is in, hence not by the launcher.
+"""
+
+import json
+import os
+import resource
+import sys
+import types
+from pathlib import Path
+
+BOX = "/box"
+MAIN = f"{BOX}/main.py"
+
+
+def main() -> None:
+    setup = json.loads(sys.argv[1])
+    kept = sorted(fd for fd in (setup["status"], setup["requests"], setup["answers"]) if fd is not None)
+    for low, high in zip([2, *kept], [*kept, 1 << 16], strict=True):
+        os.closerange(low + 1, high)
+    for name, soft, hard in setup["limits"]:
+        resource.setrlimit(getattr(resource, name), (soft, hard))
+    sys.path[:0] = ["/packages"]
+    sys.argv = [MAIN]
+    os.write(setup["status"], b"r")
+    try:
+        module = load()
+        if setup["requests"] is not None:
+            sys.path.insert(0, BOX)
+            from serve import serve  # type: ignore[import-not-found]
+
+            serve(module, setup["requests"], setup["answers"], forks=setup["forks"])
+    except MemoryError:
+        os.write(setup["status"], b"m")
+        raise
+
+
+def load() -> types.ModuleType:
+    module = types.ModuleType("__main__")
+    module.__file__ = MAIN
+    sys.modules["__main__"] = module
+    sys.path.insert(0, BOX)  # main.py may be made of several files
+    exec(compile(Path(MAIN).read_text(), MAIN, "exec"), module.__dict__)  # noqa: S102 - what this place is for
+    return module
+
+
+if __name__ == "__main__":
+    main()

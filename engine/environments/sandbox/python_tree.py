@@ -1,0 +1,140 @@
+"""Which files of this machine the sandbox sees: one Python, its libraries, and packages that are asked for by name.
+
+    /python/bin/python3    /python/lib/python3.11/…    /python/lib/*.so    /packages/NAME
+
+Invariant: nothing else is bound, so there is no home, no repository, no shell, no /etc and no /proc inside.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine.environments.sandbox.outcome import SandboxUnavailable
+
+HOME: Final = "/python"
+PACKAGES: Final = "/packages"
+PROGRAM: Final = f"{HOME}/bin/python3"
+
+_LIBRARY = re.compile(r"(?:(\S+) => )?(/\S+) \(0x")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
+# Windows and terminals: they would pull in forty more libraries, and there is neither inside.
+_LEFT_OUT: Final = ("_tkinter", "_curses", "readline", "nis", "_dbm", "_gdbm", "_test", "_xx", "xx", "_ctypes_test")
+
+
+class Bind(NamedTuple):
+    source: str
+    target: str
+
+
+class PythonTree(NamedTuple):
+    binds: tuple[Bind, ...]
+    loader: Bind
+    """The program that the kernel starts for any dynamic program; its place is written in every binary."""
+    hidden: tuple[str, ...]
+    """Folders inside a bound one that are covered by an empty one."""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether any user of this machine may read all of it."""
+        return all(_is_public(Path(bind.source)) for bind in (*self.binds, self.loader))
+
+
+@lru_cache(maxsize=8)
+def python_tree(packages: Sequence[str] = ()) -> PythonTree:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    program = Path(sys.base_prefix, "bin", version)
+    library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
+    if not program.is_file() or not library.is_dir():
+        raise SandboxUnavailable(f"the sandbox wants a Python in {sys.base_prefix}, with {program} and {library}")
+    modules = [path for path in library.glob("lib-dynload/*.so") if not path.name.split(".")[0].startswith(_LEFT_OUT)]
+    for name in packages:
+        _make_bytecode(name)
+    bound = [bind for name in packages for bind in _package_binds(name)]
+    extensions = [path for bind in bound for path in Path(bind.source).rglob("*.so*") if path.is_file()]
+    shared, loader = _shared_libraries((program, *modules, *extensions))
+    own = {bind.source for bind in bound}
+    binds = (
+        Bind(str(program.resolve()), PROGRAM),
+        Bind(str(library), f"{HOME}/lib/{version}"),
+        *(Bind(source, f"{HOME}/lib/{name}") for name, source in sorted(shared.items()) if not _within(source, own)),
+        *dict.fromkeys(bound),
+    )
+    hidden = tuple(f"{HOME}/lib/{version}/{name}" for name in ("site-packages",) if (library / name).is_dir())
+    return PythonTree(binds=binds, loader=loader, hidden=hidden)
+
+
+def _within(source: str, folders: set[str]) -> bool:
+    return any(source.startswith(f"{folder}/") for folder in folders)
+
+
+def _shared_libraries(files: Sequence[Path]) -> tuple[dict[str, str], Bind]:
+    ldd = shutil.which("ldd")
+    if ldd is None:
+        raise SandboxUnavailable("the sandbox asks ldd which libraries Python needs, and there is none on the PATH")
+    done = subprocess.run([ldd, *files], capture_output=True, text=True, timeout=60, env={"PATH": os.defpath})
+    libraries: dict[str, str] = {}
+    loader: Bind | None = None
+    for name, path in _LIBRARY.findall(done.stdout):
+        if name:
+            libraries[name] = str(Path(path).resolve())
+        elif loader is None:
+            loader = Bind(str(Path(path).resolve()), path)
+    if loader is None:
+        raise SandboxUnavailable(f"ldd says of {files[0]}: {(done.stderr or done.stdout).strip()[:200]}")
+    return libraries, loader
+
+
+def _package_binds(name: str) -> list[Bind]:
+    """A distribution and all that it requires, each at its place in `/packages`."""
+    waiting, seen, binds = [name], set[str](), list[Bind]()
+    while waiting:
+        asked = waiting.pop()
+        key = re.sub(r"[-_.]+", "-", asked).lower()
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            found = distribution(asked)
+        except PackageNotFoundError as error:
+            if asked == name:
+                raise SandboxUnavailable(f"the package {name} is not installed beside the engine") from error
+            continue  # required on another platform only
+        waiting += [
+            match.group()
+            for line in found.requires or ()
+            if "extra ==" not in line and (match := _REQUIREMENT.match(line))
+        ]
+        tops = {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}
+        binds += [Bind(str(found.locate_file(top)), f"{PACKAGES}/{top}") for top in sorted(tops)]
+    return binds
+
+
+def _make_bytecode(name: str) -> None:
+    """Once for this machine: inside nothing can be written, so every process would compile a thousand files anew.
+
+    The packages are the engine's own dependencies, so they may be imported outside. Where their folder cannot be
+    written, the sandbox starts more slowly, and that is all.
+    """
+    module = re.sub(r"[-.]+", "_", name)
+    found = importlib.util.find_spec(module)
+    if found is None or found.cached is None or Path(found.cached).exists():
+        return
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", f"import {module}"], env=environment, capture_output=True, timeout=120
+    )
+
+
+def _is_public(path: Path) -> bool:
+    """Readable for all, and so is the way to it."""
+    real = path.resolve()
+    return all(folder.stat().st_mode & 0o001 for folder in real.parents) and bool(real.stat().st_mode & 0o004)

@@ -1,0 +1,181 @@
+"""Questions to be answered with tools, over several turns.
+
+    model   I need the product. <tool>calculator 37 * 48</tool>
+    tool    <result>1776</result>
+    model   <answer>1776</answer>
+
+A turn without a call ends the trajectory: its `<answer>`, or all of it where there is none, is judged. What a model
+writes after a call is not looked at; with `rollout.stop: ["</tool>"]` it does not write any.
+
+Invariants:
+- a call that is wrong in any way is answered with what was wrong, and the trajectory goes on;
+- a tool that could not run for reasons of ours raises `GraderError`;
+- after `max_turns` turns the answer counts as wrong.
+"""
+
+import random
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final, Protocol, Self
+
+from engine.environments.calculator import NotArithmetic, calculate
+from engine.environments.jsonl import HELD_OUT_SHARE
+from engine.environments.params import ParamReader, Params
+from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
+from engine.environments.questions import QuestionFile
+from engine.environments.sandbox.command import require_bubblewrap
+from engine.environments.sandbox.outcome import Finished, Limits, Refused
+from engine.environments.sandbox.run import run_python
+from engine.environments.search import Corpus
+from engine.environments.splits import check_asked, split_of_text
+from engine.environments.verifiers import Verify, make_verifier
+from engine.environments.waits import Waits
+
+Tool = Callable[[str], str]
+
+TOOL_NAMES: Final = ("calculator", "search", "python")
+MAX_RESULT: Final = 4_000  # characters; a model's context is small
+NUM_PYTHONS: Final = 4
+_CALL: Final = re.compile(r"<tool>\s*(\w+)\s?(.*?)(?:</tool>|\Z)", re.DOTALL)
+_ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
+_SAID: Final = {
+    "calculator": "<tool>calculator 12 * (3 + 4)</tool> works out arithmetic.",
+    "search": "<tool>search words to look for</tool> finds documents.",
+    "python": "<tool>python print(sum(range(10)))</tool> runs a program and shows what it prints.",
+}
+
+
+class Questions(Protocol):
+    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
+        """A question and the answer that is due."""
+        ...
+
+
+class Tools:
+    name: ClassVar[str] = "tools"
+
+    def __init__(
+        self, *, questions: Questions, verify: Verify, tools: Mapping[str, Tool], waits: Waits, max_turns: int
+    ) -> None:
+        self._questions = questions
+        self._verify = verify
+        self._tools = tools
+        self._max_turns = max_turns
+        self.waits = waits
+
+    @classmethod
+    def from_params(cls, seed: int, params: Params, timeout_s: float) -> Self:
+        reader = ParamReader(cls.name, params)
+        data, corpus = reader.text("data", ""), reader.text("corpus", "")
+        share = reader.number("held_out_share", HELD_OUT_SHARE, 0.001, 0.9)
+        default = "calculator,search" if corpus else "calculator"
+        wanted = [name.strip() for name in reader.text("tools", default).split(",")]
+        waits = Waits(
+            seed=seed,
+            median_s=reader.number("wait_median_s", 0.0, 0, 3_600),
+            sigma=reader.number("wait_sigma", 1.2, 0, 3),
+        )
+        max_turns = reader.whole("max_turns", 6, 1, 100)
+        tool_timeout_s = min(reader.number("tool_timeout_s", 10.0, 0.1, 600), timeout_s)
+        verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data else "numeric")
+        reader.finish()
+        questions = FromFile(data, seed=seed, share=share) if data else Arithmetic(seed=seed)
+        tools = {name: _tool(name, corpus, tool_timeout_s) for name in wanted}
+        return cls(questions=questions, verify=verify, tools=tools, waits=waits, max_turns=max_turns)
+
+    def prompt(self, split: Split, ordinal: int) -> Prompt:
+        check_asked(split, ordinal)
+        question, answer = self._questions.ask(split, ordinal)
+        text = f"{self._rules()}\n\n{question}\n"
+        return Prompt(split=split, ordinal=ordinal, text=text, facts={"answer": answer})
+
+    def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
+        if not 1 <= len(turns) <= self._max_turns:
+            raise ValueError(f"turns: from 1 to {self._max_turns}, got {len(turns)}")
+        said = turns[-1].text
+        call = _CALL.search(said)
+        answer = _ANSWER.search(said)
+        if call is None or (answer is not None and answer.start() < call.start()):
+            return self._verify(str(prompt.facts["answer"]), answer[1] if answer else said)
+        if len(turns) == self._max_turns:
+            return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
+        self.waits.wait(prompt, len(turns) - 1)
+        return Observation(text=f"\n<result>{self._used(call[1], call[2].strip())[:MAX_RESULT]}</result>\n")
+
+    def _used(self, name: str, argument: str) -> str:
+        if name not in self._tools:
+            return f"error: there is no tool {name!r}; there is {', '.join(self._tools)}"
+        return self._tools[name](argument)
+
+    def _rules(self) -> str:
+        rules = [_SAID[name] for name in self._tools]
+        return "\n".join(["Answer the question. You may use tools:", *rules, "End with <answer>your answer</answer>."])
+
+
+class FromFile:
+    def __init__(self, data: str, *, seed: int, share: float) -> None:
+        self._file = QuestionFile(Path(data), seed=seed, held_out_share=share)
+
+    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
+        question = self._file.question(split, ordinal)
+        return question.prompt, question.answer
+
+
+class Arithmetic:
+    """Where no data is given: sums that are hard in the head and easy for the calculator."""
+
+    def __init__(self, *, seed: int) -> None:
+        self._seed = seed
+
+    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
+        rng = random.Random(f"tools/{self._seed}/{split}/{ordinal}")
+        while True:
+            a, b, c = rng.randint(12, 99), rng.randint(12, 99), rng.randint(100, 999)
+            question = f"What is {a} * {b} + {c}?"
+            if split_of_text(question, HELD_OUT_SHARE) == split:
+                return question, str(a * b + c)
+
+
+def _tool(name: str, corpus: str, timeout_s: float) -> Tool:
+    match name:
+        case "calculator":
+            return _calculated
+        case "search":
+            if not corpus:
+                raise ValueError("tools: search needs corpus, the name of a JSONL file of documents")
+            found = Corpus(Path(corpus))
+            return lambda query: _listed(found, query)
+        case "python":
+            return SandboxedPython(timeout_s=timeout_s).run
+    raise ValueError(f"tools: unknown tool {name!r}; choose from {', '.join(TOOL_NAMES)}")
+
+
+def _calculated(text: str) -> str:
+    try:
+        return calculate(text)
+    except NotArithmetic as error:
+        return f"error: {error}"
+
+
+def _listed(corpus: Corpus, query: str) -> str:
+    found = corpus.search(query, num=3)
+    return "\n".join(f"{document.title}: {document.text[:1_000]}" for document in found) or "nothing found"
+
+
+class SandboxedPython:
+    def __init__(self, *, timeout_s: float) -> None:
+        require_bubblewrap()
+        self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1), output_bytes=MAX_RESULT)
+        self._room = threading.BoundedSemaphore(NUM_PYTHONS)
+
+    def run(self, program: str) -> str:
+        with self._room:
+            outcome = run_python(program, limits=self._limits)
+        if isinstance(outcome, Refused):
+            raise GraderError(f"tools: {outcome}")
+        shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for how it ended
+        if isinstance(outcome, Finished) and outcome.exit_code == 0:
+            return shown.strip() or "(it printed nothing)"
+        return f"{shown.strip()}\nerror: the program {outcome}".strip()

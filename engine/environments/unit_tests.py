@@ -1,0 +1,147 @@
+"""Runs a model's program against a dataset's tests, each side in a sandbox of its own.
+
+    tests (warm) ── ask: add(1, 2) ──> engine ── call ──> program (a fresh sandbox for every answer)
+                 <── value: 3 ────────        <── 3 ─────
+
+An answer of the data set is either Python (each top-level assertion or call is a test), or a list of
+`{"input": ..., "output": ...}`: then the program is run on every input, and what it prints is compared.
+
+Invariants:
+- the program never shares a process with the tests, and never sees them or an expected value;
+- the reward is 1 if all tests pass, else 0; a program that crashes, exits or does not load has failed;
+- a program that runs out of time or memory, and tests that are themselves broken, are a `GraderError`.
+"""
+
+import json
+import re
+import threading
+import time
+from typing import Final
+
+from engine.environments.graders import grader_error, inside_file
+from engine.environments.port import GraderError, Verdict
+from engine.environments.sandbox.command import require_bubblewrap
+from engine.environments.sandbox.outcome import Finished, Killed, Limits, Outcome, Refused
+from engine.environments.sandbox.run import run_python
+from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
+
+_BLOCK: Final = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_CRASHES: Final = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP")
+NUM_TESTERS: Final = 4
+
+
+class UnitTests:
+    def __init__(self, *, timeout_s: float, patience_s: float) -> None:
+        """`timeout_s` for the tests of one program, `patience_s` until there is room to begin."""
+        require_bubblewrap()
+        self._patience_s = patience_s
+        self._room = threading.BoundedSemaphore(NUM_TESTERS)
+        self._timeout_s = timeout_s
+        self._limits = Limits(wall_s=timeout_s, cpu_s=max(round(timeout_s), 1))
+        files = {"main.py": inside_file("tests.py"), "values.py": inside_file("values.py")}
+        self._tests = WorkerPool(files=files, limits=self._limits, size=NUM_TESTERS)
+
+    def verdict(self, due: str, said: str) -> Verdict:
+        program = program_of(said)
+        cases = _cases(due)
+        if not self._room.acquire(timeout=self._patience_s):
+            raise GraderError(f"unit_tests: no sandbox was free within {self._patience_s:g} s")
+        try:
+            return self._of_tests(due, program) if cases is None else self._of_cases(cases, program)
+        finally:
+            self._room.release()
+
+    def _of_cases(self, cases: list[tuple[str, str]], program: str) -> Verdict:
+        passed, failure = 0, ""
+        deadline = time.monotonic() + self._timeout_s
+        for at, (given, expected) in enumerate(cases, start=1):
+            outcome = run_python(program, stdin=given, limits=self._limits)
+            if not isinstance(outcome, Finished) and not _is_crash(outcome):
+                raise GraderError(f"unit_tests: case {at} {outcome}", retryable=isinstance(outcome, Refused))
+            right = isinstance(outcome, Finished) and outcome.exit_code == 0
+            right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)  # type: ignore[union-attr]
+            passed += right
+            failure = failure or ("" if right else f"case {at}: {outcome}")
+            if time.monotonic() > deadline:
+                raise GraderError(f"unit_tests: {len(cases)} cases took longer than {self._timeout_s:g} s")
+        return _verdict(passed, len(cases), failure)
+
+    def _of_tests(self, tests: str, program: str) -> Verdict:
+        files = {name: inside_file(name) for name in ("values.py",)}
+        files |= {"main.py": inside_file("solution.py"), "solution.py": program}
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            solution = Worker(files=files, limits=self._limits, cpu_s=self._limits.cpu_s)
+        except CallFailed as error:
+            raise grader_error("unit_tests", error) from error
+        try:
+            loaded = _asked_of(solution, "load_solution", deadline=deadline)
+            if "raised" in loaded:
+                return _verdict(0, 1, f"it did not load: {loaded['raised']}")
+
+            def ask(question: object) -> object:
+                assert isinstance(question, dict)
+                given = (question["call"], question["arguments"], question["keywords"])
+                return _asked_of(solution, "call_solution", *given, deadline=deadline)
+
+            left = max(deadline - time.monotonic(), 0.0)
+            ran = self._tests.call("run_tests", tests, loaded["names"], deadline_s=left, ask=ask)
+        except CallFailed as error:
+            raise grader_error("unit_tests", error) from error
+        finally:
+            solution.close()
+        assert isinstance(ran, dict)
+        if ran["num"] == 0:
+            raise GraderError("unit_tests: there is no test in the answer of the data set", retryable=False)
+        return _verdict(int(ran["passed"]), int(ran["num"]), str(ran["failure"]))
+
+
+def program_of(said: str) -> str:
+    """The last block of code, or all of it where there is none."""
+    blocks = _BLOCK.findall(said)
+    return str(blocks[-1]) if blocks else said
+
+
+def _asked_of(solution: Worker, function: str, *arguments: object, deadline: float) -> dict[str, object]:
+    """What the program answers; that it crashed or left is an answer too, and one that fails the test."""
+    if not solution.is_alive:
+        return {"raised": ["SystemExit", "the program has ended"]}
+    try:
+        answer = solution.call(function, *arguments, deadline=deadline)
+    except CallFailed as error:
+        if isinstance(error.outcome, Finished) or _is_crash(error.outcome):
+            return {"raised": ["SystemExit", f"the program {error.outcome}"]}
+        if error.outcome is None:
+            return {"raised": ["RuntimeError", str(error).splitlines()[-1]]}
+        raise
+    shapes = {"raised"}, {"value"}, {"names"}
+    return answer if isinstance(answer, dict) and set(answer) in shapes else {"raised": ["TypeError", "no answer"]}
+
+
+def _is_crash(outcome: Outcome | None) -> bool:
+    return isinstance(outcome, Killed) and outcome.reason.endswith(_CRASHES)
+
+
+def _cases(due: str) -> list[tuple[str, str]] | None:
+    if not due.lstrip().startswith("["):
+        return None
+    try:
+        return [(str(case["input"]), str(case["output"])) for case in json.loads(due)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise GraderError(
+            f'unit_tests: cases are {{"input": ..., "output": ...}}: {error!r}', retryable=False
+        ) from error
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _verdict(passed: int, num: int, failure: str) -> Verdict:
+    all_passed = passed == num
+    return Verdict(
+        reward=float(all_passed),
+        parts={"share_of_tests_passed": passed / num},
+        trusted=True,
+        remark=f"passed all {num} tests" if all_passed else f"passed {passed} of {num}; {failure}"[:500],
+    )

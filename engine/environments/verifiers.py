@@ -1,0 +1,119 @@
+"""Verifiers by name: whether what a model said is the answer that is due.
+
+    exact        the same text, but for white space around it
+    numeric      the last number said is the one due, within a tolerance
+    regex        the answer of the data set is a pattern that is found in what was said
+    math_verify  the same mathematics, however it is written
+    unit_tests   the program said passes the tests
+
+Invariants:
+- whatever could hang or evaluate a model's text (patterns, mathematics, programs) runs in the sandbox;
+- anything said gets a verdict or a `GraderError`; no text makes a verifier raise something else.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Final
+
+from engine.environments.graders import SandboxedGrader, inside_file
+from engine.environments.params import ParamReader
+from engine.environments.port import GraderError, Verdict
+from engine.environments.unit_tests import UnitTests
+
+Verify = Callable[[str, str], Verdict]
+"""(the answer due, what was said) -> the verdict"""
+
+VERIFIER_NAMES: Final = ("exact", "numeric", "regex", "math_verify", "unit_tests")
+_NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?")
+EXACT_BELOW: Final = 1e-9  # the default: rounding errors are forgiven, another whole number is not
+VERIFY_S: Final = 5.0  # honest answers take milliseconds; one that hangs must not hold the others up for a minute
+NUM_VERIFIERS: Final = 2
+_MAX_SAID: Final = 100_000  # characters of an answer that are looked at: the end, where answers are
+
+
+def make_verifier(reader: ParamReader, *, timeout_s: float, default: str = "exact") -> Verify:
+    name = reader.choice("verifier", default, VERIFIER_NAMES)
+    tolerance = reader.number("tolerance", EXACT_BELOW, 0, 1)
+    after = reader.text("answer_after", "")
+    end = reader.text("end_text", "")
+    test_timeout_s = reader.number("test_timeout_s", 10.0, 0.1, 600)
+    verify = _made(name, tolerance, timeout_s, test_timeout_s)
+    return lambda due, said: verify(due, answer_part(said[-_MAX_SAID:], after=after, end=end))
+
+
+def answer_part(said: str, *, after: str, end: str) -> str:
+    """What follows the last marker; nothing where there should be one and is not."""
+    if end:
+        said = said.rstrip().removesuffix(end)
+    if not after:
+        return said
+    return said.rpartition(after)[2] if after in said else ""
+
+
+def _made(name: str, tolerance: float, timeout_s: float, test_timeout_s: float) -> Verify:
+    match name:
+        case "exact":
+            return exact
+        case "numeric":
+            return lambda due, said: numeric(due, said, tolerance)
+        case "unit_tests":
+            return UnitTests(timeout_s=min(test_timeout_s, timeout_s), patience_s=timeout_s).verdict
+        case "regex":
+            grader = _verifying("patterns.py", timeout_s)
+            return lambda due, said: _plain(bool(grader.call("matches", due, said)), "found", "not found")
+        case _:
+            grader = _verifying("mathematics.py", timeout_s, "math-verify")
+            return lambda due, said: _plain(bool(grader.call("is_equal", due, said)), "equal", f"not equal to {due}")
+
+
+def _verifying(file: str, timeout_s: float, *packages: str) -> SandboxedGrader:
+    return SandboxedGrader(
+        main=inside_file(file),
+        timeout_s=timeout_s,
+        call_s=VERIFY_S,
+        packages=packages,
+        forks=True,
+        size=NUM_VERIFIERS,
+    )
+
+
+def exact(due: str, said: str) -> Verdict:
+    return _plain(said.strip() == due.strip(), "right", f"not {due.strip()!r}")
+
+
+def numeric(due: str, said: str, tolerance: float) -> Verdict:
+    """The tolerance is absolute below 1 and relative above."""
+    wanted = last_number(due)
+    if wanted is None:
+        raise GraderError(f"numeric: there is no number in the answer {due!r:.100}", retryable=False)
+    found = last_number(said)
+    if found is None:
+        return _plain(False, "", "no number was said")
+    if tolerance <= EXACT_BELOW and _is_whole(wanted[0]) and _is_whole(found[0]):
+        right = found[0].lstrip("0") == wanted[0].lstrip("0")  # as text: a float would forgive the last of many digits
+    else:
+        right = abs(found[1] - wanted[1]) <= tolerance * max(1.0, abs(wanted[1]))
+    return _plain(right, f"right: {wanted[0]}", f"said {found[0]}, should be {wanted[0]}")
+
+
+def last_number(text: str) -> tuple[str, float] | None:
+    """As it is written, without plus signs and commas that mean nothing, and as a float."""
+    written = [re.sub(r"[,\s+]", "", match.group()) for match in _NUMBER.finditer(text)]
+    for last in reversed(written):
+        above, _, below = last.partition("/")
+        try:
+            value = float(above) / float(below or 1)
+        except ZeroDivisionError:
+            continue
+        if math.isfinite(value):
+            return last, value
+    return None
+
+
+def _is_whole(written: str) -> bool:
+    return written.removeprefix("-").isdigit()
+
+
+def _plain(right: bool, praise: str, blame: str) -> Verdict:
+    return Verdict(reward=float(right), parts={"right": float(right)}, trusted=True, remark=praise if right else blame)

@@ -1,0 +1,4 @@
+# expect: Killed
+import ctypes
+
+ctypes.string_at(0)

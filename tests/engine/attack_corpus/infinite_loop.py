@@ -1,0 +1,3 @@
+# expect: TimedOut
+while True:
+    pass

@@ -1,0 +1,14 @@
+# expect: Finished
+"""A double fork in a session of its own, with its pipes closed: gone when the script is."""
+
+import os
+import time
+
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 100)
+        time.sleep(10_000)
+    os._exit(0)
+os.wait()
+print("blocked")

@@ -1,0 +1,4 @@
+# expect: OutOfMemory
+kept = []
+while True:
+    kept.append(bytearray(32 << 20))

@@ -1,0 +1,2 @@
+# expect: OutOfMemory
+print(len(bytearray(64 << 30)))

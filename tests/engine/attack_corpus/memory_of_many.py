@@ -1,0 +1,11 @@
+# expect: OutOfMemory
+"""No process is above the limit of one; together they are."""
+
+import os
+import time
+
+for _ in range(6):
+    if os.fork() == 0:
+        kept = bytearray(os.urandom(1)) * (40 << 20)
+        time.sleep(10_000)
+time.sleep(10_000)

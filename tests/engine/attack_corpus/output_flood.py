@@ -1,0 +1,3 @@
+# expect: Killed
+while True:
+    print("x" * 65_536)

@@ -1,0 +1,4 @@
+# expect: TimedOut
+import time
+
+time.sleep(10_000)

@@ -1,0 +1,5 @@
+# expect: TimedOut
+import os
+import signal
+
+os.kill(os.getpid(), signal.SIGSTOP)

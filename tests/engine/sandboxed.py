@@ -1,0 +1,49 @@
+"""For tests that run code in the sandbox: skipped where there is none (in CI that is a failure), and a look at what is
+left running."""
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.environments.sandbox.outcome import Limits, Refused
+from engine.environments.sandbox.run import run_python
+
+_NEXT = itertools.count(os.getpid() << 12)
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> None:
+    outcome = run_python("")
+    if isinstance(outcome, Refused):
+        pytest.skip(outcome.reason)
+
+
+def marked(**limits: float) -> Limits:
+    """Limits that no other run has: the size of the disk stands in the command line of each of its processes."""
+    return Limits(disk_bytes=(16 << 20) + next(_NEXT) % (1 << 20) * 4, **limits)  # type: ignore[arg-type]
+
+
+def all_have_ended(limits: Limits, *, within_s: float = 10.0) -> bool:
+    """They were killed; the kernel takes its time to bury them."""
+    deadline = time.monotonic() + within_s
+    while still_running(limits):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def still_running(limits: Limits) -> list[str]:
+    mark = str(limits.disk_bytes).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:  # it ended meanwhile
+            continue
+        if mark in command:
+            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return found
