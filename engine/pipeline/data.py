@@ -5,203 +5,318 @@
 Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
 - groups reach the trainer whole, and step S always gets the same batch, however often it is asked for;
+- what was acknowledged, and which batch a step got, survives the death of this process (`commit`, `journal`);
 - the schedule bounds what is open, so the buffer cannot grow without end;
 - the evaluation before training is complete before the first prompt of training is handed out.
+
+Longer than most: every message to data is read here, and what follows from it is decided elsewhere.
 """
 
+# Over budget: one state machine; what could leave it has (state, dealing, commit, prompts).
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.pipeline.commit import Commit
+from engine.pipeline.data_state import DataState
 from engine.pipeline.dealing import Dealer
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.evaluation import Evaluation
-from engine.pipeline.groups import OpenGroup
-from engine.pipeline.ledger import End, Ledger
+from engine.pipeline.journal import (
+    BatchMade,
+    CheckpointKept,
+    DataSnapshot,
+    EvaluationClosed,
+    EvaluationLoosened,
+    GroupGivenUp,
+    GroupsDropped,
+    Record,
+    StepTrained,
+    TrainerForked,
+    TrainingClosed,
+    TrajectoryTaken,
+)
 from engine.pipeline.messages import (
+    DATA,
     DRIVER,
-    RELAY,
+    MANAGER,
     TRAINER,
     BatchReady,
     BatchWanted,
     Message,
+    PartReported,
+    Persisted,
+    ProgressStreamed,
+    RepackPlanned,
     ReplicaGone,
     ReplicaSynced,
     Tick,
     TrainingEnded,
-    VersionReleased,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, Trajectory
-from engine.pipeline.reports import EvaluationStarted, LedgerReported, PartFinished, RunBroken, ToDriver
+from engine.pipeline.prompts import PromptPool
+from engine.pipeline.records import BufferView, DataProgress, Trajectory
+from engine.pipeline.releases import Releases
+from engine.pipeline.reports import EvaluationStarted, FaultReported, LedgerReported, PartFinished, RunBroken, ToDriver
+from engine.policy.lineage import WeightsId
 from engine.policy.recovery import grader_is_broken
-from engine.policy.sampling import ReadyGroupView, oldest_first
-from engine.policy.schedule import DemandView
+from engine.policy.sampling import oldest_first
+
+# After a recovery data listens first: in this time every replica has said at least once what it works on.
+LISTEN_S: Final = 3.0
+MAX_OVERDUE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the log held: the last snapshot, if there was one, and all records after it."""
+
+    snapshot: DataSnapshot | None
+    records: Sequence[Record]
+    serial: int
 
 
 class DataBrain:
-    def __init__(self, plan: Plan, *, start_step: int = 0, progress: DataProgress | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        start_step: int = 0,
+        progress: DataProgress | None = None,
+        incarnation: int = 0,
+        recovered: Recovered | None = None,
+    ) -> None:
         self._plan = plan
-        self._ledger = Ledger(progress or DataProgress())
-        self._dealer = Dealer(group_size=plan.group_size)
-        self._ready: list[CompleteGroup] = []
-        self._batch: BatchReady | None = None
+        self._incarnation = incarnation
+        if recovered is None or recovered.snapshot is None:
+            self._state = DataState(plan, start_step=start_step, progress=progress)
+        else:
+            self._state = DataState.restored(plan, recovered.snapshot)
+        for record in () if recovered is None else recovered.records:
+            self._state.apply(record)
+        self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
+        self._dealer = Dealer(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
-        self._trained_version = start_step
-        self._next_ordinal = 0
-        self._num_failed_groups = 0
-        self._num_ended_groups = 0
-        self._is_over = False
-        # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
-        # nobody knows whether it was finished.
-        if plan.evaluates(start_step) and start_step != plan.steps:
-            self._dealer.evaluations.append(self._evaluation_of(start_step))
+        self._listens = recovered is not None
+        self._listens_until: float | None = None
+        self._prompts = PromptPool(self._state)
+        self._has_finished = False
+        self._overdue_at = 0.0
+        self._releases = Releases(num_relays=plan.num_relays)
+        self._to_say_again: list[Effect] = []
+        if recovered is not None:  # what was decided but perhaps not said any more; saying it twice is harmless
+            self._to_say_again = [_tell(report) for report in self._state.reports]
 
     def handle(self, message: Message, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+        if isinstance(message, Persisted):
+            return self._commit.persisted(message.serial)
+        effects, self._to_say_again = self._to_say_again, []
         match message:
             case ReplicaSynced():
-                self._dealer.hear(message)
-                for trajectory in message.finished:
-                    effects += self._take(trajectory, now)
+                effects += self._on_synced(message, now)
+            case ProgressStreamed():
+                owner = (message.replica, message.incarnation)
+                self._dealer.partials.take(message.progress, self._state.training.owned_by(owner))
             case ReplicaGone():
-                self._dealer.lose(message.replica, message.incarnation)
+                self._dealer.lose((message.replica, message.incarnation))
+            case RepackPlanned():
+                self._dealer.moves.plan(message.moves, now)
             case BatchWanted():
                 effects += self._on_batch_wanted(message)
             case TrainingEnded():
                 effects += self._on_training_ended(message)
             case Tick():
-                pass
+                beat = PartReported(part=DATA, incarnation=self._incarnation)
+                effects.append(Send(to=MANAGER, message=beat))
+                effects += self._give_up_overdue(now)
+                effects += self._releases.on_tick(now)
             case _:
                 raise TypeError(f"data does not take {type(message).__name__}")
-        return [
-            *effects,
-            *self._finish_evaluations(),
-            *self._make_batch(),
-            *self._dealer.deal(now, new_ordinal=self._new_ordinal),
-        ]
+        effects += self._finish_evaluations()
+        effects += self._make_batch()
+        effects += self._deal(now)
+        return self._commit.after(effects)
+
+    @property
+    def state(self) -> DataState:
+        return self._state
+
+    @property
+    def progress(self) -> DataProgress:
+        """As of now: what has its end."""
+        return self._state.ledger.progress()
+
+    def _record(self, record: Record) -> None:
+        self._state.apply(record)
+        self._commit.record(record)
+        self._prompts.replace_lost()
 
     # ── what replicas deliver ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, trajectory: Trajectory, now: float) -> list[Effect]:
-        wanted_by = trajectory.key.group.evaluation
-        if wanted_by is not None:
-            for evaluation in self._dealer.evaluations:
-                if evaluation.version == wanted_by:
-                    evaluation.take(trajectory)
-            return []
-        group = self._dealer.training.take(trajectory)
-        if group is None:
-            return []
-        if trajectory.failure:
-            return self._end_failed(group, trajectory.failure)
-        in_order = tuple(sorted(group.finished, key=lambda finished: finished.key.sample))
-        self._ready.append(CompleteGroup(key=group.key, trajectories=in_order, ready_at=now))
-        return []
+    def _on_synced(self, message: ReplicaSynced, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for trajectory in message.finished:
+            effects += self._take(trajectory)
+        self._dealer.hear(message, now)
+        if message.missing is not None:
+            self._loosen(message.missing)
+        return effects
 
-    def _end_failed(self, group: OpenGroup, reason: str) -> list[Effect]:
-        self._end(group.key.ordinal, "failed")
-        self._num_failed_groups += 1
-        failed, ended = self._num_failed_groups, self._num_ended_groups
+    def _take(self, trajectory: Trajectory) -> list[Effect]:
+        if not self._state.is_wanted(trajectory):
+            return []
+        num_failed = self._state.num_failed_groups
+        self._record(TrajectoryTaken(trajectory=trajectory))
+        return self._judge_grader(trajectory.failure) if self._state.num_failed_groups > num_failed else []
+
+    def _judge_grader(self, reason: str) -> list[Effect]:
+        failed, ended = self._state.num_failed_groups, self._state.num_ended_groups
         if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
             return []
         message = f"{failed} of {ended} groups got no verdict; the last one: {reason}"
         return [_tell(RunBroken(failure_class="reward", message=message))]
 
-    def _new_ordinal(self, version: int) -> int | None:
-        if any(evaluation.version == 0 for evaluation in self._dealer.evaluations):
-            return None
-        demand = DemandView(
-            num_open=self._num_open,
-            groups_per_step=self._plan.groups_per_step,
-            steps_left=self._plan.steps - self._trained_version,
-            trained_version=self._trained_version,
-        )
-        if not self._plan.schedule.may_start(demand, version=version):
-            return None
-        ordinal = self._ledger.first_open(self._next_ordinal)
-        self._next_ordinal = ordinal + 1
-        return ordinal
+    def _loosen(self, missing: WeightsId) -> None:
+        for evaluation in self._state.evaluations:
+            if evaluation.weights == missing and not evaluation.any_version:
+                self._record(EvaluationLoosened(version=missing.version))
+
+    def _give_up_overdue(self, now: float) -> list[Effect]:
+        """A sample that never ends must not hold its group, and with it the step, for ever."""
+        deadline_s = self._plan.sample_deadline_s
+        if now - self._overdue_at < deadline_s / 8:
+            return []
+        self._overdue_at = now
+        effects: list[Effect] = []
+        for book, group in self._dealer.owned():
+            if now - group.begun_at < deadline_s or group.key not in book:
+                continue
+            waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
+            if group.num_overdue + 1 < MAX_OVERDUE:
+                self._dealer.begin_elsewhere(book, group)
+                effects.append(_tell(FaultReported(component="data", message=waited, action="begun anew elsewhere")))
+                continue
+            self._record(GroupGivenUp(key=group.key, reason=waited))
+            effects.append(_tell(FaultReported(component="data", message=waited, action="the group was given up")))
+            effects += self._judge_grader(waited)
+        return effects
 
     # ── what the trainer asks for ─────────────────────────────────────────────────────────────────────────────────
 
     def _on_batch_wanted(self, message: BatchWanted) -> list[Effect]:
+        if message.epoch < self._state.lineage.epoch:
+            return []
         effects = self._on_trained(message.step - 1)
-        if self._batch is not None and self._batch.step == message.step:
-            effects.append(Send(to=TRAINER, message=self._batch))
-        elif message.step == self._trained_version + 1:
+        effects += self._follow(message)
+        self._keep(message.checkpointed)
+        if self._state.batch is not None and self._state.batch.step == message.step:
+            effects.append(self._send_batch())
+        elif message.step == self._state.trained_version + 1:
             self._wanted_step = message.step
         return effects
 
     def _on_training_ended(self, message: TrainingEnded) -> list[Effect]:
-        if self._is_over:
+        if message.epoch < self._state.lineage.epoch:
             return []
-        self._is_over = True
         effects = self._on_trained(message.version)
-        self._dealer.evaluations.append(self._evaluation_of(message.version))
+        effects += self._follow(message)
+        self._keep(message.checkpointed)
+        if self._state.is_over or message.version != self._state.trained_version:
+            return effects
+        self._record(TrainingClosed(version=message.version))
         return [*effects, _tell(EvaluationStarted(version=message.version))]
+
+    def _keep(self, step: int) -> None:
+        if self._state.checkpointed < step <= self._state.trained_version:
+            self._record(CheckpointKept(step=step))
 
     def _on_trained(self, step: int) -> list[Effect]:
         """The batch in training has met its end. Steps are trained one after the other, so there is only one."""
-        if self._batch is None or self._batch.step != step:
+        if self._state.batch is None or self._state.batch.step != step:
             return []
-        for group in self._batch.groups:
-            self._end(group.key.ordinal, "trained")
-        self._batch = None
-        self._trained_version = step
-        if self._plan.evaluates(step) and step != self._plan.steps:
-            self._dealer.evaluations.append(self._evaluation_of(step))
-        return [_tell(LedgerReported(counts=self._counts()))]
+        self._record(StepTrained(step=step))
+        return [_tell(LedgerReported(counts=self._state.counts()))]
+
+    def _follow(self, message: BatchWanted | TrainingEnded) -> list[Effect]:
+        """A new incarnation of the trainer: what the one before trained after this checkpoint is undone."""
+        resumed = message.resumed
+        if message.epoch <= self._state.lineage.epoch or resumed is None:
+            return []
+        before = self._state.counts()["trained"]
+        self._record(TrainerForked(epoch=message.epoch, step=resumed.step, progress=resumed.progress))
+        self._wanted_step, self._has_finished = None, False
+        self._prompts.begin_anew()
+        self._dealer.fork()
+        num_undone = before - self._state.counts()["trained"]
+        fault = FaultReported(
+            component="trainer",
+            message=f"a new trainer began from the checkpoint of step {resumed.step}",
+            action=f"{num_undone} samples that were trained after it are trained again",
+        )
+        return [_tell(fault), _tell(LedgerReported(counts=self._state.counts()))]
 
     def _make_batch(self) -> list[Effect]:
         if self._wanted_step is None:
             return []
-        self._drop_stale()
-        views = [ReadyGroupView(version=group.version, ready_at=group.ready_at) for group in self._ready]
-        chosen = oldest_first(views, num_groups=self._plan.groups_per_step)
+        state = self._state
+        stale = [group.key.ordinal for group in state.ready if not all(map(state.may_train, group.trajectories))]
+        if stale:
+            self._record(GroupsDropped(ordinals=tuple(stale)))
+        chosen = oldest_first(len(state.ready), num_groups=self._plan.groups_per_step)
         if chosen is None:
             return []
-        groups = tuple(self._ready[position] for position in chosen)
-        self._ready = [group for position, group in enumerate(self._ready) if position not in set(chosen)]
-        progress = self._ledger.progress_if_trained(
-            [group.key.ordinal for group in groups], num_samples=len(groups) * self._plan.group_size
-        )
-        buffer = BufferView(num_ready=len(self._ready), num_in_progress=len(self._dealer.training))
-        self._batch = BatchReady(step=self._wanted_step, groups=groups, progress=progress, buffer=buffer)
+        ordinals = tuple(sorted(state.ready[position].key.ordinal for position in chosen))
+        self._record(BatchMade(step=self._wanted_step, ordinals=ordinals))
         self._wanted_step = None
-        return [Send(to=TRAINER, message=self._batch)]
+        return [self._send_batch()]
 
-    def _drop_stale(self) -> None:
-        kept: list[CompleteGroup] = []
-        for group in self._ready:
-            if self._plan.schedule.may_train(version=group.version, trained_version=self._trained_version):
-                kept.append(group)
-            else:
-                self._end(group.key.ordinal, "dropped_stale")
-        self._ready = kept
+    def _send_batch(self) -> Effect:
+        state = self._state
+        assert state.batch is not None
+        buffer = BufferView(
+            num_ready=len(state.ready),
+            num_in_progress=len(state.training),
+            num_tokens_saved=self._dealer.partials.num_tokens_saved,
+            num_tokens_lost=self._dealer.partials.num_tokens_lost,
+            num_moved=self._dealer.moves.num_moved,
+        )
+        batch = BatchReady(
+            step=state.batch.step,
+            groups=state.batch.groups,
+            progress=state.batch.progress,
+            buffer=buffer,
+            epoch=state.lineage.epoch,
+            lineage=state.lineage,
+        )
+        return Send(to=TRAINER, message=batch)
 
-    # ── evaluations and ends ──────────────────────────────────────────────────────────────────────────────────────
+    # ── dealing and ends ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _evaluation_of(self, version: int) -> Evaluation:
-        return Evaluation(version=version, num_prompts=self._plan.evaluation_prompts)
+    def _deal(self, now: float) -> list[Send]:
+        if self._listens and self._listens_until is None:
+            self._listens_until = now + LISTEN_S
+        if self._listens_until is not None and now >= self._listens_until:
+            self._listens, self._listens_until = False, None
+        return self._dealer.deal(now, None if self._listens else self._prompts)
 
     def _finish_evaluations(self) -> list[Effect]:
         effects: list[Effect] = []
-        for evaluation in [evaluation for evaluation in self._dealer.evaluations if evaluation.is_finished]:
-            self._dealer.evaluations.remove(evaluation)
-            effects += [_tell(report) for report in evaluation.reports()]
-            effects.append(Send(to=RELAY, message=VersionReleased(version=evaluation.version)))
-            if self._is_over and not self._dealer.evaluations:
-                effects += [_tell(LedgerReported(counts=self._counts())), _tell(PartFinished(part="data"))]
-        return effects
+        for evaluation in [evaluation for evaluation in self._state.evaluations if evaluation.is_finished]:
+            weights = evaluation.weights
+            num_before = len(self._state.reports)
+            self._record(EvaluationClosed(version=weights.version))
+            effects += [_tell(report) for report in self._state.reports[num_before:]]
+            effects += self._releases.release(weights)
+        return [*effects, *self._finish()]
 
-    def _end(self, ordinal: int, end: End) -> None:
-        self._num_ended_groups += 1
-        self._ledger.end(ordinal, end, num_samples=self._plan.group_size)
-
-    def _counts(self) -> dict[str, int]:
-        return self._ledger.counts(num_open=self._num_open * self._plan.group_size)
-
-    @property
-    def _num_open(self) -> int:
-        in_training = len(self._batch.groups) if self._batch is not None else 0
-        return len(self._dealer.training) + len(self._ready) + in_training
+    def _finish(self) -> list[Effect]:
+        """Everything is evaluated, and the last weights are kept: nothing can come back."""
+        state = self._state
+        is_kept = state.checkpointed >= self._plan.steps
+        if self._has_finished or not state.is_over or state.evaluations or not is_kept:
+            return []
+        self._has_finished = True
+        return [_tell(LedgerReported(counts=state.counts())), _tell(PartFinished(part="data"))]
 
 
 def _tell(report: ToDriver) -> Send:

@@ -1,171 +1,268 @@
 """Dealing: which replica works on which group.
 
 Data hears from each replica what it holds and how many sequences it could start (its seat), and deals groups, one at
-a time, to whoever has most room. Evaluations come first: a replica that holds the wanted version answers, and one
-that has nothing to do is told to take that version.
+a time, to whoever has most room. Evaluations come first: a replica that holds the wanted weights answers, and one
+that has nothing to do is told to take them.
 
 Invariants:
 - nothing is dealt beyond what a replica said it has room for, less what is still on its way to it;
 - a group that wants exact weights is dealt only to a replica that holds them;
-- what a replica was dealt and does not list in time was lost on the way, and is dealt to it again.
+- what a replica was dealt and does not list in time was lost on the way, and is dealt to it again;
+- what a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Final
 
+from engine.pipeline.data_state import DataState
 from engine.pipeline.effects import Send
-from engine.pipeline.evaluation import Evaluation
-from engine.pipeline.groups import GroupBook, OpenGroup
-from engine.pipeline.messages import ReplicaSynced, WorkGranted, rollout_address
-from engine.pipeline.records import GroupKey, GroupTask, SampleKey
+from engine.pipeline.groups import GroupBook, OpenGroup, Owner
+from engine.pipeline.messages import ReplicaSynced
+from engine.pipeline.moves import Mover
+from engine.pipeline.partials import PartialPool
+from engine.pipeline.prompts import PromptPool
+from engine.pipeline.records import GroupKey, HandOver, HeldGroup
+from engine.pipeline.seats import Seat, Seats
+from engine.policy.lineage import WeightsId
 
 # Long against a message's way (milliseconds), short against a person's patience.
 GRANT_LOST_AFTER_S: Final = 2.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Seat:
-    """What is known of one replica, from its last sync."""
-
-    replica: int
-    incarnation: int
-    serial: int = -1
-    version: int = -1
-    wants: int = 0
-    holds: frozenset[GroupKey] = frozenset()
-    evaluate_at: int | None = None
-    confirmed: list[SampleKey] = field(default_factory=list)
-    """Taken since the last answer."""
-
-    @property
-    def owner(self) -> tuple[int, int]:
-        return (self.replica, self.incarnation)
-
-
-@dataclass(slots=True, kw_only=True)
-class Hand:
-    """What a seat is being dealt in this round."""
-
-    seat: Seat
-    tasks: list[GroupTask]
-    room: int
-    is_empty: bool
+# Leases of a later incarnation of data are higher than all of an earlier one.
+LEASES_PER_INCARNATION: Final = 10**12
 
 
 class Dealer:
-    def __init__(self, *, group_size: int) -> None:
-        self.training = GroupBook()
-        self.evaluations: list[Evaluation] = []
-        self._group_size = group_size
-        self._seats: dict[int, Seat] = {}
-
-    def hear(self, message: ReplicaSynced) -> None:
-        seat = self._seats.get(message.replica)
-        if seat is None or seat.incarnation < message.incarnation:
-            if seat is not None:
-                self.lose(seat.replica, seat.incarnation)
-            seat = self._seats[message.replica] = Seat(replica=message.replica, incarnation=message.incarnation)
-        if message.incarnation < seat.incarnation:
-            return  # one that was given up speaks: its samples count, its wishes do not
-        seat.confirmed += [trajectory.key for trajectory in message.finished]
-        if message.serial <= seat.serial:
-            return
-        seat.serial, seat.version, seat.wants = message.serial, message.version, message.wants
-        seat.holds, seat.evaluate_at = frozenset(message.holds), message.evaluate_at
-        for evaluation in self.evaluations:
-            if evaluation.version == message.missing_version:
-                evaluation.groups.allow_any_version()
-
-    def lose(self, replica: int, incarnation: int) -> None:
-        for book in self._books():
-            book.give_back(book.owned_by((replica, incarnation)))
-        seat = self._seats.get(replica)
-        if seat is not None and seat.incarnation == incarnation:
-            del self._seats[replica]
-
-    def deal(self, now: float, *, new_ordinal: Callable[[int], int | None]) -> list[Send]:
-        """`new_ordinal`: the next prompt of training for a replica that holds this version, if it may start one."""
-        hands = [self._hand(seat, now) for seat in self._seats.values()]
-        while any(self._deal_one(hand, now, new_ordinal) for hand in sorted(hands, key=lambda hand: -hand.room)):
-            pass
-        return [grant for hand in hands if (grant := self._grant(hand)) is not None]
-
-    def _hand(self, seat: Seat, now: float) -> Hand:
-        self._take_back_misfits(seat, now)
-        on_the_way = [group for book in self._books() for group in book.owned_by(seat.owner)]
-        on_the_way = [group for group in on_the_way if group.key not in seat.holds]
-        lost = [group for group in on_the_way if now - group.granted_at >= GRANT_LOST_AFTER_S]
-        for group in lost:
-            group.granted_at = now
-        return Hand(
-            seat=seat,
-            tasks=[group.task() for group in lost],
-            room=seat.wants - sum(len(group.missing) for group in on_the_way),
-            is_empty=not seat.holds and not on_the_way,
+    def __init__(self, state: DataState, *, incarnation: int) -> None:
+        self._state = state
+        self._last_lease = incarnation * LEASES_PER_INCARNATION
+        self._keeps_version = state.plan.schedule.in_flight == "drain"
+        self.seats = Seats()
+        self.partials = PartialPool(keeps_version=self._keeps_version)
+        self.moves = Mover(
+            books=state.books, seats=self.seats, new_lease=self._new_lease, may_mix_versions=not self._keeps_version
         )
 
-    def _take_back_misfits(self, seat: Seat, now: float) -> None:
-        """Evaluation groups that this replica did not start, and cannot any more because its weights moved on."""
-        for evaluation in self.evaluations:
-            evaluation.groups.give_back(
-                group
-                for group in evaluation.groups.owned_by(seat.owner)
-                if group.key not in seat.holds
-                and group.exact_version not in (None, seat.version)
-                and now - group.granted_at >= GRANT_LOST_AFTER_S
-            )
+    def _new_lease(self) -> int:
+        self._last_lease += 1
+        return self._last_lease
 
-    def _deal_one(self, hand: Hand, now: float, new_ordinal: Callable[[int], int | None]) -> bool:
-        if hand.room <= 0:
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, message: ReplicaSynced, now: float) -> None:
+        seat = self.seats.newest_of(message.replica)
+        if seat is not None and seat.incarnation < message.incarnation:
+            self.lose(seat.owner)
+            seat = None
+        if seat is None:
+            seat = self.seats.add(message.replica, message.incarnation)
+        if message.incarnation < seat.incarnation:
+            return  # one that was given up speaks: its samples count, its wishes do not
+        if not seat.hear(message):
+            return
+        if message.progress:
+            self._take_what_was_stopped(seat, message)
+        self._judge_what_it_holds(seat, now)
+        self._look_for_what_is_lost(seat, now)
+        self.moves.hear(seat, now)
+        promised = self.moves.promised(seat)
+        if promised:
+            seat.take_room(promised)
+        if seat.is_leaving:
+            self._see_off(seat, now)
+
+    def lose(self, owner: Owner) -> None:
+        self.moves.lose(owner)
+        self.seats.remove(owner)
+        for book in self._state.books():
+            book.give_back(book.owned_by(owner))
+
+    def _judge_what_it_holds(self, seat: Seat, now: float) -> None:
+        for held in seat.holds.values():
+            group = self._group(held.key)
+            if held.is_over and (group is None or group.owner != seat.owner):
+                continue
+            if group is None and self._state.is_unknown(held.key) and self._may_write(seat.weights):
+                group = self._state.training.open(held.key)
+            if group is not None and group.owner == seat.owner:
+                group.is_begun = group.is_begun or held.lease == group.lease
+            elif group is not None and group.owner is None and self._may_adopt(seat, held, group):
+                said_at = group.granted_at  # what is absent there was lost with us, and is granted again at once
+                self._book(held.key).assign(group, seat.owner, lease=held.lease, now=now)
+                group.granted_at, group.is_begun = said_at, True
+            elif group is not None and group.source == seat.owner and group.owner is not None:
+                host, host_incarnation = group.owner
+                order = HandOver(key=held.key, lease=group.lease, host=host, host_incarnation=host_incarnation)
+                seat.handovers.append(order)
+            else:
+                seat.revoked.append(held)
+
+    def _may_adopt(self, seat: Seat, held: HeldGroup, group: OpenGroup) -> bool:
+        """It worked on this when data began anew, or was thought to be lost."""
+        if held.lease < group.lease or group.exact not in (None, seat.weights):
             return False
-        found = self._next_group(hand, new_ordinal)
+        return held.key.evaluation is not None or self._may_write(seat.weights)
+
+    def _may_write(self, weights: WeightsId) -> bool:
+        state = self._state
+        staleness = state.lineage.staleness(weights, at=state.trained_version)
+        return weights.epoch == state.lineage.epoch or state.plan.schedule.may_train(staleness=staleness)
+
+    def _look_for_what_is_lost(self, seat: Seat, now: float) -> None:
+        for book in self._state.books():
+            for group in book.owned_by(seat.owner):
+                held = seat.holds.get(group.key)
+                is_held = held is not None and held.lease <= group.lease
+                absent = group.missing.difference(held.samples if held is not None and is_held else ())
+                if not absent:
+                    continue
+                if now - group.granted_at < GRANT_LOST_AFTER_S:
+                    seat.take_room(len(absent))
+                elif group.exact not in (None, seat.weights):
+                    self._give_back(book, group)
+                else:
+                    group.granted_at = now
+                    self.partials.keep_what_fits(group, seat.weights)
+                    seat.tasks.append(group.task(absent, is_handed_over=self._is_coming(group)))
+                    seat.take_room(len(absent))
+
+    def _is_coming(self, group: OpenGroup) -> bool:
+        source = None if group.source is None else self.seats.of(group.source)
+        return source is not None and group.key in source.holds
+
+    def _give_back(self, book: GroupBook, group: OpenGroup) -> None:
+        book.give_back([group])
+        if group.key.evaluation is None and not group.progress:
+            group.exact = None
+
+    # ── taking back ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin_elsewhere(self, book: GroupBook, group: OpenGroup) -> None:
+        """Not by this owner again, and not under a lease that it knows."""
+        group.avoid, group.num_overdue, group.lease = group.owner, group.num_overdue + 1, self._new_lease()
+        self.partials.forget(group)
+        self._give_back(book, group)
+
+    def fork(self) -> None:
+        """Of what runs, only what may still be trained on goes on. The rest is taken from its owners, and prompts of
+        which nothing is left are forgotten, so that they are begun again in their order."""
+        self.moves.cancel_all()
+        for book in self._state.books():
+            dead = [group for group in book if not self._outlives_a_fork(group)]
+            for group in dead:
+                self.partials.forget(group)
+            book.give_back(group for group in dead if group.owner is not None)
+            for group in dead:
+                if book is self._state.training and not group.taken:
+                    book.close(group)
+
+    def _outlives_a_fork(self, group: OpenGroup) -> bool:
+        seat = None if group.owner is None else self.seats.of(group.owner)
+        return seat is not None and group.exact in (None, seat.weights) and self._may_write(seat.weights)
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_what_was_stopped(self, seat: Seat, message: ReplicaSynced) -> None:
+        stopped = {progress.key.group for progress in message.progress}
+        for book in self._state.books():
+            groups = [group for group in book.owned_by(seat.owner) if group.key in stopped]
+            self.partials.take(message.progress, groups)
+            book.give_back(groups)
+
+    def _see_off(self, seat: Seat, now: float) -> None:
+        seat.wants = seat.room = 0
+        for book in self._state.books():  # what was on its way to it, or came to late
+            book.give_back(group for group in book.owned_by(seat.owner) if group.key not in seat.holds)
+        if seat.is_empty:
+            seat.is_released = True
+        else:
+            self.moves.plan_leave(seat, now)
+
+    # ── dealing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def deal(self, now: float, prompts: PromptPool | None) -> list[Send]:
+        """`prompts` is None while data only listens."""
+        self.moves.expire(now)
+        self.partials.settle(self._state.training, self.seats)
+        if prompts is not None:
+            open_seats = [seat for seat in self.seats if seat.room > 0]
+            while any(self._deal_one(seat, now, prompts) for seat in sorted(open_seats, key=lambda seat: -seat.wants)):
+                pass
+        hold = None if prompts is None else prompts.hold()
+        grants = [seat.grant(self._hold_for(seat, hold)) for seat in self.seats]
+        return [grant for grant in grants if grant is not None]
+
+    def _deal_one(self, seat: Seat, now: float, prompts: PromptPool) -> bool:
+        if seat.room <= 0 or seat.is_leaving or self.moves.is_source(seat.owner):
+            return False
+        found = self._next_group(seat, prompts)
         if found is None:
             return False
         book, group = found
-        # A group larger than a whole replica is dealt to an empty one: its engine queues what does not fit.
-        if len(group.missing) > hand.room and not hand.is_empty:
-            return False
-        hand.tasks.append(book.grant_next(hand.seat.owner, now))
-        hand.room -= len(group.missing)
-        hand.is_empty = False
+        book.assign(group, seat.owner, lease=self._new_lease(), now=now)
+        self.partials.keep_what_fits(group, seat.weights)
+        self.partials.goes_on(group)
+        seat.tasks.append(group.task())
+        seat.take_room(len(group.missing))
         return True
 
-    def _next_group(self, hand: Hand, new_ordinal: Callable[[int], int | None]) -> tuple[GroupBook, OpenGroup] | None:
-        version = hand.seat.version
-        for evaluation in self.evaluations:
-            group = evaluation.groups.next_unowned()
-            if group is not None and group.exact_version in (None, version):
+    def _next_group(self, seat: Seat, prompts: PromptPool) -> tuple[GroupBook, OpenGroup] | None:
+        for evaluation in self._state.evaluations:
+            group = next(evaluation.groups.unowned(), None)
+            if group is not None and group.exact in (None, seat.weights) and self._fits(seat, group, seat.wants):
                 return evaluation.groups, group
-        if self._evaluate_at(hand) not in (None, version):
-            return None  # it is about to take other weights
-        if self.training.next_unowned() is None:
-            fits = hand.is_empty or self._group_size <= hand.room
-            ordinal = new_ordinal(version) if fits else None
-            if ordinal is None:
-                return None
-            self.training.open(GroupKey(ordinal=ordinal), num_samples=self._group_size)
-        group = self.training.next_unowned()
-        return None if group is None else (self.training, group)
-
-    def _evaluate_at(self, hand: Hand) -> int | None:
-        """The version that this replica should hold for an evaluation's sake."""
-        for evaluation in self.evaluations:
-            waits = evaluation.groups.next_unowned()
-            if waits is None or waits.exact_version is None:
+        for group in self._state.training.unowned():
+            if group.exact is None:
                 continue
-            if hand.is_empty or hand.seat.version == evaluation.version:
-                return evaluation.version
+            if group.exact == seat.weights and self._fits(seat, group, seat.room):
+                return self._state.training, group
+        if seat.wants <= 0 or self._wanted_for_evaluation(seat) not in (None, seat.weights):
+            return None  # it is about to take other weights
+        group = self._next_fresh(seat, prompts)
+        return None if group is None else (self._state.training, group)
+
+    def _next_fresh(self, seat: Seat, prompts: PromptPool) -> OpenGroup | None:
+        for group in self._state.training.unowned():
+            if group.exact is None and prompts.may_begin(seat.weights) and self._suits(seat, group):
+                return group if self._fits(seat, group, seat.wants) else None
+        plan = self._state.plan
+        if not seat.is_empty and plan.group_size + plan.num_spare > seat.wants:
+            return None
+        return prompts.start(seat.weights)
+
+    def _suits(self, seat: Seat, group: OpenGroup) -> bool:
+        return group.avoid != seat.owner or len(self.seats) == 1
+
+    def _fits(self, seat: Seat, group: OpenGroup, room: int) -> bool:
+        """A group larger than a whole replica is dealt to an empty one: its engine queues what does not fit."""
+        return len(group.missing) <= room or (seat.is_empty and room > 0)
+
+    # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hold_for(self, seat: Seat, hold: WeightsId | None) -> WeightsId | None:
+        wanted = self._wanted_for_evaluation(seat)
+        return wanted if wanted is not None else (hold if seat.weights == hold else None)
+
+    def _wanted_for_evaluation(self, seat: Seat) -> WeightsId | None:
+        """The weights that this replica should hold for an evaluation's sake."""
+        for evaluation in self._state.evaluations:
+            is_interrupted = not self._keeps_version and evaluation.weights == seat.weights
+            if is_interrupted and evaluation.groups.owned_by(seat.owner):
+                return evaluation.weights  # or newer ones would be installed under its answers
+            waits = next(evaluation.groups.unowned(), None)
+            if waits is None or waits.exact is None:
+                continue
+            if seat.is_empty or seat.weights == evaluation.weights:
+                return evaluation.weights
         return None
 
-    def _grant(self, hand: Hand) -> Send | None:
-        seat, evaluate_at = hand.seat, self._evaluate_at(hand)
-        if not (hand.tasks or seat.confirmed or evaluate_at != seat.evaluate_at):
-            return None
-        seat.evaluate_at = evaluate_at
-        taken, seat.confirmed = tuple(seat.confirmed), []
-        grant = WorkGranted(incarnation=seat.incarnation, taken=taken, tasks=tuple(hand.tasks), evaluate_at=evaluate_at)
-        return Send(to=rollout_address(seat.replica), message=grant)
+    def _group(self, key: GroupKey) -> OpenGroup | None:
+        return next((group for book in self._state.books() if (group := book.get(key)) is not None), None)
 
-    def _books(self) -> list[GroupBook]:
-        return [self.training, *(evaluation.groups for evaluation in self.evaluations)]
+    def _book(self, key: GroupKey) -> GroupBook:
+        return next(book for book in self._state.books() if key in book)
+
+    def owned(self) -> Iterator[tuple[GroupBook, OpenGroup]]:
+        for book in self._state.books():
+            for group in book:
+                if group.owner is not None:
+                    yield book, group

@@ -5,8 +5,12 @@ Invariant: an effect is plain data. Carrying it out twice must be as harmless as
 
 from dataclasses import dataclass
 
-from engine.pipeline.messages import Address, Message
-from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask
+from engine.pipeline.journal import DataSnapshot, Record
+from engine.pipeline.messages import RELAY, Address, Message, SequencesHandedOver
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeldGroup
+from engine.pipeline.relay_messages import RelayEffect
+from engine.policy.lineage import UNFORKED, Lineage, WeightsId
+from engine.policy.schedule import InFlight
 from engine.weights.port import WeightManifest
 
 
@@ -21,6 +25,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSequences:
+    """A sample with progress goes on from there, by re-prefill; the others begin anew."""
+
     tasks: tuple[GroupTask, ...]
 
 
@@ -30,30 +36,59 @@ class InstallWeights:
 
     manifest: WeightManifest
     payload: object
-
-
-# ── a relay's body ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchWeights:
-    """Answered by `ChunkHashed` for every chunk, then `BufferHashed`."""
-
-    manifest: WeightManifest
-    payload: object
+    in_flight: InFlight = "drain"
+    """What runs: nothing does (drain), it goes on with its KV cache thrown away and computed anew by the new weights
+    (reprefill), or on the cache as it is (keep)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeWeights:
-    """Send `WeightsServed` with the bytes of this version."""
+class StopSequences:
+    """Abort these; they never come back as trajectories. With `reports` answered by `ProgressReported(is_stopped)`,
+    which leaves out those that had ended already: they come as trajectories."""
 
-    to: Address
-    version: int
+    groups: tuple[HeldGroup, ...]
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropWeights:
-    version: int
+class HandOverSequences:
+    """Stop these and send the host one `SequencesHandedOver` for the group, with their KV cache if the engine can.
+    Samples that have ended meanwhile come as trajectories instead."""
+
+    group: HeldGroup
+    """`lease` is the one under which they go on."""
+    host: int
+    host_incarnation: int
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSequences:
+    """Go on with what another replica handed over, on its KV cache where that fits, else by re-prefill."""
+
+    handed: SequencesHandedOver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportProgress:
+    """Answered by `ProgressReported`."""
+
+    groups: tuple[HeldGroup, ...]
+
+
+# ── data's body ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Append these records to the log and sync it to disk, then answer `Persisted`. With a snapshot the log begins
+    anew: snapshot first, whole or not at all; the records before it are needed no more."""
+
+    serial: int
+    """Of the last record."""
+    records: tuple[Record, ...]
+    snapshot: DataSnapshot | None = None
+    """The state with these records applied."""
 
 
 # ── the trainer's body ────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,6 +100,9 @@ class PublishWeights:
 
     version: int
     pinned: bool
+    epoch: int = 0
+    """This incarnation of the trainer; goes into the manifest."""
+    to: Address = RELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +111,8 @@ class RepublishWeights:
 
     version: int
     pinned: bool
+    epoch: int = 0
+    to: Address = RELAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +128,8 @@ class TrainOn:
 
     step: int
     groups: tuple[CompleteGroup, ...]
+    lineage: Lineage = UNFORKED
+    """Tells how stale each trajectory is: `lineage.staleness(weights, at=step - 1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +144,18 @@ class SaveCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndReplica:
+class EndPart:
     """Make sure that no process of this incarnation is left."""
 
-    replica: int
+    part: Address
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartReplica:
-    replica: int
+class StartPart:
+    """A replica or a relay begins empty, data from its log, the trainer from the newest checkpoint that verifies."""
+
+    part: Address
     incarnation: int
 
 
@@ -119,14 +163,17 @@ Effect = (
     Send
     | StartSequences
     | InstallWeights
-    | FetchWeights
-    | ServeWeights
-    | DropWeights
+    | StopSequences
+    | HandOverSequences
+    | ResumeSequences
+    | ReportProgress
+    | Persist
+    | RelayEffect
     | PublishWeights
     | RepublishWeights
     | ForgetWeights
     | TrainOn
     | SaveCheckpoint
-    | EndReplica
-    | StartReplica
+    | EndPart
+    | StartPart
 )

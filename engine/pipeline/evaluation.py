@@ -1,32 +1,78 @@
 """An evaluation: the held-out prompts, one sample each, answered by the weights of one version.
 
 Invariants:
-- only replicas that hold exactly this version answer, unless it is gone from every relay: then any may, and the
+- only replicas that hold exactly these weights answer, unless they are gone from every relay: then any may, and the
   report says so;
 - a grader's failure is no reward of 0: such prompts are left out of the mean and counted.
 """
 
 from engine.pipeline.groups import GroupBook
+from engine.pipeline.journal import EvaluationView
 from engine.pipeline.records import GroupKey, Trajectory
 from engine.pipeline.reports import EvaluationReported, FaultReported
+from engine.policy.lineage import WeightsId
 
 
 class Evaluation:
-    def __init__(self, *, version: int, num_prompts: int) -> None:
-        self.version = version
-        self.groups = GroupBook()
+    def __init__(self, *, weights: WeightsId, num_prompts: int) -> None:
+        self.weights = weights
+        self.any_version = False
+        self.groups = GroupBook(num_samples=1)
         self._answered: list[Trajectory] = []
+        self._num_given_up = 0
         for ordinal in range(num_prompts):
-            self.groups.open(GroupKey(ordinal=ordinal, evaluation=version), num_samples=1, exact_version=version)
+            self.groups.open(GroupKey(ordinal=ordinal, evaluation=weights.version), exact=weights)
+
+    @classmethod
+    def restored(cls, view: EvaluationView, *, num_prompts: int) -> "Evaluation":
+        evaluation = cls(weights=view.weights, num_prompts=num_prompts)
+        if view.any_version:
+            evaluation.allow_any_version()
+        for trajectory in view.answered:
+            evaluation.take(trajectory)
+        evaluation._num_given_up = view.num_given_up
+        return evaluation
+
+    def view(self) -> EvaluationView:
+        return EvaluationView(
+            weights=self.weights,
+            any_version=self.any_version,
+            answered=tuple(self._answered),
+            num_given_up=self._num_given_up,
+        )
+
+    @property
+    def version(self) -> int:
+        return self.weights.version
 
     @property
     def is_finished(self) -> bool:
         return len(self.groups) == 0
 
+    def accepts(self, trajectory: Trajectory) -> bool:
+        fits = self.any_version or trajectory.writers == (self.weights,) or bool(trajectory.failure)
+        return fits and trajectory.key.group.evaluation == self.version and self.groups.misses(trajectory.key)
+
     def take(self, trajectory: Trajectory) -> None:
-        group = self.groups.take(trajectory)
+        if self.groups.take(trajectory) is not None:
+            self._answered.append(trajectory)
+
+    def give_up(self, key: GroupKey) -> None:
+        group = self.groups.get(key)
         if group is not None:
-            self._answered.extend(group.finished)
+            self.groups.close(group)
+            self._num_given_up += 1
+
+    def allow_any_version(self) -> None:
+        self.any_version = True
+        for group in self.groups:
+            group.exact = None
+
+    def reborn(self, weights: WeightsId) -> None:
+        """The same bytes have another name: a new trainer's incarnation began with them."""
+        self.weights = weights
+        for group in self.groups:
+            group.exact = None if self.any_version else weights
 
     def reports(self) -> list[EvaluationReported | FaultReported]:
         reports: list[EvaluationReported | FaultReported] = []
@@ -38,6 +84,9 @@ class Evaluation:
             reports.append(
                 self._fault(f"{num_failed} held-out answers got no verdict: {reason}", "left out of the mean")
             )
+        if self._num_given_up:
+            message = f"{self._num_given_up} held-out answers never ended"
+            reports.append(self._fault(message, "left out of the mean"))
         if num_newer:
             message = f"version {self.version} was lost"
             reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
@@ -45,6 +94,7 @@ class Evaluation:
             reports.append(
                 EvaluationReported(
                     version=self.version,
+                    epoch=self.weights.epoch,
                     num_prompts=len(graded),
                     reward_mean=sum(trajectory.reward for trajectory in graded) / len(graded),
                     length_mean=sum(trajectory.num_tokens for trajectory in graded) / len(graded),

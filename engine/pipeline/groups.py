@@ -2,34 +2,83 @@
 
 Invariants:
 - a group has at most one owner; its finished samples stay when the owner is lost, only the missing ones are redone;
+- each grant has a lease with a higher number than all before it, so that of two replicas that both think a group is
+  theirs, one is told that it is not;
 - a sample is taken once, whoever delivers it and however often;
-- a group leaves the book whole, or by a failed sample, and then whole as well.
+- a group leaves the book whole (as many graded samples as it needs), or because so many failed that it cannot be.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from engine.pipeline.records import GroupKey, GroupTask, Trajectory
+from engine.pipeline.records import GroupKey, GroupTask, SampleKey, SampleProgress, Trajectory
+from engine.policy.lineage import WeightsId
+
+Owner = tuple[int, int]
+"""Replica and incarnation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenGroup:
     key: GroupKey
+    num_needed: int
     missing: set[int]
-    exact_version: int | None = None
-    owner: tuple[int, int] | None = None
-    """Replica and incarnation."""
+    exact: WeightsId | None = None
+    """Only these weights may answer: it is an evaluation's, or its samples go on from what these weights said."""
+    taken: tuple[Trajectory, ...] = ()
+    """All that came, graded or not."""
+    # Who works on it is known only while data lives:
+    owner: Owner | None = None
+    lease: int = 0
     granted_at: float = 0.0
-    finished: list[Trajectory] = field(default_factory=list)
+    begun_at: float = 0.0
+    """The present owner got it then; `granted_at` also moves when the grant is said again."""
+    num_overdue: int = 0
+    avoid: Owner | None = None
+    """It did not end there in time."""
+    source: Owner | None = None
+    """It was moved from there, and may still run there until told."""
+    is_begun: bool = False
+    """The owner has said that it holds it."""
+    progress: dict[int, SampleProgress] = field(default_factory=dict)
 
-    def task(self) -> GroupTask:
-        return GroupTask(key=self.key, samples=tuple(sorted(self.missing)), exact_version=self.exact_version)
+    @property
+    def finished(self) -> list[Trajectory]:
+        return [trajectory for trajectory in self.taken if not trajectory.failure]
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.finished) >= self.num_needed
+
+    @property
+    def is_hopeless(self) -> bool:
+        return len(self.finished) + len(self.missing) < self.num_needed
+
+    def task(self, samples: Iterable[int] | None = None, *, is_handed_over: bool = False) -> GroupTask:
+        wanted = sorted(self.missing if samples is None else samples)
+        return GroupTask(
+            key=self.key,
+            samples=tuple(wanted),
+            lease=self.lease,
+            exact=self.exact,
+            progress=tuple(self.progress[sample] for sample in wanted if sample in self.progress),
+            is_handed_over=is_handed_over,
+        )
+
+    def take(self, trajectory: Trajectory) -> None:
+        sample = trajectory.key.sample
+        self.missing.discard(sample)
+        self.progress.pop(sample, None)
+        self.taken = (*self.taken, trajectory)
 
 
 class GroupBook:
-    def __init__(self) -> None:
+    def __init__(self, *, num_samples: int, num_spare: int = 0) -> None:
+        """`num_spare` samples are begun beyond those that a group needs; the first to come make it whole."""
+        self._num_samples, self._num_spare = num_samples, num_spare
         self._open: dict[GroupKey, OpenGroup] = {}
+        self._owned: dict[Owner, dict[GroupKey, OpenGroup]] = {}
         self._unowned: deque[GroupKey] = deque()
 
     def __len__(self) -> int:
@@ -38,50 +87,71 @@ class GroupBook:
     def __contains__(self, key: GroupKey) -> bool:
         return key in self._open
 
-    def open(self, key: GroupKey, *, num_samples: int, exact_version: int | None = None) -> None:
-        self._open[key] = OpenGroup(key=key, missing=set(range(num_samples)), exact_version=exact_version)
-        self._unowned.append(key)
+    def __iter__(self) -> Iterator[OpenGroup]:
+        return iter(list(self._open.values()))
 
-    def next_unowned(self) -> OpenGroup | None:
-        return self._open[self._unowned[0]] if self._unowned else None
+    def get(self, key: GroupKey) -> OpenGroup | None:
+        return self._open.get(key)
+
+    def open(self, key: GroupKey, *, exact: WeightsId | None = None) -> OpenGroup:
+        samples = set(range(self._num_samples + self._num_spare))
+        group = self._open[key] = OpenGroup(key=key, num_needed=self._num_samples, missing=samples, exact=exact)
+        self._unowned.append(key)
+        return group
+
+    def close(self, group: OpenGroup) -> None:
+        del self._open[group.key]
+        self._leave(group)
+
+    # ── owners ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def num_unowned(self) -> int:
         return len(self._unowned)
 
-    def grant_next(self, owner: tuple[int, int], now: float) -> GroupTask:
-        group = self._open[self._unowned.popleft()]
-        group.owner, group.granted_at = owner, now
-        return group.task()
+    def unowned(self) -> Iterator[OpenGroup]:
+        """Those that have waited longest come first."""
+        return (self._open[key] for key in self._unowned)
 
-    def owned_by(self, owner: tuple[int, int]) -> list[OpenGroup]:
-        return [group for group in self._open.values() if group.owner == owner]
+    def owned_by(self, owner: Owner) -> list[OpenGroup]:
+        return list(self._owned.get(owner, {}).values())
 
-    def give_back(self, groups: Iterable[OpenGroup]) -> int:
+    def assign(self, group: OpenGroup, owner: Owner, *, lease: int, now: float) -> None:
+        assert lease >= group.lease, f"{group.key}: lease {lease} after {group.lease}"
+        self._leave(group)
+        group.owner, group.lease, group.granted_at, group.begun_at = owner, lease, now, now
+        group.source, group.is_begun = None, False
+        self._owned.setdefault(owner, {})[group.key] = group
+
+    def give_back(self, groups: Iterable[OpenGroup]) -> None:
         """They go to the front: what has waited longest is done first."""
-        returned = list(groups)
-        for group in reversed(returned):
-            group.owner = None
+        for group in reversed(list(groups)):
+            self._leave(group)
+            group.owner, group.source, group.is_begun = None, None, False
             self._unowned.appendleft(group.key)
-        return len(returned)
 
-    def allow_any_version(self) -> None:
-        for group in self._open.values():
-            group.exact_version = None
+    def _leave(self, group: OpenGroup) -> None:
+        if group.owner is None:
+            self._unowned.remove(group.key)
+            return
+        owned = self._owned[group.owner]
+        del owned[group.key]
+        if not owned:
+            del self._owned[group.owner]
+
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def misses(self, key: SampleKey) -> bool:
+        group = self._open.get(key.group)
+        return group is not None and key.sample in group.missing
 
     def take(self, trajectory: Trajectory) -> OpenGroup | None:
-        """The group, if this trajectory ended it (whole or failed); None otherwise, also for what is known already."""
+        """The group, if this trajectory ended it (whole or hopeless); None otherwise, also for what is known."""
         group = self._open.get(trajectory.key.group)
         if group is None or trajectory.key.sample not in group.missing:
             return None
-        group.missing.discard(trajectory.key.sample)
-        group.finished.append(trajectory)
-        if not group.missing or trajectory.failure:
-            return self._close(group)
-        return None
-
-    def _close(self, group: OpenGroup) -> OpenGroup:
-        del self._open[group.key]
-        if group.owner is None:  # a lost owner's late delivery ended it while it waited for a new one
-            self._unowned.remove(group.key)
+        group.take(trajectory)
+        if not (group.is_whole or group.is_hopeless):
+            return None
+        self.close(group)
         return group

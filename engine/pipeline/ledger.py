@@ -2,12 +2,13 @@
 
 Invariants:
 - an ordinal ends once; ending it again is a bug of ours and stops the run;
+- an end is taken back only when the weights that it went into are lost with their trainer, and that is counted;
 - the set is kept as intervals, so it stays small although prompts end out of order, and it is what a checkpoint
   stores: a counter would repeat some prompts after a restart and skip others for ever.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from engine.pipeline.records import DataProgress, Intervals
@@ -48,6 +49,15 @@ class IntervalSet:
             self._starts.insert(at, number)
             self._stops.insert(at, number + 1)
 
+    def remove(self, number: int) -> None:
+        at = bisect_right(self._starts, number) - 1
+        if at < 0 or number >= self._stops[at]:
+            raise ValueError(f"{number} is not in the set")
+        start, stop = self._starts[at], self._stops[at]
+        rest = [(left, right) for left, right in ((start, number), (number + 1, stop)) if left < right]
+        self._starts[at : at + 1] = [left for left, _ in rest]
+        self._stops[at : at + 1] = [right for _, right in rest]
+
     def first_absent(self, at_least: int) -> int:
         """The smallest number not in the set that is no less than `at_least`."""
         at = bisect_right(self._starts, at_least) - 1
@@ -58,13 +68,21 @@ class IntervalSet:
 
 
 class Ledger:
-    def __init__(self, progress: DataProgress) -> None:
+    def __init__(self, progress: DataProgress, *, num_rolled_back: int = 0) -> None:
         self._ended = IntervalSet(progress.ended)
         self._counts: dict[str, int] = dict.fromkeys(ENDS, 0) | dict(progress.ledger)
+        self.num_rolled_back = num_rolled_back
+        """Samples that were trained into weights that are no more."""
 
     def end(self, ordinal: int, end: End, *, num_samples: int) -> None:
         self._ended.add(ordinal)
         self._counts[end] += num_samples
+
+    def take_back(self, ordinal: int, *, num_samples: int) -> None:
+        """It was trained, and the trainer that knew it is dead."""
+        self._ended.remove(ordinal)
+        self._counts["trained"] -= num_samples
+        self.num_rolled_back += num_samples
 
     def has_ended(self, ordinal: int) -> bool:
         return ordinal in self._ended
@@ -73,9 +91,13 @@ class Ledger:
         return self._ended.first_absent(at_least)
 
     def counts(self, *, num_open: int) -> dict[str, int]:
-        return {**self._counts, "open": num_open}
+        rolled_back = {"rolled_back": self.num_rolled_back} if self.num_rolled_back else {}
+        return {**self._counts, "open": num_open, **rolled_back}
 
-    def progress_if_trained(self, ordinals: list[int], *, num_samples: int) -> DataProgress:
+    def progress(self) -> DataProgress:
+        return DataProgress(ended=self._ended.intervals(), ledger=tuple(sorted(self._counts.items())))
+
+    def progress_if_trained(self, ordinals: Sequence[int], *, num_samples: int) -> DataProgress:
         """What a checkpoint must say that is written once these prompts are trained."""
         ended = IntervalSet(self._ended.intervals())
         for ordinal in ordinals:

@@ -1,31 +1,45 @@
-"""The manager: notices that a replica is gone, gives its work back, and has it replaced.
+"""The manager: notices that a part is gone and has it replaced, gives lost work back, and plans repacks.
 
-Everything else goes on without it: with the manager dead, the replicas that live keep working.
+Everything else goes on without it: with the manager dead, what lives keeps working, nothing is moved and nothing is
+replaced. A new manager learns who is there from what the parts report.
 
 Invariants:
-- an incarnation is given up once and for ever: data is told, its process is ended, its number never comes again;
-- a replica that was silent for long is treated as dead, even if it only was slow: its samples would still count;
-- the run breaks, with a reason, when no replica is left and none will come.
+- an incarnation is given up once and for ever: its process is ended, its number never comes again;
+- a part that was silent for long is treated as dead, even if it only was slow: its samples would still count;
+- the run breaks, with a reason, when a kind of part is gone and will not come back.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.pipeline.effects import Effect, EndReplica, Send, StartReplica
-from engine.pipeline.messages import DATA, DRIVER, Message, ReplicaGone, ReplicaLost, ReplicaReported, Tick
+from engine.pipeline.effects import Effect, EndPart, Send, StartPart
+from engine.pipeline.messages import (
+    DATA,
+    DRIVER,
+    Address,
+    LeaveOrdered,
+    LeaveRequested,
+    Message,
+    PartLost,
+    PartReported,
+    ReplicaGone,
+    ReplicaLeft,
+    ReplicaReported,
+    Tick,
+    WeightsUpdated,
+    rollout_address,
+)
+from engine.pipeline.repacker import Repacker
 from engine.pipeline.reports import FaultReported, RunBroken
-from engine.policy.recovery import GiveUp, after_loss
+from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
 
-# Heartbeats come every second from the thread that decodes. On a busy host one decode or install may take seconds.
-SILENT_AFTER_S: Final = 20.0
-# Until its first heartbeat a replica imports, loads and pulls, on a host where others do the same.
-START_WITHIN_S: Final = 300.0
 RESEND_AFTER_S: Final = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """What is known of one replica's newest incarnation."""
+    """What is known of one part's newest incarnation."""
 
     incarnation: int
     started_at: float
@@ -35,78 +49,145 @@ class Watch:
     is_given_up: bool = False
     told_at: float = 0.0
     lost_at: list[float] = field(default_factory=list)
+    leaves_by: float | None = None
+    has_left: bool = False
+
+    @property
+    def is_watched(self) -> bool:
+        return self.start_due_at is None and not self.is_given_up and not self.has_left
 
 
 class ManagerBrain:
-    def __init__(self, *, num_replicas: int, now: float) -> None:
-        self._watches = {replica: Watch(incarnation=0, started_at=now) for replica in range(num_replicas)}
+    def __init__(
+        self,
+        *,
+        now: float,
+        num_replicas: int = 0,
+        incarnations: Mapping[Address, int] | None = None,
+        repacker: Repacker | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started."""
+        if incarnations is None:
+            incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
+        self._watches = {
+            part: Watch(incarnation=incarnation, started_at=now) for part, incarnation in incarnations.items()
+        }
+        self._repacker = repacker
+        self._patience = patience or Patience()
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
             case ReplicaReported():
-                self._on_reported(message, now)
+                if self._hear(rollout_address(message.replica), message.incarnation, now) and self._repacker:
+                    self._repacker.hear(message)
                 return []
-            case ReplicaLost():
-                return self._on_lost(message.replica, message.incarnation, message.reason, now)
+            case PartReported():
+                self._hear(message.part, message.incarnation, now)
+                return []
+            case PartLost():
+                return self._on_lost(message.part, message.incarnation, message.reason, now)
+            case WeightsUpdated():
+                return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
+            case LeaveOrdered():
+                return self._on_leave_ordered(message, now)
+            case ReplicaLeft():
+                return self._on_left(message)
             case Tick():
                 return self._on_tick(now)
             case _:
                 raise TypeError(f"the manager does not take {type(message).__name__}")
 
-    def _on_reported(self, message: ReplicaReported, now: float) -> None:
-        watch = self._watches[message.replica]
-        if message.incarnation == watch.incarnation:
-            watch.heard_at = now
+    def _hear(self, part: Address, incarnation: int, now: float) -> bool:
+        watch = self._watches.get(part)
+        if watch is None or incarnation != watch.incarnation:
+            return False
+        watch.heard_at = now
+        return True
 
-    def _on_lost(self, replica: int, incarnation: int, reason: str, now: float) -> list[Effect]:
-        watch = self._watches[replica]
-        if incarnation != watch.incarnation or watch.start_due_at is not None or watch.is_given_up:
+    # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_lost(self, part: Address, incarnation: int, reason: str, now: float) -> list[Effect]:
+        watch = self._watches.get(part)
+        if watch is None or incarnation != watch.incarnation or not watch.is_watched:
             return []
         watch.lost_at.append(now)
+        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._tell_data(part, incarnation)]
         decision = after_loss(watch.lost_at, now)
-        effects: list[Effect] = [
-            EndReplica(replica=replica, incarnation=incarnation),
-            Send(to=DATA, message=ReplicaGone(replica=replica, incarnation=incarnation)),
-        ]
-        if isinstance(decision, GiveUp):
+        if watch.leaves_by is not None:
+            watch.has_left = True
+            action = "it was leaving; its unfinished groups went back"
+        elif isinstance(decision, GiveUp):
             watch.is_given_up = True
-            action = f"given up after {decision.num_losses} losses; the others do its work"
+            action = f"given up after {decision.num_losses} losses"
         else:
             watch.start_due_at = now + decision.after_s
-            action = f"its unfinished groups went back; a replacement starts in {decision.after_s:.0f} s"
-        fault = FaultReported(component=f"rollout/{replica}", message=reason, action=action)
-        effects.append(Send(to=DRIVER, message=fault))
-        if all(other.is_given_up for other in self._watches.values()):
-            message = f"every rollout is dead and was given up; the last one: {reason}"
+            action = f"{what_follows(kind_of(part))}; a replacement starts in {decision.after_s:.0f} s"
+        effects.append(Send(to=DRIVER, message=FaultReported(component=part, message=reason, action=action)))
+        gone = [other for other, watched in self._watches.items() if watched.is_given_up or watched.has_left]
+        if breaks_the_run(gone, list(self._watches)):
+            message = f"every {kind_of(part)} is dead and was given up; the last one: {reason}"
             effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
         return [*effects, *self._start_due(now)]
 
+    def _tell_data(self, part: Address, incarnation: int) -> list[Effect]:
+        if kind_of(part) != "rollout":
+            return []
+        replica = int(part.partition("/")[2])
+        if self._repacker is not None:
+            self._repacker.forget(replica)
+        return [Send(to=DATA, message=ReplicaGone(replica=replica, incarnation=incarnation))]
+
     def _on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for replica, watch in self._watches.items():
-            effects += self._say_again(replica, watch, now)
+        for part, watch in self._watches.items():
+            effects += self._say_again(part, watch, now)
             silent_s = now - (watch.started_at if watch.heard_at is None else watch.heard_at)
-            allowed_s = START_WITHIN_S if watch.heard_at is None else SILENT_AFTER_S
-            if silent_s > allowed_s and watch.start_due_at is None and not watch.is_given_up:
-                reason = f"no heartbeat for {silent_s:.0f} s"
-                effects += self._on_lost(replica, watch.incarnation, reason, now)
+            allowed_s = self._patience.allows(kind_of(part), has_spoken=watch.heard_at is not None)
+            if silent_s > allowed_s and watch.is_watched:
+                effects += self._on_lost(part, watch.incarnation, f"no heartbeat for {silent_s:.0f} s", now)
+        if self._repacker is not None:
+            effects += self._repacker.on_tick(now)
         return [*effects, *self._start_due(now)]
 
-    def _say_again(self, replica: int, watch: Watch, now: float) -> list[Effect]:
-        """Until its successor is heard, data may not know that the replica is gone."""
-        is_over = watch.is_given_up or (watch.incarnation > 0 and watch.heard_at is None)
+    def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
+        """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
+        is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and watch.heard_at is None)
+        is_over = is_over or watch.leaves_by is not None
         if not is_over or now - watch.told_at < RESEND_AFTER_S:
             return []
         watch.told_at = now
-        gone = watch.incarnation if watch.is_given_up else watch.incarnation - 1
-        return [Send(to=DATA, message=ReplicaGone(replica=replica, incarnation=gone))]
+        if watch.is_watched and watch.leaves_by is not None:
+            request = LeaveRequested(incarnation=watch.incarnation, within_s=max(0.0, watch.leaves_by - now))
+            return [Send(to=part, message=request)]
+        gone = watch.incarnation if watch.is_given_up or watch.has_left else watch.incarnation - 1
+        return self._tell_data(part, gone)
 
     def _start_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for replica, watch in self._watches.items():
+        for part, watch in self._watches.items():
             if watch.start_due_at is None or now < watch.start_due_at:
                 continue
             watch.incarnation += 1
             watch.started_at, watch.heard_at, watch.start_due_at = now, None, None
-            effects.append(StartReplica(replica=replica, incarnation=watch.incarnation))
+            effects.append(StartPart(part=part, incarnation=watch.incarnation))
         return effects
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_leave_ordered(self, message: LeaveOrdered, now: float) -> list[Effect]:
+        watch = self._watches.get(rollout_address(message.replica))
+        if watch is None or not watch.is_watched or watch.leaves_by is not None:
+            return []
+        watch.leaves_by = now + message.within_s
+        request = LeaveRequested(incarnation=watch.incarnation, within_s=message.within_s)
+        return [Send(to=rollout_address(message.replica), message=request)]
+
+    def _on_left(self, message: ReplicaLeft) -> list[Effect]:
+        part = rollout_address(message.replica)
+        watch = self._watches.get(part)
+        if watch is None or message.incarnation != watch.incarnation or watch.has_left:
+            return []
+        watch.has_left = True
+        gone = self._tell_data(part, message.incarnation)
+        return [EndPart(part=part, incarnation=message.incarnation), *gone]

@@ -2,27 +2,48 @@
 
                  ReplicaSynced            BatchReady
     rollout/i ───────────────▶  data  ───────────────▶ trainer ──WeightsOffered──▶ relay
-        ▲  ◀────────────────────┘  ▲ ◀────BatchWanted─────┘  ◀──VersionStored───────┘ │
-        │        WorkGranted       └──ReplicaGone── manager ◀──ReplicaReported── rollout/i
-        └────────────────── VersionAnnounced, WeightsServed ──────────────────────────┘
+        ▲  ◀────────────────────┘ ▲ ▲ ◀────BatchWanted─────┘  ◀──VersionStored───────┘ │
+        │        WorkGranted      │ └──ReplicaGone, RepackPlanned── manager ◀──…Reported── every part
+        │                         └── SequencesHandedOver: rollout/i ──▶ rollout/j
+        └────────────────── VersionAnnounced, WeightsServed ───────────────────────────┘
 
 Invariants:
 - rollout ⇄ data speak in states, not in changes: a `ReplicaSynced` says all that the replica holds, so a lost or
   doubled message is mended by the next one;
-- what a `payload` is only the bodies know: a handle on bytes, live or simulated.
+- data alone says who owns a group; a lease names each grant, and a higher lease ends every lower one;
+- what a `payload` or a `state` is only the bodies know: a handle on bytes, live or simulated.
+
+Longer than most: it is the list of everything that is said.
 """
+
+# Over budget: a list of messages, grouped by receiver; two files would hide who says what to whom.
 
 from dataclasses import dataclass
 from typing import Final
 
-from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, GroupTask, SampleKey, Trajectory
+from engine.pipeline.records import (
+    BufferView,
+    CompleteGroup,
+    DataProgress,
+    GroupKey,
+    GroupTask,
+    HandOver,
+    HeldGroup,
+    Move,
+    Reservation,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+)
+from engine.pipeline.relay_messages import RelayToRollout, RelayToTrainer, ToRelay, relay_address
 from engine.pipeline.reports import ToDriver
-from engine.weights.port import WeightManifest
+from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 
 Address = str
 DATA: Final = "data"
 TRAINER: Final = "trainer"
-RELAY: Final = "relay"
+RELAY: Final = relay_address(0)
+"""The relay that leads until another is elected."""
 MANAGER: Final = "manager"
 DRIVER: Final = "driver"
 
@@ -44,16 +65,33 @@ class ReplicaSynced:
     replica: int
     incarnation: int
     serial: int
-    version: int
+    weights: WeightsId
     wants: int
     """Sequences that it could start at once."""
-    holds: tuple[GroupKey, ...]
-    """Groups of which it runs samples, or has some that data has not confirmed."""
+    room: int
+    """Sequences of just these weights that it could take over, although it may want no fresh ones."""
+    holds: tuple[HeldGroup, ...]
+    """What it runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
-    evaluate_at: int | None = None
+    reserved: tuple[HeldGroup, ...] = ()
+    """What it keeps room for; no samples are listed."""
+    hold: WeightsId | None = None
     """What it was last told of this; data says it again if it differs."""
-    missing_version: int | None = None
-    """It was told to evaluate this version, and no relay has it."""
+    missing: WeightsId | None = None
+    """It was told to hold these weights, and no relay has them."""
+    is_leaving: bool = False
+    """It takes nothing more, and what it runs may move away."""
+    progress: tuple[SampleProgress, ...] = ()
+    """Leaving at once: what it has stopped. Said again until it holds nothing in data's eyes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressStreamed:
+    """What a replica's samples said so far, about once in `Plan.stream_every_s`. Losing one only costs tokens."""
+
+    replica: int
+    incarnation: int
+    progress: tuple[SampleProgress, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +101,46 @@ class ReplicaGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepackPlanned:
+    """Wishes of the manager; data fulfils those that still fit."""
+
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedFrom:
+    """The verified checkpoint that a trainer's incarnation began with."""
+
+    step: int
+    progress: DataProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWanted:
     """Also says that every step before this one is trained."""
 
     step: int
+    epoch: int = 0
+    """The trainer's incarnation."""
+    checkpointed: int = 0
+    """The newest step with a verified checkpoint: nothing before it will be trained again."""
+    resumed: ResumedFrom | None = None
+    """None: this incarnation began where the attempt did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEnded:
     version: int
+    epoch: int = 0
+    checkpointed: int = 0
+    resumed: ResumedFrom | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persisted:
+    """From its own body: every record up to this serial number survives the death of the process."""
+
+    serial: int
 
 
 # ── to a rollout ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -80,30 +149,40 @@ class TrainingEnded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkGranted:
     incarnation: int
-    taken: tuple[SampleKey, ...]
-    tasks: tuple[GroupTask, ...]
-    evaluate_at: int | None
-    """The version that this replica should hold until told otherwise; None: the newest."""
+    taken: tuple[SampleKey, ...] = ()
+    tasks: tuple[GroupTask, ...] = ()
+    hold: WeightsId | None = None
+    """The weights that this replica should hold until told otherwise; None: the newest."""
+    revoked: tuple[HeldGroup, ...] = ()
+    """Samples that are not its own (any more) under this lease or a lower one: stop them."""
+    reserved: tuple[Reservation, ...] = ()
+    """All that it should keep room for; what is not listed is cancelled."""
+    handovers: tuple[HandOver, ...] = ()
+    is_released: bool = False
+    """It is leaving, and data needs nothing more of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionAnnounced:
-    version: int
+class SequencesHandedOver:
+    """From another replica's body: the samples of one group, to go on under this lease. The payload is their KV cache
+    where the engine can export it."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsServed:
-    manifest: WeightManifest
+    incarnation: int
+    """The host's."""
+    key: GroupKey
+    lease: int
+    weights: WeightsId
+    progress: tuple[SampleProgress, ...]
     payload: object
 
-    @property
-    def version(self) -> int:
-        return self.manifest.version
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionMissing:
-    version: int
+class LeaveRequested:
+    """From the manager: take nothing more, let others go on with the rest, and say when nothing is left. What has not
+    moved by then is handed to data as tokens."""
+
+    incarnation: int
+    within_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +190,7 @@ class WeightsInstalled:
     """From its own body."""
 
     version: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +199,7 @@ class InstallRefused:
 
     version: int
     reason: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +207,14 @@ class TrajectoriesEnded:
     """From its own body."""
 
     trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReported:
+    """From its own body, in answer to `ReportProgress` or `StopSequences`: samples that still ran, as they are."""
+
+    progress: tuple[SampleProgress, ...]
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,49 +226,6 @@ class LoadMeasured:
     """Generated since the start."""
 
 
-# ── to a relay ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsOffered:
-    manifest: WeightManifest
-    pinned: bool
-    """Kept until released, because an evaluation wants exactly this version."""
-    payload: object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkHashed:
-    """From its own body: chunk `index` is here, and this is its hash."""
-
-    version: int
-    index: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferHashed:
-    """From its own body: the hash of all chunks put together."""
-
-    version: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsWanted:
-    replica: int
-    incarnation: int
-    held: int
-    """The version that the replica has; -1: none yet."""
-    exact: int | None
-    """Only this one will do; None: the newest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionReleased:
-    version: int
-
-
 # ── to the trainer ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -189,6 +235,8 @@ class TrainerLoaded:
 
     step: int
     num_parameters: int
+    progress: DataProgress | None = None
+    """What the checkpoint remembers of the data; None: it began where the attempt did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +246,10 @@ class BatchReady:
     progress: DataProgress
     """As it will be once this batch is trained; goes into the step's checkpoint."""
     buffer: BufferView
+    epoch: int = 0
+    """For this incarnation of the trainer."""
+    lineage: Lineage = UNFORKED
+    """Tells how stale each trajectory is: `lineage.staleness(weights, at=step - 1)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,17 +279,6 @@ class CheckpointFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionStored:
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionRefused:
-    version: int
-    reason: str
-
-
 # ── to the manager ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -249,31 +290,65 @@ class ReplicaReported:
     num_running: int
     kv_used: float
     num_tokens: int
+    epoch: int = 0
+
+    @property
+    def weights(self) -> WeightsId:
+        return WeightsId(self.epoch, self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLost:
+class PartReported:
+    """A heartbeat of any part that is no replica."""
+
+    part: Address
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLost:
     """From the body that watches the processes."""
 
-    replica: int
+    part: Address
     incarnation: int
     reason: str
 
 
-ToData = ReplicaSynced | ReplicaGone | BatchWanted | TrainingEnded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsUpdated:
+    """From the trainer: the moment to look for tails, since what runs is of an old version now."""
+
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveOrdered:
+    """From outside: this replica's device will be taken away."""
+
+    replica: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLeft:
+    """It has handed over everything."""
+
+    replica: int
+    incarnation: int
+
+
+ToData = ReplicaSynced | ProgressStreamed | ReplicaGone | RepackPlanned | BatchWanted | TrainingEnded | Persisted
 ToRollout = (
     WorkGranted
-    | VersionAnnounced
-    | WeightsServed
-    | VersionMissing
+    | SequencesHandedOver
+    | LeaveRequested
+    | RelayToRollout
     | WeightsInstalled
     | InstallRefused
     | TrajectoriesEnded
+    | ProgressReported
     | LoadMeasured
 )
-ToRelay = WeightsOffered | ChunkHashed | BufferHashed | WeightsWanted | VersionReleased
-ToTrainer = (
-    TrainerLoaded | BatchReady | BatchTrained | CheckpointWritten | CheckpointFailed | VersionStored | VersionRefused
-)
-ToManager = ReplicaReported | ReplicaLost
+ToTrainer = TrainerLoaded | BatchReady | BatchTrained | CheckpointWritten | CheckpointFailed | RelayToTrainer
+ToManager = ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ReplicaLeft
 Message = Tick | ToData | ToRollout | ToRelay | ToTrainer | ToManager | ToDriver

@@ -24,7 +24,7 @@ class StepTiming:
 
 def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
-    staleness = [_staleness(batch.step, trajectory) for trajectory in trajectories]
+    staleness = [_staleness(batch, trajectory) for trajectory in trajectories]
     lengths = sorted(trajectory.num_tokens for trajectory in trajectories)
     rewards = [trajectory.reward for trajectory in trajectories]
     group_means = [_mean([trajectory.reward for trajectory in group.trajectories]) for group in batch.groups]
@@ -41,6 +41,8 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
         "length/p99": float(_percentile(lengths, 0.99)),
         "length/max": float(lengths[-1]),
         "length/cut_fraction": _mean([float(trajectory.cut) for trajectory in trajectories]),
+        "environment/seconds_mean": _mean([trajectory.environment_s for trajectory in trajectories]),
+        "environment/seconds_max": max(trajectory.environment_s for trajectory in trajectories),
         "staleness/mean": _mean(staleness),
         "staleness/max": float(max(staleness)),
         "throughput/tokens_per_s": sum(lengths) / step_s,
@@ -49,6 +51,9 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
         "trainer/wait_fraction": min(1.0, timing.waited_s / step_s),
         "buffer/groups": float(batch.buffer.num_ready),
         "buffer/groups_in_progress": float(batch.buffer.num_in_progress),
+        "moves/samples": float(batch.buffer.num_moved),
+        "moves/tokens_saved": float(batch.buffer.num_tokens_saved),
+        "moves/tokens_lost": float(batch.buffer.num_tokens_lost),
     }
 
 
@@ -60,7 +65,7 @@ def choose_to_read(batch: BatchReady, advantages: Sequence[float]) -> tuple[Read
         max(positions, key=lambda at: (trajectories[at].reward, trajectories[at].num_tokens)),
         min(positions, key=lambda at: (trajectories[at].reward, -trajectories[at].num_tokens)),
         max(positions, key=lambda at: trajectories[at].num_tokens),
-        max(positions, key=lambda at: _staleness(batch.step, trajectories[at])),
+        max(positions, key=lambda at: _staleness(batch, trajectories[at])),
         max(positions, key=lambda at: abs(advantages[at])),
     ]
     # One of every group, so that the rest of the page shows different prompts.
@@ -69,16 +74,16 @@ def choose_to_read(batch: BatchReady, advantages: Sequence[float]) -> tuple[Read
     return tuple(
         ReadTrajectory(
             trajectory=trajectories[at],
-            staleness=_staleness(batch.step, trajectories[at]),
+            staleness=_staleness(batch, trajectories[at]),
             advantage=advantages[at],
         )
         for at in unique
     )
 
 
-def _staleness(step: int, trajectory: Trajectory) -> int:
-    """The version that consumes it, which is the one before the step it makes, less the one that wrote it."""
-    return step - 1 - trajectory.version
+def _staleness(batch: BatchReady, trajectory: Trajectory) -> int:
+    """Of its stalest token, at the version that consumes it: the one before the step that it makes."""
+    return max(batch.lineage.staleness(weights, at=batch.step - 1) for weights in trajectory.writers)
 
 
 def _mean(values: Sequence[float]) -> float:

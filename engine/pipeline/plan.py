@@ -4,10 +4,17 @@ Invariant: `evaluates` is the one place that knows after which steps the held-ou
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from engine.policy.schedule import Schedule, schedule_for
 from engine.spec.job import JobSpec
+
+# Far beyond any honest answer, so that only what hangs is cut; short against the life of a job.
+SAMPLE_DEADLINE_S: Final = 3_600.0
+# A lost replica costs at most what its samples said in this time; telling it costs a copy of their tokens.
+STREAM_EVERY_S: Final = 1.0
+# A host that is filled to the brim preempts; the rest is for the growth of what it took over.
+KV_CEILING: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +27,16 @@ class Plan:
     evaluation_prompts: int
     evaluate_every: int
     max_batch: int
+    num_spare: int = 0
+    """Samples begun beyond the group's size; the first to come make the group."""
+    filters: bool = False
+    """Groups without a signal are left out and replaced (dynamic sampling)."""
+    sample_deadline_s: float = SAMPLE_DEADLINE_S
+    """A sample that takes longer is begun anew elsewhere, and its group given up when that takes as long."""
+    stream_every_s: float = 0.0
+    """How often a replica tells data what its samples said so far; 0: never."""
+    kv_ceiling: float = KV_CEILING
+    num_relays: int = 1
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
@@ -32,11 +49,22 @@ class Plan:
             evaluation_prompts=spec.evaluation.prompts,
             evaluate_every=spec.evaluation.every,
             max_batch=spec.rollout.max_batch,
+            num_relays=spec.rollout.relays,
+            filters=spec.algorithm.name == "dapo",
+            stream_every_s=STREAM_EVERY_S,
         )
 
     def evaluates(self, step: int) -> bool:
         """Before the first step, after the last, and every so many in between."""
         return step in (0, self.steps) or (self.evaluate_every > 0 and step % self.evaluate_every == 0)
+
+    def publishes(self, step: int) -> bool:
+        """Whether rollouts get the weights of this step."""
+        return self.schedule.publishes(step) or self.evaluates(step)
+
+    def relay_of(self, replica: int) -> int:
+        """The relay on its host."""
+        return replica % self.num_relays
 
     def checkpoints(self, step: int) -> bool:
         return step == self.steps or step % self.checkpoint_every == 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from engine.environments.port import Split
+from engine.policy.lineage import WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,35 +31,119 @@ class TrajectoryContent:
     prompt_text: str
     response_text: str
     remark: str
+    written: tuple[bool, ...] = ()
+    """Which response tokens the model wrote; the others are an environment's words. Empty: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRun:
+    """So many tokens, one after the other, by the same weights."""
+
+    weights: WeightsId
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     key: SampleKey
     version: int
-    """The oldest version among its tokens; with a draining schedule, the only one."""
+    """The oldest version among its tokens; with a schedule that interrupts nothing, the only one."""
     reward: float
     num_tokens: int
+    epoch: int = 0
+    """The trainer's incarnation that made this version."""
+    runs: tuple[VersionRun, ...] = ()
+    """Who wrote which tokens, where it was more than one version; empty: all of them are by `weights`."""
     cut: bool = False
     """It reached the longest length allowed."""
+    environment_s: float = 0.0
+    """How long it was with its environment, all turns together."""
     failure: str = ""
     """Why there is no reward (the grader failed); empty for a graded one."""
     content: TrajectoryContent | None = None
+
+    @property
+    def weights(self) -> WeightsId:
+        return WeightsId(self.epoch, self.version)
+
+    @property
+    def writers(self) -> tuple[WeightsId, ...]:
+        return tuple(run.weights for run in self.runs) or (self.weights,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleProgress:
+    """An unfinished sample: what it said so far, to go on from elsewhere."""
+
+    key: SampleKey
+    num_tokens: int
+    runs: tuple[VersionRun, ...]
+    """Who wrote them. Empty only without a token."""
+    state: object = None
+    """What the bodies make of it: token ids, log-probs, the turns so far. Brains only carry it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTask:
     key: GroupKey
     samples: tuple[int, ...]
-    exact_version: int | None = None
-    """Evaluation: only these weights may answer."""
+    lease: int = 0
+    """Names one grant of this group to one replica; a later grant has a higher number, and only the highest counts."""
+    exact: WeightsId | None = None
+    """Only these weights may answer; None: whatever the replica holds."""
+    progress: tuple[SampleProgress, ...] = ()
+    """Samples that were begun elsewhere and go on from here. The others begin anew."""
+    is_handed_over: bool = False
+    """Another replica sends the samples' state. `progress` is what to go on from if it does not come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """Samples of a group under one lease."""
+
+    key: GroupKey
+    lease: int
+    samples: tuple[int, ...]
+    is_over: bool = False
+    """Nothing of it runs any more: it only waits for data's confirmation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Room that a host keeps for samples that may move to it."""
+
+    key: GroupKey
+    lease: int
+    """The lease under which they would run there."""
+    num_samples: int
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """An order to a source: this group runs elsewhere from now on, under this lease."""
+
+    key: GroupKey
+    lease: int
+    host: int
+    host_incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A wish of the planner: all that runs on the source goes to the host."""
+
+    source: int
+    source_incarnation: int
+    host: int
+    host_incarnation: int
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteGroup:
     key: GroupKey
     trajectories: tuple[Trajectory, ...]
-    ready_at: float
 
     @property
     def version(self) -> int:
@@ -81,3 +166,9 @@ class DataProgress:
 class BufferView:
     num_ready: int
     num_in_progress: int
+    num_tokens_saved: int = 0
+    """Since the start: tokens of unfinished samples that went on elsewhere when their replica was lost or left."""
+    num_tokens_lost: int = 0
+    """Since the start: tokens known to data that had to be generated again."""
+    num_moved: int = 0
+    """Since the start: samples that changed their replica by a repack."""

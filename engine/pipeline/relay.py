@@ -1,140 +1,276 @@
-"""A relay: holds weight versions and serves them to the replicas of its host, at any time.
+"""A relay: holds weight versions, serves them to the replicas of its host, and passes them on to the next relay.
+
+    trainer ──offer──▶ master ══chunks══▶ relay ══chunks══▶ relay      a version is passed on while it still arrives
 
 Invariants:
-- a version is visible only when the hash of every chunk and of the whole are what its manifest says: nobody ever
-  gets torn or mixed weights;
-- the newest version is kept, and every pinned one until it is released; a version once visible is never changed;
+- versions come from the trainer to the relay that leads, and to every other one from a relay of the highest epoch that
+  it has heard of: a stale master's word is refused;
+- the newest version is kept, every pinned one until it is released, and one that another relay is still being sent; a
+  version once visible is never changed;
+- the trainer hears that a version is stored when every live relay after this one has it too: what it forgets then
+  survives any one death;
 - replicas that ever asked are told of every new version; one that misses the news asks again by itself.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import Final
 
-from engine.pipeline.effects import DropWeights, Effect, FetchWeights, Send, ServeWeights
-from engine.pipeline.messages import (
-    DRIVER,
-    TRAINER,
+from engine.pipeline.effects import Effect, Send
+from engine.pipeline.messages import MANAGER, TRAINER, Message, PartReported, Tick, rollout_address
+from engine.pipeline.relay_members import Members
+from engine.pipeline.relay_messages import (
     BufferHashed,
     ChunkHashed,
-    Message,
-    Tick,
+    ChunksWanted,
+    DeltaMade,
+    EpochSeen,
+    FetchFailed,
+    MasterElected,
+    RelaySynced,
+    ServeWeights,
     VersionAnnounced,
+    VersionComing,
     VersionMissing,
-    VersionRefused,
     VersionReleased,
     VersionStored,
+    WeightsHashed,
     WeightsOffered,
     WeightsWanted,
-    rollout_address,
+    relay_address,
 )
-from engine.pipeline.reports import FaultReported
-from engine.weights.port import WeightManifest
+from engine.pipeline.relay_shelf import Shelf
+from engine.pipeline.relay_transfer import Transfer
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.relay_chain import chunk_bytes_for, master_of
 
-
-@dataclass(slots=True, kw_only=True)
-class Arrival:
-    manifest: WeightManifest
-    pinned: bool
-    right_chunks: set[int] = field(default_factory=set)
+REPORT_EVERY_S: Final = 1.0
+CLAIM_AGAIN_AFTER_S: Final = 1.5
+# A new master holds the offers back that the trainer makes again; until then it cannot know what is missing.
+SURE_AFTER_S: Final = 5.0
+# Every so many versions the whole travels, which bounds what is kept for those who are behind.
+ANCHOR_EVERY: Final = 20
 
 
 class RelayBrain:
-    def __init__(self) -> None:
-        self._arriving: dict[int, Arrival] = {}
-        self._visible: dict[int, bool] = {}
-        """Version → pinned."""
-        self._released: set[int] = set()
+    def __init__(
+        self,
+        *,
+        host: int = 0,
+        hosts: Sequence[int] = (0,),
+        incarnation: int = 0,
+        anchor_every: int = ANCHOR_EVERY,
+        reach: object = None,
+    ) -> None:
+        """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's."""
+        self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
+        self._incarnation, self._num_hosts = incarnation, len(hosts)
+        self._shelf = Shelf(anchor_every=anchor_every)
+        self._transfer = Transfer(self._members, self._shelf, reach=reach)
+        self._peers: dict[int, RelaySynced] = {}
+        self._offered: dict[WeightsId, None] = {}
+        """What the trainer waits to hear of."""
         self._replicas: dict[int, int] = {}
         """Replica → incarnation."""
+        self._serial = 0
+        self._told: object = None
+        self._claimed_at = self._reported_at = float("-inf")
 
     @property
-    def newest(self) -> int:
-        return max(self._visible, default=-1)
+    def newest(self) -> WeightsId:
+        return self._shelf.newest
 
     @property
-    def visible(self) -> frozenset[int]:
-        return frozenset(self._visible)
+    def visible(self) -> frozenset[WeightsId]:
+        return frozenset(self._shelf.visible)
+
+    @property
+    def epoch(self) -> int:
+        return self._members.epoch
+
+    @property
+    def leads(self) -> bool:
+        return self._members.leads
 
     def handle(self, message: Message, now: float) -> list[Effect]:
+        self._members.notice_time(now)
+        before = self.newest
+        effects = self._on(message, now)
+        if self.newest > before:
+            effects += self._tell_replicas()
+        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm()]
+
+    def _on(self, message: Message, now: float) -> list[Effect]:
         match message:
-            case WeightsOffered():
-                return self._on_offered(message)
             case ChunkHashed():
-                return self._on_chunk(message)
-            case BufferHashed():
-                return self._on_buffer(message)
-            case WeightsWanted():
-                return self._on_wanted(message)
-            case VersionReleased():
-                return self._on_released(message.version)
-            case Tick():
+                return self._transfer.on_chunk(message, now)
+            case WeightsHashed() | BufferHashed() | FetchFailed():
+                return self._transfer.on_whole(message, now)
+            case DeltaMade():
+                return self._transfer.on_delta_made(message)
+            case WeightsOffered():
+                return self._on_offered(message, now)
+            case EpochSeen():
+                self._members.agree(message.epoch, message.incarnation, now)
                 return []
+            case RelaySynced():
+                return self._on_synced(message, now)
+            case VersionComing():
+                return self._on_coming(message, now)
+            case ChunksWanted():
+                return self._transfer.on_chunks_wanted(message, now) if self._hear(message, now) else []
+            case WeightsWanted():
+                return self._on_wanted(message, now)
+            case VersionReleased():
+                return self._transfer.release((WeightsId(message.epoch, message.version),))
+            case Tick():
+                return self._on_tick(now)
             case _:
                 raise TypeError(f"a relay does not take {type(message).__name__}")
 
-    def _on_offered(self, message: WeightsOffered) -> list[Effect]:
-        manifest = message.manifest
-        if manifest.version in self._arriving:
-            return []  # a second copy must not overwrite bytes of the first whose hashes were taken already
-        pinned = message.pinned and manifest.version not in self._released
-        if manifest.version in self._visible or (manifest.version < self.newest and not pinned):
-            return [Send(to=TRAINER, message=VersionStored(version=manifest.version))]
-        self._arriving[manifest.version] = Arrival(manifest=manifest, pinned=pinned)
-        return [FetchWeights(manifest=manifest, payload=message.payload)]
+    # ── from and to the trainer ───────────────────────────────────────────────────────────────────────────────────
 
-    def _on_chunk(self, message: ChunkHashed) -> list[Effect]:
-        arrival = self._arriving.get(message.version)
-        if arrival is None:
+    def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
+        if not self._members.leads:
+            return self._say_who_leads()
+        self._offered[message.manifest.id] = None
+        chunk_bytes = chunk_bytes_for(message.manifest.num_bytes, self._num_hosts)
+        return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
+
+    def _say_who_leads(self) -> list[Effect]:
+        if not self._members.has_joined:
             return []
-        if message.sha256 != arrival.manifest.chunk_sha256[message.index]:
-            return self._refuse(message.version, f"chunk {message.index} has another hash than its manifest says")
-        arrival.right_chunks.add(message.index)
-        return []
+        leader = MasterElected(host=master_of(self.epoch), incarnation=None, epoch=self.epoch, held=())
+        return [Send(to=TRAINER, message=leader)]
 
-    def _on_buffer(self, message: BufferHashed) -> list[Effect]:
-        arrival = self._arriving.get(message.version)
-        if arrival is None:
-            return []
-        if len(arrival.right_chunks) < len(arrival.manifest.chunk_sha256):
-            return self._refuse(message.version, "not every chunk has come")
-        if message.sha256 != arrival.manifest.sha256:
-            return self._refuse(message.version, "the whole has another hash than its manifest says")
-        del self._arriving[message.version]
-        was_newest = self.newest
-        self._visible[message.version] = arrival.pinned
-        effects: list[Effect] = [Send(to=TRAINER, message=VersionStored(version=message.version))]
-        if message.version > was_newest:
-            announced = VersionAnnounced(version=message.version)
-            effects += [Send(to=rollout_address(replica), message=announced) for replica in self._replicas]
-        return [*effects, *self._evict()]
-
-    def _refuse(self, version: int, reason: str) -> list[Effect]:
-        del self._arriving[version]
-        fault = FaultReported(component="relay", message=f"version {version}: {reason}", action="asked for it again")
+    def _confirm(self) -> list[Effect]:
+        if not self._members.leads:
+            return []  # what it was offered while it led may be here alone; the one that leads now answers for it
+        settled = set(self._settled())
+        stored = [
+            version
+            for version in self._offered
+            if version in settled or (version not in self._shelf.visible and version < self.newest)
+            if not self._transfer.is_arriving(version)
+        ]
+        for version in stored:
+            del self._offered[version]
         return [
-            DropWeights(version=version),
-            Send(to=TRAINER, message=VersionRefused(version=version, reason=reason)),
-            Send(to=DRIVER, message=fault),
+            Send(to=TRAINER, message=VersionStored(version=version.version, epoch=version.epoch)) for version in stored
         ]
 
-    def _on_wanted(self, message: WeightsWanted) -> list[Effect]:
+    # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, message: VersionComing | ChunksWanted, now: float) -> bool:
+        return self._members.hear(message.host, incarnation=message.incarnation, epoch=message.epoch, now=now)
+
+    def _on_synced(self, message: RelaySynced, now: float) -> list[Effect]:
+        is_news = self._members.hear(
+            message.host, incarnation=message.incarnation, epoch=message.epoch, now=now, serial=message.serial
+        )
+        if not is_news:
+            return []
+        before = self._peers.get(message.host)
+        self._peers[message.host] = message
+        effects = self._transfer.on_peer_synced(before, message)
+        if message.wants_reply or message.epoch < self.epoch:
+            effects.append(self._sync(message.host, wants_reply=False))
+        return effects
+
+    def _on_coming(self, message: VersionComing, now: float) -> list[Effect]:
+        if not self._hear(message, now) or self._members.leads:
+            return []
+        if message.epoch < self.epoch:
+            return [self._sync(message.host, wants_reply=False)]  # it does not know yet who leads
+        return self._transfer.on_coming(message, now)
+
+    def _announce(self, now: float) -> list[Effect]:
+        host = self._members.downstream
+        peer = None if host is None else self._peers.get(host)
+        return [] if peer is None else self._transfer.announce_to(peer, now)
+
+    def _sync(self, host: int, *, wants_reply: bool) -> Effect:
+        self._serial += 1
+        message = RelaySynced(
+            host=self._members.host,
+            incarnation=self._incarnation,
+            serial=self._serial,
+            epoch=self.epoch,
+            held=tuple(sorted(self._shelf.visible)),
+            settled=self._settled(),
+            released=self._shelf.released,
+            wants_reply=wants_reply,
+        )
+        return Send(to=relay_address(host), message=message)
+
+    def _settled(self) -> tuple[WeightsId, ...]:
+        """What this relay and every live one after it hold, or have no use for any more."""
+        held = sorted(self._shelf.visible)
+        if not self._members.has_joined:
+            return ()
+        host = self._members.downstream
+        if host is None:
+            return tuple(held)
+        peer = self._peers.get(host)
+        after = set() if peer is None else set(peer.settled)
+        newest = max(after, default=NO_WEIGHTS)
+        return tuple(
+            version for version in held if version in after or (version < newest and not self._shelf.is_pinned(version))
+        )
+
+    def _tell_neighbours(self) -> list[Effect]:
+        """At once, when something changed; else by heartbeat."""
+        hosts = [host for host in (self._members.upstream, self._members.downstream) if host is not None]
+        state = (self.epoch, self.visible, self._settled(), self._shelf.released, tuple(hosts))
+        if state == self._told:
+            return []
+        self._told = state
+        return [self._sync(host, wants_reply=False) for host in hosts]
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        members = self._members
+        members.tick(now)
+        effects: list[Effect] = [self._sync(host, wants_reply=asks) for host, asks in members.to_beat(now)]
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            report = PartReported(part=relay_address(members.host), incarnation=self._incarnation)
+            effects.append(Send(to=MANAGER, message=report))
+        return [*effects, *self._claim(now), *self._transfer.on_tick(now)]
+
+    def _claim(self, now: float) -> list[Effect]:
+        claim = self._members.unanswered_claim
+        if claim is None or now - self._claimed_at < CLAIM_AGAIN_AFTER_S:
+            return []
+        self._claimed_at = now
+        held = tuple(sorted(self._shelf.visible))
+        elected = MasterElected(host=self._members.host, incarnation=self._incarnation, epoch=claim, held=held)
+        return [Send(to=TRAINER, message=elected)]
+
+    # ── to the replicas ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell_replicas(self) -> list[Effect]:
+        announced = VersionAnnounced(version=self.newest.version, epoch=self.newest.epoch)
+        return [Send(to=rollout_address(replica), message=announced) for replica in self._replicas]
+
+    def _on_wanted(self, message: WeightsWanted, now: float) -> list[Effect]:
         known = self._replicas.get(message.replica, -1)
         self._replicas[message.replica] = max(known, message.incarnation)
         address = rollout_address(message.replica)
-        if message.exact is not None:
-            if message.exact in self._visible:
-                return [ServeWeights(to=address, version=message.exact)]
-            return [Send(to=address, message=VersionMissing(version=message.exact))]
-        return [ServeWeights(to=address, version=self.newest)] if self.newest > message.held else []
+        if message.exact is None:
+            held = WeightsId(message.held_epoch, message.held)
+            return [ServeWeights(to=address, version=self.newest)] if self.newest > held else []
+        exact = self._shelf.find(message.exact, message.exact_epoch)
+        if exact is not None:
+            return [ServeWeights(to=address, version=exact)]
+        if self._may_still_come(message.exact, now):
+            return []
+        missing = VersionMissing(version=message.exact, epoch=message.exact_epoch or 0)
+        return [Send(to=address, message=missing)]
 
-    def _on_released(self, version: int) -> list[Effect]:
-        self._released.add(version)
-        if version in self._visible:
-            self._visible[version] = False
-        return self._evict()
-
-    def _evict(self) -> list[Effect]:
-        newest = self.newest
-        gone = [version for version, pinned in self._visible.items() if not pinned and version != newest]
-        for version in gone:
-            del self._visible[version]
-        return [DropWeights(version=version) for version in gone]
+    def _may_still_come(self, version: int, now: float) -> bool:
+        if self._transfer.has_one_numbered(version):
+            return True
+        if self._members.leads:
+            is_sure = self._incarnation == 0 and self.epoch == 0
+            return not is_sure and self._members.led_for(now) < SURE_AFTER_S
+        before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
+        return before is None or any(held.version == version for held in before.held)

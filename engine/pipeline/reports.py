@@ -15,6 +15,36 @@ class ReplicaReady:
     incarnation: int
 
 
+Doing = Literal["decode", "prefill", "environment", "weights", "move", "idle"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivitySpan:
+    """Seconds of the clock that never goes back, of the reporting process."""
+
+    doing: Doing
+    started_at: float
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaObserved:
+    """About once a second, from its body."""
+
+    replica: int
+    incarnation: int
+    version: int
+    observed_at: float
+    """By the same clock as the spans."""
+    spans: tuple[ActivitySpan, ...]
+    kv_used: float
+    num_running: int
+    num_waiting: int
+    num_with_environment: int
+    num_prefilled: int
+    num_decoded: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerReady:
     num_parameters: int
@@ -38,10 +68,14 @@ class StepReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReported:
+    """Data says it again after a recovery; what a dead trainer's version was worth is another report than its
+    successor's of the same number."""
+
     version: int
     num_prompts: int
     reward_mean: float
     length_mean: float
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +120,7 @@ class RunBroken:
 
 ToDriver = (
     ReplicaReady
+    | ReplicaObserved
     | TrainerReady
     | StepReported
     | EvaluationStarted

@@ -8,36 +8,52 @@
 Invariants:
 - with a draining schedule weights are installed only while nothing runs: a trajectory has one version;
 - a finished trajectory is kept until data has confirmed it, and handed over again until then;
-- with newer weights in sight it asks for no more work, unless an evaluation holds it at its version;
-- a grant that meant an earlier incarnation, or weights it no longer has, starts nothing.
+- when the schedule wants newer weights it asks for no more work, unless it is told to hold those that it has;
+- a grant that meant an earlier incarnation, an older lease, or weights it no longer has, starts nothing.
+
+Longer than most: work, weights and speaking share one state, and each holds the others back.
 """
+
+# Over budget: one state machine; what could leave it has (workload).
 
 from typing import Final
 
-from engine.pipeline.effects import Effect, InstallWeights, Send, StartSequences
+from engine.pipeline.effects import (
+    Effect,
+    HandOverSequences,
+    InstallWeights,
+    ReportProgress,
+    ResumeSequences,
+    Send,
+    StartSequences,
+    StopSequences,
+)
 from engine.pipeline.messages import (
     DATA,
     DRIVER,
     MANAGER,
-    RELAY,
     InstallRefused,
+    LeaveRequested,
     LoadMeasured,
     Message,
+    ProgressReported,
+    ProgressStreamed,
+    ReplicaLeft,
     ReplicaReported,
     ReplicaSynced,
+    SequencesHandedOver,
     Tick,
     TrajectoriesEnded,
-    VersionAnnounced,
-    VersionMissing,
     WeightsInstalled,
-    WeightsServed,
-    WeightsWanted,
     WorkGranted,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupKey, GroupTask, SampleKey, Trajectory
+from engine.pipeline.records import GroupTask, SampleProgress
+from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsServed, WeightsWanted, relay_address
 from engine.pipeline.reports import FaultReported, ReplicaReady
-from engine.policy.schedule import ReplicaWeightsView
+from engine.pipeline.workload import Workload
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.schedule import Refresh, ReplicaWeightsView
 
 # Short sequences end every few milliseconds; gathering them for this long bounds a replica to 20 messages a second.
 GATHER_S: Final = 0.05
@@ -45,109 +61,177 @@ GATHER_S: Final = 0.05
 RESEND_AFTER_S: Final = 2.0
 # A replica that hears nothing of new versions asks: the announcement may have been lost.
 RECHECK_AFTER_S: Final = 5.0
-NO_VERSION: Final = -1
 
 
 class RolloutBrain:
     def __init__(self, plan: Plan, *, replica: int, incarnation: int) -> None:
         self._plan = plan
-        self._replica = replica
-        self._incarnation = incarnation
-        self._version = NO_VERSION
-        self._newest = NO_VERSION
-        self._evaluate_at: int | None = None
-        self._missing_version: int | None = None
-        self._running: dict[GroupKey, set[int]] = {}
-        self._unconfirmed: dict[SampleKey, Trajectory] = {}
-        self._unsent: list[Trajectory] = []
+        self._replica, self._incarnation = replica, incarnation
+        self._relay = relay_address(plan.relay_of(replica))
+        self._weights = NO_WEIGHTS
+        self._newest = NO_WEIGHTS
+        self._hold: WeightsId | None = None
+        self._missing: WeightsId | None = None
+        self._work = Workload(max_batch=plan.max_batch)
         self._pulling_since: float | None = None
         self._asked_relay_at = float("-inf")
         self._is_installing = False
         self._serial = 0
         self._synced_at = float("-inf")
         self._has_news = False
+        self._streamed_at = 0.0
+        self._leaves_at: float | None = None
+        self._stopped: tuple[SampleProgress, ...] = ()
+        self._has_stopped = False
+        self._has_left = False
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         effects: list[Effect] = []
         match message:
             case WorkGranted():
-                effects += self._on_granted(message)
+                effects += self._on_granted(message, now)
+            case SequencesHandedOver():
+                effects += self._on_handed_over(message, now)
             case TrajectoriesEnded():
-                self._on_ended(message.trajectories)
+                self._has_news |= self._work.end(message.trajectories)
+            case ProgressReported():
+                effects += self._on_progress(message)
+            case LeaveRequested():
+                self._on_leave(message, now)
             case VersionAnnounced():
-                self._on_announced(message.version)
+                self._on_announced(WeightsId(message.epoch, message.version))
             case WeightsServed():
                 effects += self._on_served(message)
             case WeightsInstalled():
-                effects += self._on_installed(message.version)
+                effects += self._on_installed(WeightsId(message.epoch, message.version))
             case InstallRefused():
                 effects += self._on_refused(message)
             case VersionMissing():
-                self._on_missing(message.version)
+                self._on_missing(WeightsId(message.epoch, message.version))
             case LoadMeasured():
                 effects.append(self._report(message))
             case Tick():
-                pass
+                effects += self._on_tick(now)
             case _:
                 raise TypeError(f"a rollout does not take {type(message).__name__}")
         return [*effects, *self._sync(now), *self._pull(now)]
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_granted(self, message: WorkGranted) -> list[Effect]:
+    def _on_granted(self, message: WorkGranted, now: float) -> list[Effect]:
         if message.incarnation != self._incarnation:
             return []
-        for key in message.taken:
-            self._unconfirmed.pop(key, None)
-        if message.evaluate_at != self._evaluate_at:
-            self._evaluate_at, self._pulling_since = message.evaluate_at, None
-        tasks = [] if self._is_installing else [fresh for task in message.tasks if (fresh := self._fresh(task))]
-        if not tasks:
-            return []
-        self._pulling_since = None  # work came first; the weights are asked for again once it is done
-        for task in tasks:
-            self._running.setdefault(task.key, set()).update(task.samples)
-        return [StartSequences(tasks=tuple(tasks))]
+        self._work.confirm(message.taken)
+        if message.hold != self._hold:
+            self._hold, self._pulling_since = message.hold, None
+        effects: list[Effect] = []
+        stopped = self._work.revoke(message.revoked)
+        if stopped:
+            effects.append(StopSequences(groups=tuple(stopped)))
+        for order in message.handovers:
+            group = self._work.hand_over(order)
+            if group is not None:
+                effects.append(
+                    HandOverSequences(
+                        group=group, host=order.host, host_incarnation=order.host_incarnation, weights=self._weights
+                    )
+                )
+        if not self._is_installing or self._plan.schedule.in_flight != "drain":
+            effects += self._begin(message, now)
+        self._has_news |= bool(stopped or message.handovers or message.reserved)
+        self._has_left |= message.is_released and self._is_done_leaving
+        if self._has_left:
+            effects.append(self._say_left())
+        return effects
 
-    def _fresh(self, task: GroupTask) -> GroupTask | None:
-        """What of this is neither running nor done here; None if nothing, or if other weights are wanted."""
-        if task.exact_version not in (None, self._version):
-            return None
-        running = self._running.get(task.key, set())
-        samples = tuple(
-            sample
-            for sample in task.samples
-            if sample not in running and SampleKey(group=task.key, sample=sample) not in self._unconfirmed
-        )
-        return GroupTask(key=task.key, samples=samples, exact_version=task.exact_version) if samples else None
-
-    def _on_ended(self, trajectories: tuple[Trajectory, ...]) -> None:
-        for trajectory in trajectories:
-            key = trajectory.key
-            running = self._running.get(key.group)
-            if running is None or key.sample not in running:
+    def _begin(self, message: WorkGranted, now: float) -> list[Effect]:
+        if self._leaves_at is None:
+            self._work.reserve(message.reserved, self._weights, now)
+        tasks: list[GroupTask] = []
+        effects: list[Effect] = []
+        for task in message.tasks:
+            fits = task.exact is None or (task.exact == self._weights and not self._is_installing)
+            if not fits or self._leaves_at is not None:
                 continue
-            running.discard(key.sample)
-            if not running:
-                del self._running[key.group]
-            self._unconfirmed[key] = trajectory
-            self._unsent.append(trajectory)
-            self._has_news = True
+            if task.is_handed_over:
+                handed = self._work.await_handover(task, now)
+                if handed is not None:
+                    effects.append(ResumeSequences(handed=handed))
+                continue
+            fresh = self._work.begin(task)
+            if fresh is not None:
+                tasks.append(fresh)
+        if tasks:
+            effects.append(StartSequences(tasks=tuple(tasks)))
+            self._pulling_since = None  # work came first; the weights are asked for again once it is done
+        return effects
+
+    def _on_handed_over(self, message: SequencesHandedOver, now: float) -> list[Effect]:
+        fits = message.incarnation == self._incarnation and not self._is_installing
+        fits = fits and (message.weights == self._weights or self._plan.schedule.in_flight != "drain")
+        if not fits or not self._work.receive(message, now):
+            return []
+        self._has_news = True
+        return [ResumeSequences(handed=message)]
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        overdue = self._work.give_up_waiting(now)
+        if overdue:
+            effects.append(StartSequences(tasks=tuple(overdue)))
+        every_s = self._plan.stream_every_s
+        if every_s and self._work.num_running and now - self._streamed_at >= every_s:
+            self._streamed_at = now
+            effects.append(ReportProgress(groups=self._work.running()))
+        if self._leaves_at is not None and now >= self._leaves_at and not self._has_stopped:
+            self._has_stopped = True
+            stopped = self._work.stop_all()
+            if stopped:
+                effects.append(StopSequences(groups=tuple(stopped), reports=True))
+        if self._has_left:
+            effects.append(self._say_left())
+        return effects
+
+    def _on_progress(self, message: ProgressReported) -> list[Effect]:
+        if message.is_stopped:
+            self._work.has_stopped()
+            self._stopped, self._has_news = message.progress, True
+            return []
+        if not message.progress:
+            return []
+        streamed = ProgressStreamed(replica=self._replica, incarnation=self._incarnation, progress=message.progress)
+        return [Send(to=DATA, message=streamed)]
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_leave(self, message: LeaveRequested, now: float) -> None:
+        if message.incarnation == self._incarnation and self._leaves_at is None:
+            self._leaves_at, self._has_news = now + message.within_s, True
+
+    @property
+    def _is_done_leaving(self) -> bool:
+        return self._leaves_at is not None and self._work.is_empty
+
+    def _say_left(self) -> Effect:
+        return Send(to=MANAGER, message=ReplicaLeft(replica=self._replica, incarnation=self._incarnation))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _wanted_version(self) -> int | None:
-        """The version to install next; None to keep what is there."""
-        if self._evaluate_at is not None:
-            differs = self._evaluate_at != self._version and self._evaluate_at != self._missing_version
-            return self._evaluate_at if differs and not self._running else None
-        view = ReplicaWeightsView(version=self._version, newest=self._newest, num_running=self._num_running)
-        return self._newest if self._plan.schedule.refresh(view) == "install" else None
+    def _wanted(self) -> WeightsId | None:
+        """The weights to install next; None to keep what is there."""
+        if self._hold is not None:
+            differs = self._hold not in (self._weights, self._missing)
+            return self._hold if differs and not self._work.num_busy else None
+        return self._newest if self._refresh() == "install" else None
+
+    def _refresh(self) -> Refresh:
+        view = ReplicaWeightsView(weights=self._weights, newest=self._newest, num_running=self._work.num_busy)
+        return self._plan.schedule.refresh(view)
 
     def _pull(self, now: float) -> list[Effect]:
-        if self._is_installing:
+        if self._is_installing or self._leaves_at is not None:
             return []
-        wanted = self._wanted_version()
+        wanted = self._wanted()
         if wanted is None:
             self._pulling_since = None
             if now - self._asked_relay_at < RECHECK_AFTER_S:
@@ -157,28 +241,37 @@ class RolloutBrain:
         else:
             self._pulling_since = now
         self._asked_relay_at = now
-        exact = self._evaluate_at if wanted is not None else None
-        message = WeightsWanted(replica=self._replica, incarnation=self._incarnation, held=self._version, exact=exact)
-        return [Send(to=RELAY, message=message)]
+        exact = self._hold if wanted is not None else None
+        message = WeightsWanted(
+            replica=self._replica,
+            incarnation=self._incarnation,
+            held=self._weights.version,
+            held_epoch=self._weights.epoch,
+            exact=None if exact is None else exact.version,
+            exact_epoch=None if exact is None else exact.epoch,
+        )
+        return [Send(to=self._relay, message=message)]
 
-    def _on_announced(self, version: int) -> None:
-        if version > self._newest:
-            self._newest, self._pulling_since = version, None
+    def _on_announced(self, weights: WeightsId) -> None:
+        if weights > self._newest:
+            self._newest, self._pulling_since = weights, None
 
     def _on_served(self, message: WeightsServed) -> list[Effect]:
-        self._newest = max(self._newest, message.version)
-        is_wanted = self._evaluate_at in (None, message.version) and message.version != self._version
-        is_newer = self._evaluate_at is not None or message.version > self._version
-        may_install = not self._running or self._plan.schedule.in_flight == "continue"
-        if self._is_installing or not (is_wanted and is_newer and may_install):
+        served = message.manifest.id
+        self._newest = max(self._newest, served)
+        is_wanted = self._hold in (None, served) and served != self._weights
+        is_newer = self._hold is not None or served > self._weights
+        may_install = not self._work.num_busy or (self._hold is None and self._plan.schedule.in_flight != "drain")
+        if self._is_installing or self._leaves_at is not None or not (is_wanted and is_newer and may_install):
             return []
         self._is_installing = True
-        return [InstallWeights(manifest=message.manifest, payload=message.payload)]
+        in_flight = self._plan.schedule.in_flight
+        return [InstallWeights(manifest=message.manifest, payload=message.payload, in_flight=in_flight)]
 
-    def _on_installed(self, version: int) -> list[Effect]:
-        is_first = self._version == NO_VERSION
-        self._version, self._is_installing, self._pulling_since = version, False, None
-        self._missing_version = None
+    def _on_installed(self, weights: WeightsId) -> list[Effect]:
+        is_first = self._weights == NO_WEIGHTS
+        self._weights, self._is_installing, self._pulling_since = weights, False, None
+        self._missing = None
         self._has_news = True
         if not is_first:
             return []
@@ -193,45 +286,43 @@ class RolloutBrain:
         )
         return [Send(to=DRIVER, message=fault)]
 
-    def _on_missing(self, version: int) -> None:
-        if version == self._evaluate_at:
-            self._missing_version = version
+    def _on_missing(self, weights: WeightsId) -> None:
+        if weights == self._hold:
+            self._missing = weights
             self._has_news = True
 
     # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _num_running(self) -> int:
-        return sum(len(samples) for samples in self._running.values())
-
     def _wants(self) -> int:
-        drains = self._evaluate_at is None and self._newest > self._version
-        drains = drains and self._plan.schedule.in_flight == "drain"
-        if self._version == NO_VERSION or self._is_installing or drains:
-            return 0
-        return max(0, self._plan.max_batch - self._num_running)
+        is_due = self._plan.schedule.in_flight == "drain" and self._refresh() != "keep"
+        return 0 if self._hold is None and is_due else self._room()
+
+    def _room(self) -> int:
+        return 0 if self._leaves_at is not None else self._work.room
 
     def _sync(self, now: float) -> list[Effect]:
-        if self._version == NO_VERSION or self._is_installing:
+        if self._weights == NO_WEIGHTS or self._is_installing:
             return []
         is_quiet_too_long = now - self._synced_at >= RESEND_AFTER_S
-        is_gathered = not self._running or now - self._synced_at >= GATHER_S
+        is_gathered = not self._work.num_running or now - self._synced_at >= GATHER_S
         if not is_quiet_too_long and not (self._has_news and is_gathered):
             return []
-        finished = tuple(self._unconfirmed.values()) if is_quiet_too_long else tuple(self._unsent)
-        self._unsent, self._has_news, self._synced_at = [], False, now
+        self._has_news, self._synced_at = False, now
         self._serial += 1
-        holds = dict.fromkeys([*self._running, *(key.group for key in self._unconfirmed)])
         message = ReplicaSynced(
             replica=self._replica,
             incarnation=self._incarnation,
             serial=self._serial,
-            version=self._version,
+            weights=self._weights,
             wants=self._wants(),
-            holds=tuple(holds),
-            finished=finished,
-            evaluate_at=self._evaluate_at,
-            missing_version=self._missing_version,
+            room=self._room(),
+            holds=self._work.holds(),
+            finished=self._work.to_hand_over(all_of_them=is_quiet_too_long),
+            reserved=self._work.reserved(),
+            hold=self._hold,
+            missing=self._missing,
+            is_leaving=self._leaves_at is not None,
+            progress=self._stopped,
         )
         return [Send(to=DATA, message=message)]
 
@@ -239,8 +330,9 @@ class RolloutBrain:
         report = ReplicaReported(
             replica=self._replica,
             incarnation=self._incarnation,
-            version=self._version,
-            num_running=self._num_running,
+            version=self._weights.version,
+            epoch=self._weights.epoch,
+            num_running=self._work.num_busy,
             kv_used=load.kv_used,
             num_tokens=load.num_tokens,
         )

@@ -3,40 +3,39 @@
     load ──▶ publish ──▶ ask ──▶ train ──▶ publish ──▶ ask … ──▶ last checkpoint ──▶ finished
 
 Invariants:
-- step S is trained exactly once: a batch that is not the one asked for is ignored, however often it comes;
-- version S is what step S made; it is offered to the relay until the relay has it or a newer one;
-- training never waits for the relay: the only stall is the copy;
-- a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture.
+- step S is trained exactly once by one incarnation: a batch that is not the one asked for is ignored;
+- version S is what step S made; it is offered to the relay that leads until it is stored there or overtaken;
+- training never waits for a relay: the only stall is the copy;
+- a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
+- what it says names its incarnation (epoch) and the checkpoint that it began with, so that nobody takes it for a dead
+  one, and the other way round.
 """
 
 from typing import Final
 
-from engine.pipeline.effects import (
-    Effect,
-    ForgetWeights,
-    PublishWeights,
-    RepublishWeights,
-    SaveCheckpoint,
-    Send,
-    TrainOn,
-)
+from engine.pipeline.effects import Effect, SaveCheckpoint, Send, TrainOn
 from engine.pipeline.messages import (
     DATA,
     DRIVER,
+    MANAGER,
+    TRAINER,
     BatchReady,
     BatchTrained,
     BatchWanted,
     CheckpointFailed,
     CheckpointWritten,
     Message,
+    PartReported,
+    ResumedFrom,
     Tick,
     TrainerLoaded,
     TrainingEnded,
-    VersionRefused,
-    VersionStored,
+    WeightsUpdated,
 )
 from engine.pipeline.metrics import StepTiming, choose_to_read, step_metrics
+from engine.pipeline.offers import Offers
 from engine.pipeline.plan import Plan
+from engine.pipeline.relay_messages import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.reports import (
     CheckpointReported,
     FaultReported,
@@ -46,25 +45,26 @@ from engine.pipeline.reports import (
     ToDriver,
     TrainerReady,
 )
+from engine.policy.lineage import WeightsId
 
 RESEND_AFTER_S: Final = 2.0
-# A large version takes a while to be fetched and hashed; offering it again too early only doubles the work.
-OFFER_AGAIN_AFTER_S: Final = 10.0
 
 
 class TrainerBrain:
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, *, epoch: int = 0) -> None:
+        """`epoch`: this incarnation of the trainer."""
+        self._plan, self._epoch = plan, epoch
         self._version: int | None = None
         """The last step trained; None until loaded."""
+        self._resumed: ResumedFrom | None = None
+        self._checkpointed = 0
         self._wanted_step: int | None = None
         self._wanted_since = 0.0
         self._asked_at = 0.0
         self._step_ended_at = 0.0
         self._batch: BatchReady | None = None
         self._waited_s = 0.0
-        self._offered_at: dict[int, float] = {}
-        """Versions that the relay has not confirmed yet."""
+        self._offers = Offers(plan, epoch=epoch)
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -79,9 +79,11 @@ class TrainerBrain:
             case CheckpointFailed():
                 return self._on_write_failed(message)
             case VersionStored():
-                return self._forget(upto=message.version)
+                return self._offers.on_stored(WeightsId(message.epoch, message.version))
             case VersionRefused():
-                return self._offer_again(message.version, now)
+                return self._offers.on_refused(WeightsId(message.epoch, message.version), now)
+            case MasterElected():
+                return self._offers.on_elected(message, now)
             case Tick():
                 return self._on_tick(now)
             case _:
@@ -90,19 +92,22 @@ class TrainerBrain:
     def _on_loaded(self, message: TrainerLoaded, now: float) -> list[Effect]:
         if self._version is not None:
             return []
-        self._step_ended_at = now
+        self._step_ended_at, self._checkpointed = now, message.step
+        if message.progress is not None:
+            self._resumed = ResumedFrom(step=message.step, progress=message.progress)
+        assert self._resumed is not None or self._epoch == 0, "a later incarnation says what its checkpoint remembers"
         ready = _tell(TrainerReady(num_parameters=message.num_parameters))
         effects = [ready, *self._publish(message.step, now)]
-        if message.step >= self._plan.steps:  # the attempt before was lost after its last checkpoint
-            return [*effects, *self._end(message.step), _tell(PartFinished(part="trainer"))]
+        if message.step >= self._plan.steps:  # the one before was lost after its last checkpoint
+            return [*effects, self._end(message.step), _tell(PartFinished(part="trainer"))]
         return [*effects, *self._ask(message.step + 1, now)]
 
     def _on_batch(self, message: BatchReady, now: float) -> list[Effect]:
-        if message.step != self._wanted_step:
+        if message.step != self._wanted_step or message.epoch != self._epoch:
             return []
         self._wanted_step, self._batch = None, message
         self._waited_s = now - self._wanted_since
-        return [TrainOn(step=message.step, groups=message.groups)]
+        return [TrainOn(step=message.step, groups=message.groups, lineage=message.lineage)]
 
     def _on_trained(self, message: BatchTrained, now: float) -> list[Effect]:
         batch, step = self._batch, message.step
@@ -113,22 +118,32 @@ class TrainerBrain:
         self._step_ended_at = now
         metrics = {**step_metrics(batch, timing), **message.metrics}
         effects = self._publish(step, now)
-        effects += self._end(step) if step == self._plan.steps else self._ask(step + 1, now)
+        effects += [self._end(step)] if step == self._plan.steps else self._ask(step + 1, now)
         to_read = choose_to_read(batch, message.advantages)
         effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
         if self._plan.checkpoints(step):
             effects.append(SaveCheckpoint(step=step, progress=batch.progress))
         return effects
 
+    def _publish(self, step: int, now: float) -> list[Effect]:
+        """Steps within a window are not for the rollouts; but what an incarnation begins with always is."""
+        is_first, self._version = self._version is None, step
+        if not is_first and not self._plan.publishes(step):
+            return []
+        updated = WeightsUpdated(weights=WeightsId(self._epoch, step))
+        return [*self._offers.publish(step, now), Send(to=MANAGER, message=updated)]
+
     def _on_written(self, message: CheckpointWritten) -> list[Effect]:
+        self._checkpointed = max(self._checkpointed, message.step)
         report = CheckpointReported(
             step=message.step,
             uri=message.uri,
             manifest_sha256=message.manifest_sha256,
             num_bytes=message.num_bytes,
         )
-        finished = [_tell(PartFinished(part="trainer"))] if message.step == self._plan.steps else []
-        return [_tell(report), *finished]
+        if message.step != self._plan.steps:
+            return [_tell(report)]
+        return [_tell(report), _tell(PartFinished(part="trainer")), self._end(message.step)]
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
         if message.step == self._plan.steps:
@@ -141,52 +156,32 @@ class TrainerBrain:
         )
         return [_tell(fault)]
 
-    # ── asking and offering ───────────────────────────────────────────────────────────────────────────────────────
+    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, step: int, now: float) -> list[Effect]:
         self._wanted_step, self._wanted_since, self._asked_at = step, now, now
-        return [Send(to=DATA, message=BatchWanted(step=step))]
+        return [self._wish(step)]
 
-    def _end(self, version: int) -> list[Effect]:
-        return [Send(to=DATA, message=TrainingEnded(version=version))]
+    def _wish(self, step: int) -> Effect:
+        wanted = BatchWanted(step=step, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed)
+        return Send(to=DATA, message=wanted)
 
-    def _publish(self, version: int, now: float) -> list[Effect]:
-        self._version = version
-        overtaken = [older for older in self._offered_at if not self._plan.evaluates(older)]
-        effects: list[Effect] = [ForgetWeights(version=older) for older in overtaken]
-        for older in overtaken:
-            del self._offered_at[older]
-        self._offered_at[version] = now
-        return [*effects, PublishWeights(version=version, pinned=self._plan.evaluates(version))]
-
-    def _forget(self, *, upto: int) -> list[Effect]:
-        stored = [
-            version
-            for version in self._offered_at
-            if version == upto or (version < upto and not self._plan.evaluates(version))
-        ]
-        for version in stored:
-            del self._offered_at[version]
-        return [ForgetWeights(version=version) for version in stored]
-
-    def _offer_again(self, version: int, now: float) -> list[Effect]:
-        if version not in self._offered_at:
-            return []
-        self._offered_at[version] = now
-        return [RepublishWeights(version=version, pinned=self._plan.evaluates(version))]
+    def _end(self, version: int) -> Effect:
+        ended = TrainingEnded(
+            version=version, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed
+        )
+        return Send(to=DATA, message=ended)
 
     def _on_tick(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for version, offered_at in list(self._offered_at.items()):
-            if now - offered_at >= OFFER_AGAIN_AFTER_S:
-                effects += self._offer_again(version, now)
+        beat = PartReported(part=TRAINER, incarnation=self._epoch)
+        effects: list[Effect] = [Send(to=MANAGER, message=beat), *self._offers.on_tick(now)]
         if now - self._asked_at < RESEND_AFTER_S:
             return effects
         self._asked_at = now
         if self._wanted_step is not None:
-            effects.append(Send(to=DATA, message=BatchWanted(step=self._wanted_step)))
+            effects.append(self._wish(self._wanted_step))
         elif self._version is not None and self._version >= self._plan.steps:
-            effects += self._end(self._version)
+            effects.append(self._end(self._version))
         return effects
 
 

@@ -1,4 +1,4 @@
-"""Sampling: which complete groups make the next batch.
+"""Sampling: which complete groups make the next batch, and which are not worth training on.
 
 Invariants:
 - a batch is whole or absent: exactly `num_groups` groups, never fewer;
@@ -6,19 +6,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyGroupView:
-    version: int
-    """The oldest version among the group's trajectories."""
-    ready_at: float
+def oldest_first(num_ready: int, *, num_groups: int) -> range | None:
+    """Positions of the groups to train on, of those ready in the order in which they became so; None: too few."""
+    return range(num_groups) if num_ready >= num_groups else None
 
 
-def oldest_first(ready: Sequence[ReadyGroupView], *, num_groups: int) -> list[int] | None:
-    """Positions of the groups to train on, or None while there are too few."""
-    if len(ready) < num_groups:
-        return None
-    by_age = sorted(range(len(ready)), key=lambda position: ready[position].ready_at)
-    return by_age[:num_groups]
+def has_signal(rewards: Sequence[float]) -> bool:
+    """A group whose samples were all worth the same moves no weight."""
+    return len(set(rewards)) > 1

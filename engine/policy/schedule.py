@@ -1,83 +1,131 @@
-"""The schedule: who waits for whom. It answers three questions, and every system is a preset of its four numbers.
+"""The schedule: who waits for whom. Every system is a row of one table.
 
-1. May this replica start another group now?                       `lead_steps`, `start_lag`
-2. When does a replica take new weights, and what is in flight?    `in_flight`
+1. May this replica start another group now?                       `lead_steps`, `window_steps`, `start_lag`
+2. When does a replica take new weights, and what is in flight?    `publish_every`, `in_flight`, `refresh_lag`
 3. Which finished trajectories may be trained on?                  `max_staleness`
+4. What becomes of the few that take long?                         `repack`
 
-             lead_steps   start_lag   in_flight    max_staleness
-    sync          0           0         drain           0
-    laminar       2         any         drain        the job's
+              lead_steps  window_steps  start_lag  publish_every  in_flight  refresh_lag  max_staleness  repack
+    sync           0           1            0            1        drain           1             0          no
+    one_step       1           1            0            1        drain           1             1          no
+    stream         3           2            0            2        drain           1             3          no
+    bounded        0.5         -           any           1        drain           1            any         no
+    partial        2           -           any           1        reprefill       -            any         no
+    laminar        2           -           any           1        drain           2            any         yes
 
-A schedule that comes later is another row: one step ahead is (1, any, drain, 1), interrupt-and-continue is
-(k, any, continue, k), a bound of k is (k, k, drain, k); streaming in mini-batches only changes the batch's size.
+`lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
+(η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,
+(1 + staleness)·B − stale, with its fraction as lead_steps: both bound what is open to (1 + lead)·B.
+`window_steps` is a barrier: the groups of so many steps start from the same weights, and the next window starts only
+when all of them are complete. The trainer takes each step's share as soon as it is there.
 
 Invariants:
 - groups that are open (in progress, ready, in training) never exceed (1 + lead_steps) steps' worth, and never what
   the job still needs: the buffer is bounded and nothing is generated in vain;
-- with `drain`, a trajectory has exactly one version;
+- unless `in_flight` goes on, a trajectory has exactly one version;
 - a group is trained on only if its staleness is within the bound, whatever the preset.
 """
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final, Literal
 
+from engine.policy.lineage import WeightsId
 from engine.spec.job import ScheduleSpec
 
 Refresh = Literal["keep", "drain", "install"]
+InFlight = Literal["drain", "reprefill", "keep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandView:
-    """What is open, and what the trainer still needs."""
+    """What is open, and what the trainer still needs. Counts are of groups."""
 
     num_open: int
-    """Groups in progress, ready or in training."""
+    """In progress, ready or in training."""
     groups_per_step: int
     steps_left: int
-    trained_version: int
+    num_in_progress: int = 0
+    num_ready: int = 0
+    left_of_window: int = 0
+    """How many the window in progress may still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWeightsView:
-    version: int
-    newest: int
+    weights: WeightsId
+    newest: WeightsId
     num_running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     name: str
-    lead_steps: int
+    lead_steps: float
     """Steps' worth of groups that may be open beyond the step in training."""
-    start_lag: int | None
-    """How many versions behind the trainer a replica may be and still start a group; None: any number."""
-    in_flight: Literal["drain", "continue"]
-    """What becomes of running sequences once newer weights are there."""
-    max_staleness: int | None
+    window_steps: int = 0
+    """Steps whose groups start from the same weights; 0: no barrier."""
+    start_lag: int | None = None
+    """How stale a replica's weights may be when it starts a group, with windows: when the window began. None: any."""
+    publish_every: int = 1
+    """Steps between two versions that rollouts get."""
+    in_flight: InFlight = "drain"
+    """What becomes of running sequences once newer weights are there: they end first (drain), or they go on, with
+    their KV cache computed anew (reprefill) or as it is (keep)."""
+    refresh_lag: int = 1
+    """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""
+    max_staleness: int | None = None
+    repack: bool = False
 
-    def may_start(self, demand: DemandView, *, version: int) -> bool:
-        needed = demand.steps_left * demand.groups_per_step
-        allowed = (1 + self.lead_steps) * demand.groups_per_step
-        fresh = self.start_lag is None or demand.trained_version - version <= self.start_lag
-        return fresh and demand.num_open < min(needed, allowed)
+    def may_start(self, demand: DemandView, *, lag: int) -> bool:
+        """`lag`: staleness of the replica's weights, with windows at the version that the window began with."""
+        if self.start_lag is not None and lag > self.start_lag:
+            return False
+        if self.window_steps:
+            return demand.left_of_window > 0
+        return demand.num_open < min(self._needed(demand), self._allowed(demand))
+
+    def next_window(self, demand: DemandView) -> int:
+        """How many groups the next window opens; 0: not yet. It begins when the one before is complete."""
+        if demand.num_in_progress or demand.left_of_window:
+            return 0
+        whole = self.window_steps * demand.groups_per_step
+        missing = -demand.num_ready % demand.groups_per_step  # of a step that cannot be trained without them
+        room = self._allowed(demand) - demand.num_open
+        size = whole if room >= whole else missing
+        return max(0, min(size, room, self._needed(demand) - demand.num_open))
 
     def refresh(self, replica: ReplicaWeightsView) -> Refresh:
-        if replica.newest <= replica.version:
+        if replica.newest <= replica.weights:
             return "keep"
-        if replica.num_running == 0 or self.in_flight == "continue":
+        if replica.num_running == 0 or self.in_flight != "drain":
             return "install"
-        return "drain"
+        is_old = replica.newest.version - replica.weights.version >= self.refresh_lag
+        return "drain" if is_old or replica.newest.epoch > replica.weights.epoch else "keep"
 
-    def may_train(self, *, version: int, trained_version: int) -> bool:
-        return self.max_staleness is None or trained_version - version <= self.max_staleness
+    def may_train(self, *, staleness: int) -> bool:
+        return self.max_staleness is None or staleness <= self.max_staleness
+
+    def publishes(self, step: int) -> bool:
+        return step % self.publish_every == 0
+
+    def _needed(self, demand: DemandView) -> int:
+        return demand.steps_left * demand.groups_per_step
+
+    def _allowed(self, demand: DemandView) -> int:
+        return ceil((1 + self.lead_steps) * demand.groups_per_step)
 
 
 # A lead of two: one batch lies ready when the trainer comes back, one is being generated. More only adds staleness.
 PRESETS: Final = {
     preset.name: preset
     for preset in (
-        Schedule(name="sync", lead_steps=0, start_lag=0, in_flight="drain", max_staleness=0),
-        Schedule(name="laminar", lead_steps=2, start_lag=None, in_flight="drain", max_staleness=None),
+        Schedule(name="sync", lead_steps=0, window_steps=1, start_lag=0, max_staleness=0),
+        Schedule(name="one_step", lead_steps=1, window_steps=1, start_lag=0, max_staleness=1),
+        Schedule(name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=3),
+        Schedule(name="bounded", lead_steps=0.5),
+        Schedule(name="partial", lead_steps=2, in_flight="reprefill"),
+        Schedule(name="laminar", lead_steps=2, refresh_lag=2, repack=True),
     )
 }
 
@@ -85,12 +133,25 @@ PRESETS: Final = {
 def schedule_for(spec: ScheduleSpec) -> Schedule:
     """The preset, tightened by the job's own bound: what would be dropped later is not started at all."""
     preset = PRESETS[spec.name]
+    preset = replace(preset, repack=preset.repack and spec.repack)
     cap = spec.max_staleness
     if cap is None:
         return preset
+    if preset.window_steps:
+        return _tightened_windows(preset, cap)
     return replace(
         preset,
         lead_steps=min(preset.lead_steps, cap),
         start_lag=cap if preset.start_lag is None else min(preset.start_lag, cap),
+        refresh_lag=max(1, min(preset.refresh_lag, cap)),
         max_staleness=cap if preset.max_staleness is None else min(preset.max_staleness, cap),
     )
+
+
+def _tightened_windows(preset: Schedule, cap: int) -> Schedule:
+    """Windows of w steps without one ahead end w - 1 versions behind; with one ahead, 2w - 1. So a smaller cap takes
+    the one ahead away first, and then shortens the window."""
+    if preset.max_staleness is None or cap >= preset.max_staleness:
+        return preset
+    steps = min(preset.window_steps, cap + 1)
+    return replace(preset, lead_steps=steps - 1, window_steps=steps, publish_every=steps, max_staleness=cap)

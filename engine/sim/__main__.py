@@ -5,29 +5,34 @@ import sys
 
 from engine.sim.checks import InvariantBroken
 from engine.sim.faults import Faults
-from engine.sim.scenario import plan_of, replay_command, simulate
+from engine.sim.scenario import SCHEDULES, plan_of, replay_command, world_of
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.sim", description=__doc__)
     parser.add_argument("--seed", type=int, required=True, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on")
-    parser.add_argument("--schedule", choices=("laminar", "sync"), default="laminar")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
+    parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         if arguments.count == 1:
             print(f"plan    {plan_of(seed, arguments.schedule)}\nfaults  {Faults.drawn(seed)}")
+        world = world_of(seed, arguments.schedule)
+        world.trace = [] if arguments.trace else None
         try:
-            outcome = simulate(seed, arguments.schedule)
+            outcome = world.run()
         except InvariantBroken as broken:
+            print("\n".join(world.trace or ()))
             print(f"BROKEN  {broken}\nreplay  {replay_command(seed, arguments.schedule)}")
             return 1
-        staleness = outcome.oracle.staleness
-        mean = sum(staleness) / len(staleness) if staleness else 0.0
+        print("\n".join(world.trace or ()))
+        oracle = outcome.oracle
+        staleness = oracle.staleness or [0]
         print(
-            f"seed {seed}: {outcome.oracle.trained_steps} steps in {outcome.virtual_s:.1f} virtual s, "
-            f"{outcome.num_events} events, staleness mean {mean:.2f} max {max(staleness, default=0)}, "
-            f"ledger {outcome.oracle.ledger}" + (f", broken: {outcome.broken.message}" if outcome.broken else "")
+            f"seed {seed}: {oracle.trained_steps} steps in {outcome.virtual_s:.1f} virtual s, "
+            f"{outcome.num_events} events, staleness mean {sum(staleness) / len(staleness):.2f} max {max(staleness)}, "
+            f"{oracle.num_moved} moved, ledger {oracle.ledger}"
         )
     return 0
 

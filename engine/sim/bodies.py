@@ -1,177 +1,159 @@
-"""Simulated bodies: what the effects of each brain cost and do, without a tensor.
+"""Simulated bodies of data and the trainer, and what survives their processes.
 
-Weights of version v are chunks called `v/0`, `v/1`, …; a corrupted chunk has another name, which is its hash.
+Weights are chunks called `epoch.version/0`, `…/1`, …; a corrupted chunk has another name, which is its hash.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
+from engine.pipeline.data import Recovered
 from engine.pipeline.effects import (
     Effect,
-    FetchWeights,
     ForgetWeights,
-    InstallWeights,
+    Persist,
     PublishWeights,
     RepublishWeights,
     SaveCheckpoint,
-    ServeWeights,
-    StartSequences,
     TrainOn,
 )
-from engine.pipeline.messages import (
-    RELAY,
-    BatchTrained,
-    BufferHashed,
-    CheckpointWritten,
-    ChunkHashed,
-    InstallRefused,
-    Message,
-    TrajectoriesEnded,
-    WeightsInstalled,
-    WeightsOffered,
-    WeightsServed,
-)
-from engine.pipeline.records import GroupTask, SampleKey, Trajectory
+from engine.pipeline.journal import DataSnapshot, Record
+from engine.pipeline.messages import BatchTrained, CheckpointWritten, Message, Persisted
+from engine.pipeline.records import DataProgress
+from engine.pipeline.relay_messages import WeightsOffered
+from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle, demand
+from engine.sim.costs import Costs
 from engine.sim.faults import Faults
 from engine.weights.port import WeightManifest
 
 NUM_CHUNKS: Final = 4
-TOKEN_S: Final = 0.01
-MEDIAN_TOKENS: Final = 20.0
-SIGMA: Final = 0.99  # ln(10) / 2.326: the 99th percentile is ten times the median
-MAX_TOKENS: Final = 400
-INSTALL_S: Final = 0.02
-FETCH_S: Final = 0.03
-TRAIN_S: Final = 0.25
 
 Chunks = tuple[str, ...]
 Post = Callable[[str, Message], None]
 """To an address, over the network."""
 Later = Callable[[float, Message], None]
 """To the own brain, after some seconds, unless the body is dead by then."""
+After = Callable[[float, Callable[[], None]], None]
+"""The same for a deed of the body."""
 
 
-def manifest_of(version: int) -> WeightManifest:
-    chunks = tuple(f"{version}/{index}" for index in range(NUM_CHUNKS))
+def manifest_of(weights: WeightsId) -> WeightManifest:
+    chunks = tuple(f"{weights.epoch}.{weights.version}/{index}" for index in range(NUM_CHUNKS))
     return WeightManifest(
-        version=version, num_bytes=NUM_CHUNKS, chunk_bytes=1, sha256="+".join(chunks), chunk_sha256=chunks, tensors=()
+        version=weights.version,
+        epoch=weights.epoch,
+        num_bytes=NUM_CHUNKS,
+        chunk_bytes=1,
+        sha256="+".join(chunks),
+        chunk_sha256=chunks,
+        tensors=(),
     )
 
 
-class RolloutBody:
-    def __init__(self, *, chance: Chance, faults: Faults, oracle: Oracle, later: Later) -> None:
-        self._chance, self._faults, self._oracle, self._later = chance, faults, oracle, later
-        self._version = -1
-        self._running: dict[SampleKey, int] = {}
+def carried(chunks: Chunks, chance: Chance, faults: Faults) -> Chunks:
+    """The chunks as they arrive."""
+    if not faults.corrupt:
+        return chunks
+    return tuple(f"torn {chunk}" if chance.happens(faults.corrupt) else chunk for chunk in chunks)
+
+
+@dataclass(slots=True)
+class Log:
+    """On disk: what is appended is there whatever dies."""
+
+    snapshot: DataSnapshot | None = None
+    records: list[Record] = field(default_factory=list)
+    serial: int = 0
+
+    def recovered(self) -> Recovered:
+        return Recovered(snapshot=self.snapshot, records=tuple(self.records), serial=self.serial)
+
+
+class DataBody:
+    def __init__(self, *, log: Log, costs: Costs, oracle: Oracle, later: Later, after: After) -> None:
+        self._log, self._costs, self._oracle = log, costs, oracle
+        self._later, self._after = later, after
 
     def perform(self, effect: Effect) -> None:
-        match effect:
-            case StartSequences():
-                for task in effect.tasks:
-                    self._start(task)
-            case InstallWeights():
-                self._install(effect)
-            case _:
-                raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
+        if not isinstance(effect, Persist):
+            raise TypeError(f"data's body does not do {type(effect).__name__}")
+        self._after(self._costs.persist_s, lambda: self._append(effect))
 
-    def on_delivered(self, message: Message) -> None:
-        if isinstance(message, WeightsInstalled):
-            self._version = message.version
-        if isinstance(message, TrajectoriesEnded):
-            for trajectory in message.trajectories:
-                self._running.pop(trajectory.key, None)
-
-    def _start(self, task: GroupTask) -> None:
-        demand(task.exact_version in (None, self._version), f"{task.key} runs on version {self._version}")
-        for sample in task.samples:
-            key = SampleKey(group=task.key, sample=sample)
-            demand(key not in self._running, f"{key} started twice on one replica")
-            self._running[key] = self._version
-            num_tokens = min(MAX_TOKENS, max(1, int(self._chance.lognormal(median=MEDIAN_TOKENS, sigma=SIGMA))))
-            failure = "the grader broke" if self._chance.happens(self._faults.grader_fails) else ""
-            trajectory = Trajectory(
-                key=key, version=self._version, reward=float(sample % 2), num_tokens=num_tokens, failure=failure
-            )
-            self._later(num_tokens * TOKEN_S, TrajectoriesEnded(trajectories=(trajectory,)))
-
-    def _install(self, effect: InstallWeights) -> None:
-        self._oracle.on_install(running_versions=set(self._running.values()))
-        version = effect.manifest.version
-        if effect.payload != effect.manifest.chunk_sha256:
-            self._later(INSTALL_S, InstallRefused(version=version, reason="a chunk has another hash"))
-            return
-        self._later(INSTALL_S, WeightsInstalled(version=version))
+    def _append(self, effect: Persist) -> None:
+        log = self._log
+        demand(effect.serial == log.serial + len(effect.records), f"record {effect.serial} after {log.serial}")
+        log.serial = effect.serial
+        if effect.snapshot is not None:
+            log.snapshot, log.records = effect.snapshot, []
+        else:
+            log.records += effect.records
+        self._oracle.on_persisted(effect.records)
+        self._later(self._costs.persist_s, Persisted(serial=effect.serial))
 
 
-class RelayBody:
-    def __init__(self, *, chance: Chance, faults: Faults, oracle: Oracle, later: Later, post: Post) -> None:
-        self._chance, self._faults, self._oracle = chance, faults, oracle
-        self._later, self._post = later, post
-        self._chunks: dict[int, Chunks] = {}
+@dataclass(slots=True)
+class CheckpointStore:
+    """Whole checkpoints, by step; the newest may have rotted since."""
 
-    def perform(self, effect: Effect) -> None:
-        match effect:
-            case FetchWeights():
-                self._fetch(effect)
-            case ServeWeights():
-                manifest, chunks = manifest_of(effect.version), self._chunks[effect.version]
-                self._oracle.on_serve(effect.version, is_whole=chunks == manifest.chunk_sha256)
-                self._post(effect.to, WeightsServed(manifest=manifest, payload=self._carried(chunks)))
-            case _:  # dropping: the simulated bytes are kept, so that serving a dropped one would still be seen
-                pass
+    saved: dict[int, DataProgress] = field(default_factory=dict)
 
-    def _fetch(self, effect: FetchWeights) -> None:
-        version = effect.manifest.version
-        sent = effect.payload
-        assert isinstance(sent, tuple)
-        self._chunks[version] = sent
-        for index, chunk in enumerate(sent):
-            self._later(FETCH_S, ChunkHashed(version=version, index=index, sha256=chunk))
-        self._later(FETCH_S, BufferHashed(version=version, sha256="+".join(sent)))
-
-    def _carried(self, chunks: Chunks) -> Chunks:
-        return carried(chunks, self._chance, self._faults)
+    def newest(self, *, is_rotten: bool) -> int:
+        steps = sorted(self.saved)
+        return steps[-2] if is_rotten and len(steps) > 1 else steps[-1]
 
 
 class TrainerBody:
-    def __init__(self, *, chance: Chance, faults: Faults, oracle: Oracle, later: Later, post: Post) -> None:
-        self._chance, self._faults, self._oracle = chance, faults, oracle
-        self._later, self._post = later, post
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        chance: Chance,
+        faults: Faults,
+        costs: Costs,
+        store: CheckpointStore,
+        oracle: Oracle,
+        later: Later,
+        after: After,
+        post: Post,
+    ) -> None:
+        self._epoch, self._chance, self._faults, self._costs = epoch, chance, faults, costs
+        self._store, self._oracle = store, oracle
+        self._later, self._after, self._post = later, after, post
         self._kept: set[int] = set()
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case PublishWeights():
-                self._oracle.published.add(effect.version)
+                self._oracle.on_publish(WeightsId(effect.epoch, effect.version), by=self._epoch)
                 self._kept.add(effect.version)
-                self._offer(effect.version, pinned=effect.pinned)
+                self._offer(effect)
             case RepublishWeights():
                 demand(effect.version in self._kept, f"version {effect.version} is gone and was asked for again")
-                self._offer(effect.version, pinned=effect.pinned)
+                self._offer(effect)
             case ForgetWeights():
                 self._kept.discard(effect.version)
             case TrainOn():
-                self._oracle.on_train(effect.step, effect.groups)
+                self._oracle.on_train(self._epoch, effect.step, effect.groups, effect.lineage)
                 advantages = tuple(0.0 for group in effect.groups for _ in group.trajectories)
                 trained = BatchTrained(step=effect.step, metrics={"train/loss": 0.0}, advantages=advantages)
-                self._later(TRAIN_S, trained)
+                self._later(self._costs.train_s, trained)
             case SaveCheckpoint():
-                self._oracle.on_checkpoint(effect.step, effect.progress)
-                written = CheckpointWritten(
-                    step=effect.step, uri=f"step/{effect.step}", manifest_sha256="0" * 64, num_bytes=1
-                )
-                self._later(0.0, written)
+                self._oracle.on_checkpoint(self._epoch, effect.step, effect.progress)
+                self._after(self._costs.save_s, lambda: self._save(effect))
             case _:
                 raise TypeError(f"the trainer's body does not do {type(effect).__name__}")
 
-    def _offer(self, version: int, *, pinned: bool) -> None:
-        manifest = manifest_of(version)
+    def _save(self, effect: SaveCheckpoint) -> None:
+        for step in [step for step in self._store.saved if step > effect.step]:
+            del self._store.saved[step]  # a dead trainer's, beyond what this one began with
+        self._store.saved[effect.step] = effect.progress
+        self._oracle.on_saved(self._epoch, effect.step)
+        uri = f"step/{effect.step}"
+        self._later(0.0, CheckpointWritten(step=effect.step, uri=uri, manifest_sha256="0" * 64, num_bytes=1))
+
+    def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
+        manifest = manifest_of(WeightsId(effect.epoch, effect.version))
         payload = carried(manifest.chunk_sha256, self._chance, self._faults)
-        self._post(RELAY, WeightsOffered(manifest=manifest, pinned=pinned, payload=payload))
-
-
-def carried(chunks: Chunks, chance: Chance, faults: Faults) -> Chunks:
-    """The chunks as they arrive."""
-    return tuple(f"torn {chunk}" if chance.happens(faults.corrupt) else chunk for chunk in chunks)
+        self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))

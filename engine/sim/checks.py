@@ -1,14 +1,26 @@
 """The oracle: keeps its own book of what the brains did, and objects at once.
 
-Invariants held after every event (RELIABILITY.md, section 6): a sample is trained at most once (I1); groups are whole
-(I2); one version a trajectory, and a published one (I3); staleness within the cap (I4); a version is served only
-whole (I6); a checkpoint's set of ordinals is what was ended; and at the end everything adds up (I12: it ends at all).
+Invariants held after every event (RELIABILITY.md, section 6): a sample is trained at most once into the weights that
+live (I1); groups are whole (I2); one version a trajectory where the schedule promises it, and a published one (I3);
+staleness is what the tree of weights says, and within the cap (I4); a lease is with one replica, which keeps its
+bounds (I5); a version is served only whole (I6); only the living trainer publishes (I7); what was acknowledged and
+which batch a step got survive data's death; a checkpoint's ordinals are what was ended; and everything ends and adds
+up (I12).
 """
 
+from collections.abc import Iterable, Sequence
+
+from engine.pipeline.data_state import DataState
+from engine.pipeline.journal import Record, TrainerForked
 from engine.pipeline.ledger import IntervalSet
+from engine.pipeline.messages import BatchReady, SequencesHandedOver, WorkGranted
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import CompleteGroup, DataProgress, SampleKey
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, SampleKey, Trajectory
 from engine.pipeline.reports import EvaluationReported, FaultReported
+from engine.policy.lineage import Lineage, WeightsId
+
+Path = tuple[int, ...]
+"""Of weights: the serial numbers of the steps that made them, from the start."""
 
 
 class InvariantBroken(AssertionError):
@@ -23,60 +35,187 @@ def demand(holds: bool, what: str) -> None:
 class Oracle:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self.trained: set[SampleKey] = set()
+        self._epoch = 0
+        self._paths: dict[WeightsId, Path] = {}
+        self._saved_paths: dict[int, Path] = {0: ()}
+        self._now: Path = ()
+        self._trained: list[frozenset[SampleKey]] = []
+        """By serial number of the step."""
+        self._first_batch: dict[int, frozenset[SampleKey]] = {}
+        self._batches: dict[tuple[int, int], frozenset[SampleKey]] = {}
+        self._leases: dict[tuple[SampleKey, int], int] = {}
+        self._acknowledged: dict[SampleKey, Trajectory] = {}
+        self._delivered: dict[SampleKey, Trajectory] = {}
         self.trained_steps = 0
-        self.published: set[int] = set()
+        self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
+        self.num_moved = 0
         self.evaluated: list[EvaluationReported] = []
         self.faults: list[FaultReported] = []
         self.ledger: dict[str, int] = {}
 
-    def on_train(self, step: int, groups: tuple[CompleteGroup, ...]) -> None:
+    # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_trainer(self, epoch: int, step: int) -> None:
+        """A new incarnation has loaded the checkpoint of this step."""
+        self._epoch, self.trained_steps, self._now = epoch, step, self._saved_paths[step]
+
+    def on_publish(self, weights: WeightsId, *, by: int) -> None:
+        demand(by == self._epoch == weights.epoch, f"{weights} published by epoch {by}, epoch {self._epoch} lives")
+        demand(weights.version == self.trained_steps, f"{weights} published after step {self.trained_steps}")
+        self.published.add(weights)
+        self._paths[weights] = self._now
+
+    def on_train(self, epoch: int, step: int, groups: Sequence[CompleteGroup], lineage: Lineage) -> None:
+        demand(epoch == self._epoch, f"epoch {epoch} trains, epoch {self._epoch} lives")
         demand(step == self.trained_steps + 1, f"step {step} after step {self.trained_steps}")
         demand(len(groups) == self._plan.groups_per_step, f"step {step} has {len(groups)} groups")
+        before = {key for serial in self._now for key in self._trained[serial]}
+        ordinals_before = {key.group.ordinal for key in before}
         for group in groups:
             samples = [trajectory.key.sample for trajectory in group.trajectories]
-            demand(samples == list(range(self._plan.group_size)), f"group {group.key} is not whole: {samples}")
+            demand(len(set(samples)) == self._plan.group_size, f"group {group.key} is not whole: {samples}")
+            demand(group.key.ordinal not in ordinals_before, f"{group.key} is trained twice")
             for trajectory in group.trajectories:
-                self._on_train_one(step, trajectory.key, trajectory.version, trajectory.failure)
+                self._on_train_one(step, trajectory, lineage)
+        keys = frozenset(trajectory.key for group in groups for trajectory in group.trajectories)
+        demand(len(keys) == len(groups) * self._plan.group_size, f"step {step} has a sample twice")
+        self._check_batch(step, keys)
+        self._trained.append(keys)
+        self._now = (*self._now, len(self._trained) - 1)
         self.trained_steps = step
 
-    def _on_train_one(self, step: int, key: SampleKey, version: int, failure: str) -> None:
-        demand(key not in self.trained, f"{key} is trained twice")
+    def _on_train_one(self, step: int, trajectory: Trajectory, lineage: Lineage) -> None:
+        key, schedule = trajectory.key, self._plan.schedule
         demand(key.group.evaluation is None, f"{key} of an evaluation is trained on")
-        demand(not failure, f"{key} has no reward and is trained on")
-        demand(version in self.published, f"{key} is of version {version}, which was never published")
-        staleness = step - 1 - version
-        cap = self._plan.schedule.max_staleness
-        demand(staleness >= 0, f"{key} is of version {version}, newer than step {step} consumes")
-        demand(cap is None or staleness <= cap, f"{key} is {staleness} versions old, the cap is {cap}")
-        self.trained.add(key)
-        self.staleness.append(staleness)
+        demand(not trajectory.failure, f"{key} has no reward and is trained on")
+        demand(schedule.in_flight != "drain" or not trajectory.runs, f"{key} has versions {trajectory.runs}")
+        if trajectory.runs:
+            num_tokens = sum(run.num_tokens for run in trajectory.runs)
+            demand(num_tokens == trajectory.num_tokens, f"{key}: the versions are of {num_tokens} tokens")
+        for weights in trajectory.writers:
+            demand(weights in self.published, f"{key} is of {weights}, which was never published")
+            staleness = _distance(self._paths[weights], self._now)
+            told = lineage.staleness(weights, at=step - 1)
+            demand(told == staleness, f"{key} is {staleness} steps away, the lineage says {told}")
+            cap = schedule.max_staleness
+            demand(cap is None or staleness <= cap, f"{key} is {staleness} versions old, the cap is {cap}")
+            self.staleness.append(staleness)
 
-    def on_install(self, *, running_versions: set[int]) -> None:
-        demand(not running_versions, f"weights installed under running sequences of {running_versions}")
+    def _check_batch(self, step: int, keys: frozenset[SampleKey]) -> None:
+        """With nothing stale and nothing in advance, whatever was lost in between changes no batch."""
+        plan = self._plan
+        is_exact = plan.schedule.lead_steps == 0 and plan.schedule.window_steps == 1
+        if is_exact and not plan.num_spare and not any(_gave_up(fault) for fault in self.faults):
+            first = self._first_batch.setdefault(step, keys)
+            demand(first == keys, f"step {step} got another batch than the first time")
 
-    def on_serve(self, version: int, *, is_whole: bool) -> None:
-        demand(version in self.published, f"version {version} served, never published")
-        demand(is_whole, f"version {version} served, not whole")
-
-    def on_checkpoint(self, step: int, progress: DataProgress) -> None:
+    def on_checkpoint(self, epoch: int, step: int, progress: DataProgress) -> None:
+        demand(epoch == self._epoch, f"epoch {epoch} saves, epoch {self._epoch} lives")
         demand(step == self.trained_steps, f"checkpoint of step {step} at step {self.trained_steps}")
         ended = IntervalSet(progress.ended)
-        trained = {key.group.ordinal for key in self.trained}
-        demand(all(ordinal in ended for ordinal in trained), f"checkpoint {step} forgets trained prompts")
+        trained = {key for serial in self._now for key in self._trained[serial]}
+        forgotten = {key.group.ordinal for key in trained if key.group.ordinal not in ended}
+        demand(not forgotten, f"checkpoint {step} forgets the trained prompts {sorted(forgotten)}")
         counts = dict(progress.ledger)
-        demand(counts["trained"] == len(self.trained), f"checkpoint {step} counts {counts}")
+        demand(counts["trained"] == len(trained), f"checkpoint {step} of {len(trained)} samples counts {counts}")
         num_ended = sum(1 for _ in ended) * self._plan.group_size
         demand(num_ended == sum(counts.values()), f"checkpoint {step}: {num_ended} samples ended, counts {counts}")
 
+    def on_saved(self, epoch: int, step: int) -> None:
+        self._saved_paths[step] = self._paths.get(WeightsId(epoch, step), self._now[:step])
+
+    # ── data ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_granted(self, message: WorkGranted) -> None:
+        """Data acknowledges."""
+        for key in message.taken:
+            if key in self._delivered:
+                self._acknowledged[key] = self._delivered[key]
+
+    def on_delivered(self, trajectories: Iterable[Trajectory]) -> None:
+        for trajectory in trajectories:
+            self._delivered[trajectory.key] = trajectory
+
+    def on_batch(self, message: BatchReady) -> None:
+        keys = frozenset(trajectory.key for group in message.groups for trajectory in group.trajectories)
+        first = self._batches.setdefault((message.epoch, message.step), keys)
+        demand(first == keys, f"step {message.step} of epoch {message.epoch} got two batches")
+
+    def on_persisted(self, records: Sequence[Record]) -> None:
+        if any(isinstance(record, TrainerForked) for record in records):
+            self._acknowledged.clear()  # their weights are gone, and some are to be generated again
+
+    def on_recovered(self, state: DataState) -> None:
+        """What data's log says, read again."""
+        lost = [key for key, trajectory in self._acknowledged.items() if state.is_wanted(trajectory)]
+        demand(not lost, f"acknowledged, and not in the log: {lost[:3]}")
+
+    # ── replicas ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_begin(self, task: GroupTask, *, by: int, weights: WeightsId) -> None:
+        demand(task.exact in (None, weights), f"{task.key} wants {task.exact} and runs on {weights}")
+        for known in task.progress:
+            self._check_writers(known.key, {run.weights for run in known.runs}, weights)
+        for sample in task.samples:
+            self._own(SampleKey(group=task.key, sample=sample), task.lease, by)
+
+    def on_resume(self, handed: SequencesHandedOver, *, by: int, weights: WeightsId, num_running: int) -> None:
+        num_samples = len(handed.progress)
+        demand(num_running + num_samples <= self._plan.max_batch, f"{num_samples} moved to a host with {num_running}")
+        for known in handed.progress:
+            self._check_writers(known.key, {run.weights for run in known.runs}, weights)
+            self._own(known.key, handed.lease, by)
+        self.num_moved += num_samples
+
+    def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
+        if self._plan.schedule.in_flight == "drain":
+            demand(writers <= {weights}, f"{key} of {writers} goes on with {weights}")
+
+    def _own(self, key: SampleKey, lease: int, by: int) -> None:
+        owner = self._leases.setdefault((key, lease), by)
+        demand(owner == by, f"{key} runs on {owner} and on {by} under lease {lease}")
+
+    def on_stopped(self, key: SampleKey, lease: int, *, by: int) -> None:
+        if self._leases.get((key, lease)) == by:
+            del self._leases[key, lease]
+
+    def on_death(self, replica: int) -> None:
+        for place in [place for place, owner in self._leases.items() if owner == replica]:
+            del self._leases[place]
+
+    def on_install(self, *, num_running: int, in_flight: str) -> None:
+        demand(in_flight != "drain" or not num_running, f"weights installed under {num_running} running samples")
+
+    # ── relays ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_serve(self, weights: WeightsId | int, *, is_whole: bool) -> None:
+        known = weights in self.published or any(published.version == weights for published in self.published)
+        demand(known, f"version {weights} served, never published")
+        demand(is_whole, f"version {weights} served, not whole")
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
+
     def on_end(self) -> None:
         steps, per_step = self._plan.steps, self._plan.groups_per_step * self._plan.group_size
-        demand(self.trained_steps == steps, f"ended after {self.trained_steps} of {steps} steps")
+        demand(self.trained_steps == steps == len(self._now), f"ended after {self.trained_steps} of {steps} steps")
         demand(self.ledger.get("trained") == steps * per_step, f"the ledger says {self.ledger}")
         due = [step for step in range(steps + 1) if self._plan.evaluates(step)]
-        versions = [report.version for report in self.evaluated]
-        demand(len(set(versions)) == len(versions), f"evaluated twice: {versions}")
+        versions = {report.version for report in self.evaluated}
         excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]
-        demand(not missing, f"evaluated {versions}, due were {due}")
+        demand(not missing, f"evaluated {sorted(versions)}, due were {due}")
+
+
+def _gave_up(fault: FaultReported) -> bool:
+    return "given up" in fault.action
+
+
+def _distance(one: Path, other: Path) -> int:
+    """Steps between two weights in the tree."""
+    common = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        common += 1
+    return len(one) + len(other) - 2 * common

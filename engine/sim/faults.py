@@ -1,34 +1,92 @@
-"""Which faults a seed turns on: a random subset, so that rare combinations come up too (swarm testing)."""
+"""Which faults a seed turns on: a random subset, so that rare combinations come up too (swarm testing).
+
+Invariant: at `quiet_at` every fault stops; from then on the run must come to its end by itself.
+"""
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from engine.sim.chance import Chance
 
+PartName = Literal["rollout", "relay", "data", "trainer", "manager"]
+PARTS: Final[tuple[PartName, ...]] = ("rollout", "relay", "data", "trainer", "manager")
+# Faults come early, while most of the run lies ahead: a small job is done within some ten virtual seconds.
+LAST_FAULT_S: Final = 12.0
+QUIET_AT_S: Final = 25.0
+CALM_DELAY_S: Final = 0.002
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """What happens to one process."""
+
+    at: float
+    part: PartName
+    which: int
+    """Modulo the number of parts of this name."""
+    kind: Literal["crash", "freeze", "leave"]
+    lasts_s: float = 0.0
+    """A freeze; or how long a replica that must leave still has."""
+    is_silent: bool = False
+    """Nobody reports the crash: only the missing heartbeat tells."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Faults:
-    delay_s: float = 0.002
+    """Of one run: it grows quiet in place, for everybody who looks at it."""
+
+    delay_s: float = CALM_DELAY_S
     """Messages take up to this long; long delays also change their order."""
     drop: float = 0.0
     duplicate: float = 0.0
     corrupt: float = 0.0
     """A chunk of weights arrives with other bytes."""
     grader_fails: float = 0.0
-    crashes: tuple[float, ...] = ()
-    """When a replica dies."""
-    silent_deaths: float = 0.0
-    """Share of the deaths that nobody reports: only the missing heartbeat tells."""
+    hangs: float = 0.0
+    """A sample never ends on the replica that begins it first."""
+    rotten: float = 0.0
+    """A checkpoint that cannot be verified any more when it is needed."""
+    blows: tuple[Blow, ...] = ()
+    quiet_at: float = QUIET_AT_S
+
+    def fall_quiet(self) -> None:
+        self.delay_s, self.drop, self.duplicate, self.corrupt = CALM_DELAY_S, 0.0, 0.0, 0.0
 
     @classmethod
     def drawn(cls, seed: int) -> "Faults":
         chance = Chance(seed, "faults")
-        crashes = [chance.uniform(0.5, 20.0) for _ in range(chance.whole(0, 4))]
         return cls(
-            delay_s=0.5 if chance.happens(0.5) else 0.002,
+            delay_s=0.5 if chance.happens(0.5) else CALM_DELAY_S,
             drop=chance.uniform(0, 0.2) if chance.happens(0.4) else 0.0,
             duplicate=chance.uniform(0, 0.3) if chance.happens(0.4) else 0.0,
             corrupt=chance.uniform(0, 0.2) if chance.happens(0.3) else 0.0,
             grader_fails=0.02 if chance.happens(0.3) else 0.0,
-            crashes=tuple(sorted(crashes)) if chance.happens(0.5) else (),
-            silent_deaths=chance.uniform(),
+            hangs=0.01 if chance.happens(0.2) else 0.0,
+            rotten=0.3 if chance.happens(0.2) else 0.0,
+            blows=_blows(chance) if chance.happens(0.7) else (),
         )
+
+
+def _blows(chance: Chance) -> tuple[Blow, ...]:
+    blows: list[Blow] = []
+    for _ in range(chance.whole(1, 3)):
+        at = chance.uniform(0.5, LAST_FAULT_S)
+        blows.append(_blow(chance, at))
+        if chance.happens(0.3):  # two at once
+            blows.append(_blow(chance, at))
+    return tuple(sorted(blows, key=lambda blow: blow.at))
+
+
+def _blow(chance: Chance, at: float) -> Blow:
+    part = PARTS[chance.whole(0, len(PARTS) - 1)]
+    kind: Literal["crash", "freeze", "leave"] = "crash" if chance.happens(0.6) else "freeze"
+    if part == "rollout" and chance.happens(0.2):
+        kind = "leave"
+    return Blow(
+        at=at,
+        part=part,
+        which=chance.whole(0, 7),
+        kind=kind,
+        lasts_s=chance.uniform(0.2, 12.0),
+        is_silent=chance.happens(0.4),
+    )

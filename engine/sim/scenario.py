@@ -1,37 +1,68 @@
 """A scenario: a small job of random shape, its faults, and the run of it. All of it follows from the seed."""
 
-from typing import Literal
+from typing import Final, get_args
 
 from engine.pipeline.plan import Plan
 from engine.policy.schedule import schedule_for
 from engine.sim.chance import Chance
+from engine.sim.costs import Costs
 from engine.sim.faults import Faults
-from engine.sim.world import Outcome, World
-from engine.spec.job import ScheduleSpec
+from engine.sim.world import Brains, Outcome, World
+from engine.spec.job import ScheduleName, ScheduleSpec
 
-ScheduleName = Literal["laminar", "sync"]
+SCHEDULES: Final[tuple[ScheduleName, ...]] = get_args(ScheduleName)
 
 
 def plan_of(seed: int, schedule: ScheduleName) -> Plan:
     chance = Chance(seed, "plan")
     cap = chance.whole(0, 3) if chance.happens(0.3) else None
-    steps = chance.whole(2, 8)
+    steps = chance.whole(2, 7)
+    num_replicas = num_replicas_of(seed)
     return Plan(
         schedule=schedule_for(ScheduleSpec(name=schedule, max_staleness=cap)),
         steps=steps,
         groups_per_step=chance.whole(1, 6),
         group_size=chance.whole(2, 5),
-        checkpoint_every=chance.whole(1, 4),
-        evaluation_prompts=chance.whole(1, 12),
+        checkpoint_every=chance.whole(1, 6),
+        evaluation_prompts=chance.whole(1, 6),
         evaluate_every=chance.whole(1, steps) if chance.happens(0.4) else 0,
         max_batch=chance.whole(1, 24),
+        num_spare=chance.whole(1, 2) if chance.happens(0.15) else 0,
+        filters=chance.happens(0.2),
+        sample_deadline_s=6 * costs_of(seed).token_s * costs_of(seed).max_tokens,
+        stream_every_s=1.0 if chance.happens(0.5) else 0.0,
+        num_relays=min(num_replicas, chance.whole(1, 3)),
     )
 
 
-def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None) -> Outcome:
-    num_replicas = Chance(seed, "replicas").whole(1, 4)
-    drawn = Faults.drawn(seed) if faults is None else faults
-    return World(seed=seed, plan=plan_of(seed, schedule), num_replicas=num_replicas, faults=drawn).run()
+def costs_of(seed: int) -> Costs:
+    """Every third job has answers so long that a tail outlives several steps; some disks are slow."""
+    chance = Chance(seed, "costs")
+    has_long_tails, has_slow_disk = chance.happens(0.35), chance.happens(0.3)
+    return Costs(
+        median_tokens=60.0 if has_long_tails else 20.0,
+        max_tokens=1_000 if has_long_tails else 400,
+        persist_s=0.1 if has_slow_disk else 0.002,
+    )
+
+
+def num_replicas_of(seed: int) -> int:
+    return (1, 2, 2, 3, 3, 4)[Chance(seed, "replicas").whole(0, 5)]
+
+
+def world_of(seed: int, schedule: ScheduleName, *, faults: Faults | None = None, brains: Brains | None = None) -> World:
+    return World(
+        seed=seed,
+        plan=plan_of(seed, schedule),
+        num_replicas=num_replicas_of(seed),
+        costs=costs_of(seed),
+        faults=Faults.drawn(seed) if faults is None else faults,
+        brains=brains or Brains(),
+    )
+
+
+def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, brains: Brains | None = None) -> Outcome:
+    return world_of(seed, schedule, faults=faults, brains=brains).run()
 
 
 def replay_command(seed: int, schedule: ScheduleName) -> str:

@@ -1,63 +1,91 @@
 """The world: brains, simulated bodies and a network that loses, doubles, delays and reorders.
 
-Invariants: every brain is the one that runs live; everything random comes from the seed; the oracle looks at every
-effect as it is carried out.
+Invariants:
+- every brain is the one that runs live;
+- everything random comes from the seed;
+- the oracle looks at every effect as it is carried out;
+- what survives a process is on the world's disks: data's log, the trainer's checkpoints.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+# Over budget: the wiring of every simulated part in one place, as engine/live/wiring.py and supervisor.py are live.
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
 from engine.pipeline.data import DataBrain
-from engine.pipeline.effects import Effect, EndReplica, Send, StartReplica
+from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
 from engine.pipeline.messages import (
     DATA,
     DRIVER,
     MANAGER,
-    RELAY,
     TRAINER,
     Address,
-    LoadMeasured,
+    BatchReady,
+    LeaveOrdered,
     Message,
-    ReplicaLost,
+    PartLost,
+    ReplicaSynced,
     Tick,
     TrainerLoaded,
-    TrajectoriesEnded,
-    WeightsInstalled,
+    WorkGranted,
     rollout_address,
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.relay import RelayBrain
+from engine.pipeline.relay_messages import relay_address
+from engine.pipeline.repacker import Repacker
 from engine.pipeline.reports import EvaluationReported, FaultReported, LedgerReported, PartFinished, RunBroken
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.trainer import TrainerBrain
-from engine.sim.bodies import RelayBody, RolloutBody, TrainerBody
+from engine.policy.recovery import Patience, kind_of
+from engine.sim.bodies import CheckpointStore, DataBody, Log, TrainerBody
 from engine.sim.chance import Chance
-from engine.sim.checks import InvariantBroken, Oracle
-from engine.sim.faults import Faults
+from engine.sim.checks import InvariantBroken, Oracle, demand
+from engine.sim.costs import Costs
+from engine.sim.faults import Blow, Faults
 from engine.sim.kernel import Kernel
+from engine.sim.relay_bodies import CarriedChunk, RelayBody
+from engine.sim.rollout_body import RolloutBody, Setting
 
 TICK_S: Final = 0.5
 START_S: Final = 3.0
 NOTICE_S: Final = 0.2
+# In proportion to what things cost here.
+REPACK_EVERY_S: Final = 0.5
+PATIENCE: Final = Patience(silent_s=5.0, trainer_silent_s=8.0, start_s=20.0)
 # Far beyond what the slowest seed needs; a run that is not over by then hangs.
-DEADLINE_S: Final = 2_000.0
+DEADLINE_S: Final = 1_000.0
 
 
 class Brain(Protocol):
     def handle(self, message: Message, now: float) -> list[Effect]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brains:
+    """What is under test; a planted bug is another class."""
+
+    data: type[DataBrain] = DataBrain
+    rollout: type[RolloutBrain] = RolloutBrain
+    relay: type[RelayBrain] = RelayBrain
+    trainer: type[TrainerBrain] = TrainerBrain
+    manager: type[ManagerBrain] = ManagerBrain
+
+
 @dataclass(slots=True, kw_only=True)
 class Process:
-    """A brain in its body, alive or dead."""
+    """A brain in its body, alive, frozen or dead."""
 
+    incarnation: int
     brain: Brain
-    perform: Callable[[Effect], None]
+    perform: Callable[[Effect], None] = lambda effect: None
+    measure: Callable[[], Message] | None = None
+    relay_body: RelayBody | None = None
     is_alive: bool = True
-    on_delivered: Callable[[Message], None] = lambda message: None
+    frozen_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,94 +93,183 @@ class Outcome:
     virtual_s: float
     num_events: int
     oracle: Oracle
-    broken: RunBroken | None
 
 
+@dataclass(slots=True, kw_only=True)
 class World:
-    def __init__(self, *, seed: int, plan: Plan, num_replicas: int, faults: Faults) -> None:
-        self._seed, self._plan, self._faults = seed, plan, faults
-        self._kernel = Kernel()
-        self._oracle = Oracle(plan)
-        self._network = Chance(seed, "network")
-        self._finished: set[str] = set()
-        self._broken: RunBroken | None = None
-        self._processes: dict[Address, Process] = {}
-        self._incarnations: dict[int, int] = {}
-        self._add(DATA, DataBrain(plan), self._unexpected)
-        self._add(RELAY, RelayBrain(), self._relay_body().perform)
-        self._add(TRAINER, TrainerBrain(plan), self._trainer_body().perform)
-        self._add(MANAGER, ManagerBrain(num_replicas=num_replicas, now=0.0), self._manage)
-        for replica in range(num_replicas):
-            self._start_replica(replica, 0)
-        self._later(TRAINER, self._processes[TRAINER])(0.5, TrainerLoaded(step=0, num_parameters=1))
-        for at in faults.crashes:
-            self._kernel.after(at, self._crash_one)
+    seed: int
+    plan: Plan
+    num_replicas: int
+    faults: Faults = field(default_factory=Faults)
+    costs: Costs = field(default_factory=Costs)
+    brains: Brains = field(default_factory=Brains)
+    trace: list[str] | None = None
+
+    kernel: Kernel = field(default_factory=Kernel, init=False)
+    oracle: Oracle = field(init=False)
+    _network: Chance = field(init=False)
+    _setting: Setting = field(init=False)
+    _log: Log = field(default_factory=Log, init=False)
+    _store: CheckpointStore = field(init=False)
+    _start: Mapping[Address, int] = field(init=False)
+    _processes: dict[Address, Process] = field(default_factory=dict, init=False)
+    _incarnations: dict[Address, int] = field(default_factory=dict, init=False)
+    _finished: set[str] = field(default_factory=set, init=False)
+    _leaving: set[Address] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.oracle = Oracle(self.plan)
+        self.faults = replace(self.faults)
+        self._network = Chance(self.seed, "network")
+        self._setting = Setting(
+            seed=self.seed, plan=self.plan, costs=self.costs, faults=self.faults, oracle=self.oracle
+        )
+        self._store = CheckpointStore(saved={0: DataBrain(self.plan).progress})
+        replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
+        relays = [relay_address(host) for host in range(self.plan.num_relays)]
+        for part in (DATA, TRAINER, *relays, *replicas):
+            self._start_part(part, 0)
+        self._start_manager()
+        for blow in self.faults.blows:
+            self.kernel.after(blow.at, partial(self._strike, blow))
+        self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def run(self) -> Outcome:
-        while self._broken is None and self._finished != {"trainer", "data"}:
-            if not self._kernel.step() or self._kernel.now > DEADLINE_S:
-                raise InvariantBroken(f"no end after {self._kernel.now:.0f} s; finished: {sorted(self._finished)}")
-        if self._broken is None:
-            self._oracle.on_end()
-        return Outcome(
-            virtual_s=self._kernel.now,
-            num_events=self._kernel.num_events,
-            oracle=self._oracle,
-            broken=self._broken,
-        )
+        while self._finished != {"trainer", "data"}:
+            if not self.kernel.step() or self.kernel.now > DEADLINE_S:
+                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {sorted(self._finished)}")
+        self.oracle.on_end()
+        return Outcome(virtual_s=self.kernel.now, num_events=self.kernel.num_events, oracle=self.oracle)
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, address: Address, brain: Brain, perform: Callable[[Effect], None]) -> Process:
-        process = self._processes[address] = Process(brain=brain, perform=perform)
-        self._kernel.after(self._network.uniform(0, TICK_S), partial(self._tick, address, process))
+    def _add(self, address: Address, incarnation: int, brain: Brain) -> Process:
+        process = self._processes[address] = Process(incarnation=incarnation, brain=brain)
+        self._incarnations[address] = incarnation
+        self.kernel.after(self._network.uniform(0, TICK_S), partial(self._tick, process))
         return process
 
-    def _tick(self, address: Address, process: Process) -> None:
-        if process.is_alive:
-            if isinstance(process.brain, RolloutBrain):
-                self._handle(process, LoadMeasured(kv_used=0.0, num_tokens=0))
-            self._handle(process, Tick())
-            self._kernel.after(TICK_S, partial(self._tick, address, process))
+    def _tick(self, process: Process) -> None:
+        if not process.is_alive:
+            return
+        if process.frozen_until > self.kernel.now:
+            self.kernel.after(process.frozen_until - self.kernel.now, partial(self._tick, process))
+            return
+        if process.measure is not None:
+            self._handle(process, process.measure())
+        self._handle(process, Tick())
+        self.kernel.after(TICK_S, partial(self._tick, process))
 
-    def _start_replica(self, replica: int, incarnation: int) -> None:
-        self._incarnations[replica] = incarnation
-        address = rollout_address(replica)
-        brain = RolloutBrain(self._plan, replica=replica, incarnation=incarnation)
-        process = self._add(address, brain, self._unexpected)
-        body = RolloutBody(
-            chance=Chance(self._seed, f"{address}/{incarnation}"),
-            faults=self._faults,
-            oracle=self._oracle,
-            later=self._later(address, process),
+    def _start_part(self, part: Address, incarnation: int) -> None:
+        if self._incarnations.get(part, -1) > incarnation:
+            return
+        match kind_of(part):
+            case "data":
+                self._start_data(incarnation)
+            case "trainer":
+                self._start_trainer(incarnation)
+            case "relay":
+                self._start_relay(part, incarnation)
+            case "rollout":
+                self._start_replica(part, incarnation)
+
+    def _start_data(self, incarnation: int) -> None:
+        if incarnation == 0:
+            brain = self.brains.data(self.plan)
+        else:
+            brain = self.brains.data(self.plan, incarnation=incarnation, recovered=self._log.recovered())
+            self.oracle.on_recovered(brain.state)
+        process = self._add(DATA, incarnation, brain)
+        later, after = self._later(process), self._after(process)
+        process.perform = DataBody(
+            log=self._log, costs=self.costs, oracle=self.oracle, later=later, after=after
+        ).perform
+
+    def _start_trainer(self, epoch: int) -> None:
+        chance = Chance(self.seed, f"trainer/{epoch}")
+        process = self._add(TRAINER, epoch, self.brains.trainer(self.plan, epoch=epoch))
+        process.perform = TrainerBody(
+            epoch=epoch,
+            chance=chance,
+            faults=self.faults,
+            costs=self.costs,
+            store=self._store,
+            oracle=self.oracle,
+            later=self._later(process),
+            after=self._after(process),
+            post=self._post,
+        ).perform
+        step = self._store.newest(is_rotten=epoch > 0 and chance.happens(self.faults.rotten))
+        self.oracle.on_trainer(epoch, step)
+        progress = self._store.saved[step] if epoch > 0 else None
+        self._later(process)(0.5, TrainerLoaded(step=step, num_parameters=1, progress=progress))
+
+    def _start_relay(self, part: Address, incarnation: int) -> None:
+        host = int(part.partition("/")[2])
+        hosts = tuple(range(self.plan.num_relays))
+        process = self._add(part, incarnation, self.brains.relay(host=host, hosts=hosts, incarnation=incarnation))
+        process.relay_body = RelayBody(
+            chance=Chance(self.seed, f"{part}/{incarnation}"),
+            faults=self.faults,
+            oracle=self.oracle,
+            later=self._later(process),
+            post=self._post,
+            carry=self._carry,
         )
-        process.perform, process.on_delivered = body.perform, body.on_delivered
+        process.perform = process.relay_body.perform
 
-    def _relay_body(self) -> RelayBody:
-        chance = Chance(self._seed, "relay")
-        later = self._later(RELAY, None)
-        return RelayBody(chance=chance, faults=self._faults, oracle=self._oracle, later=later, post=self._post)
+    def _start_replica(self, part: Address, incarnation: int) -> None:
+        replica = int(part.partition("/")[2])
+        brain = self.brains.rollout(self.plan, replica=replica, incarnation=incarnation)
+        process = self._add(part, incarnation, brain)
+        body = RolloutBody(
+            self._setting,
+            replica=replica,
+            clock=lambda: self.kernel.now,
+            later=self._later(process),
+            after=self._after(process),
+            post=self._post,
+        )
+        process.perform, process.measure = body.perform, body.measure
 
-    def _trainer_body(self) -> TrainerBody:
-        chance = Chance(self._seed, "trainer")
-        later = self._later(TRAINER, None)
-        return TrainerBody(chance=chance, faults=self._faults, oracle=self._oracle, later=later, post=self._post)
+    def _start_manager(self) -> None:
+        incarnations = {part: number for part, number in self._incarnations.items() if part != MANAGER}
+        brain = self.brains.manager(
+            now=self.kernel.now,
+            incarnations=incarnations,
+            repacker=Repacker.for_plan(self.plan, every_s=REPACK_EVERY_S),
+            patience=PATIENCE,
+        )
+        process = self._add(MANAGER, self._incarnations.get(MANAGER, -1) + 1, brain)
+        process.perform = self._manage
 
-    def _later(self, address: Address, process: Process | None) -> Callable[[float, Message], None]:
-        def plan(delay_s: float, message: Message) -> None:
-            receiver = process or self._processes[address]
-            self._kernel.after(delay_s, lambda: self._handle(receiver, message))
+    def _later(self, process: Process) -> Callable[[float, Message], None]:
+        return lambda delay_s, message: self.kernel.after(delay_s, partial(self._handle, process, message))
+
+    def _after(self, process: Process) -> Callable[[float, Callable[[], None]], None]:
+        def plan(delay_s: float, deed: Callable[[], None]) -> None:
+            self.kernel.after(delay_s, partial(self._do, process, deed))
 
         return plan
+
+    def _do(self, process: Process, deed: Callable[[], None]) -> None:
+        if process.frozen_until > self.kernel.now:
+            self.kernel.after(process.frozen_until - self.kernel.now, partial(self._do, process, deed))
+        elif process.is_alive:
+            deed()
 
     # ── messages and effects ──────────────────────────────────────────────────────────────────────────────────────
 
     def _handle(self, process: Process, message: Message) -> None:
         if not process.is_alive:
             return
-        if isinstance(message, WeightsInstalled | TrajectoriesEnded):
-            process.on_delivered(message)
-        for effect in process.brain.handle(message, self._kernel.now):
+        now = self.kernel.now
+        if process.frozen_until > now:
+            self.kernel.after(process.frozen_until - now, partial(self._handle, process, message))
+            return
+        for effect in process.brain.handle(message, now):
+            if self.trace is not None:
+                self.trace.append(f"{now:9.3f} {type(process.brain).__name__:14} {effect}")
             if isinstance(effect, Send):
                 self._post(effect.to, effect.message)
             else:
@@ -162,46 +279,89 @@ class World:
         if to == DRIVER:  # the driver's channel is a call that is repeated until it comes back
             self._report(message)
             return
-        copies = 2 if self._network.happens(self._faults.duplicate) else 1
+        self._observe(message)
+        faults = self.faults
+        copies = 2 if faults.duplicate and self._network.happens(faults.duplicate) else 1
         for _ in range(copies):
-            if not self._network.happens(self._faults.drop):
-                delay_s = self._network.uniform(0, self._faults.delay_s)
-                self._kernel.after(delay_s, lambda: self._handle(self._processes[to], message))
+            if not (faults.drop and self._network.happens(faults.drop)):
+                delay_s = self._network.uniform(0, faults.delay_s)
+                self.kernel.after(delay_s, partial(self._deliver, to, message))
+
+    def _observe(self, message: Message) -> None:
+        match message:
+            case WorkGranted():
+                self.oracle.on_granted(message)
+            case ReplicaSynced():
+                self.oracle.on_delivered(message.finished)
+            case BatchReady():
+                self.oracle.on_batch(message)
+
+    def _deliver(self, to: Address, message: Message) -> None:
+        process = self._processes.get(to)
+        if process is not None:
+            self._handle(process, message)
+
+    def _carry(self, host: int, chunk: CarriedChunk) -> None:
+        if not self._network.happens(self.faults.drop):
+            delay_s = self._network.uniform(0, self.faults.delay_s)
+            self.kernel.after(delay_s, partial(self._arrive, relay_address(host), chunk))
+
+    def _arrive(self, to: Address, chunk: CarriedChunk) -> None:
+        process = self._processes.get(to)
+        if process is not None and process.relay_body is not None:
+            self._do(process, partial(process.relay_body.on_carried, chunk))
 
     def _report(self, message: Message) -> None:
         match message:
             case PartFinished():
                 self._finished.add(message.part)
             case RunBroken():
-                self._broken = message
+                raise InvariantBroken(f"the run was broken off: {message.message}")
             case EvaluationReported():
-                self._oracle.evaluated.append(message)
+                self.oracle.evaluated.append(message)
             case FaultReported():
-                self._oracle.faults.append(message)
+                self.oracle.faults.append(message)
             case LedgerReported():
-                self._oracle.ledger = message.counts
+                self.oracle.ledger = message.counts
 
     def _manage(self, effect: Effect) -> None:
         match effect:
-            case EndReplica():
-                if self._incarnations[effect.replica] == effect.incarnation:
-                    self._processes[rollout_address(effect.replica)].is_alive = False
-            case StartReplica():
-                self._kernel.after(START_S, partial(self._start_replica, effect.replica, effect.incarnation))
+            case EndPart():
+                process = self._processes.get(effect.part)
+                if process is not None and process.incarnation == effect.incarnation:
+                    self._kill(effect.part, process)
+            case StartPart():
+                demand(effect.incarnation > self._incarnations[effect.part], f"{effect} a second time")
+                self._incarnations[effect.part] = effect.incarnation
+                self.kernel.after(START_S, partial(self._start_part, effect.part, effect.incarnation))
             case _:
-                self._unexpected(effect)
-
-    def _unexpected(self, effect: Effect) -> None:
-        raise TypeError(f"no body here does {type(effect).__name__}")
+                raise TypeError(f"the manager's body does not do {type(effect).__name__}")
 
     # ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _crash_one(self) -> None:
-        replica = self._network.whole(0, len(self._incarnations) - 1)
-        process = self._processes[rollout_address(replica)]
+    def _strike(self, blow: Blow) -> None:
+        parts = sorted(part for part in self._processes if part.partition("/")[0] == blow.part)
+        part = parts[blow.which % len(parts)]
+        process = self._processes[part]
         if not process.is_alive:
             return
+        if blow.kind == "leave":
+            self._leaving.add(part)
+            if not self._leaving.issuperset(parts):  # one replica stays
+                order = LeaveOrdered(replica=int(part.partition("/")[2]), within_s=blow.lasts_s)
+                self._deliver(MANAGER, order)
+            return
+        if blow.kind == "freeze":
+            process.frozen_until = max(process.frozen_until, self.kernel.now + blow.lasts_s)
+            return
+        self._kill(part, process)
+        if part == MANAGER:
+            self.kernel.after(START_S, self._start_manager)
+        elif not blow.is_silent:
+            lost = PartLost(part=part, incarnation=process.incarnation, reason="killed")
+            self.kernel.after(NOTICE_S, partial(self._deliver, MANAGER, lost))
+
+    def _kill(self, part: Address, process: Process) -> None:
         process.is_alive = False
-        if not self._network.happens(self._faults.silent_deaths):
-            lost = ReplicaLost(replica=replica, incarnation=self._incarnations[replica], reason="killed")
-            self._later(MANAGER, None)(NOTICE_S, lost)
+        if part.startswith("rollout/"):
+            self.oracle.on_death(int(part.partition("/")[2]))

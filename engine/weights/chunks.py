@@ -5,6 +5,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
 from engine.weights.port import WeightManifest, WeightVersion
@@ -33,6 +34,12 @@ def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
 def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
     view = memoryview(buffer)
     return tuple(sha256(view[start:end]).hexdigest() for start, end in chunk_spans(len(view), chunk_bytes))
+
+
+def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> WeightManifest:
+    """With the hashes of what is in the buffer now."""
+    chunks = hash_chunks(buffer, chunk_bytes)
+    return replace(manifest, chunk_bytes=chunk_bytes, sha256=sha256(buffer).hexdigest(), chunk_sha256=chunks)
 
 
 def verify_chunk(manifest: WeightManifest, index: int, chunk: Buffer) -> None:

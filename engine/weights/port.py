@@ -2,10 +2,14 @@
 
 Invariants:
 - `sha256` is the hash of the whole buffer, `chunk_sha256[i]` of bytes i·chunk_bytes … (i+1)·chunk_bytes;
-- a buffer is never changed after its manifest was made: readers map it for nothing.
+- a buffer is never changed after its manifest was made: readers map it for nothing;
+- versions are ordered by (epoch, version): a restarted trainer counts steps again from its checkpoint, and what it
+  publishes wins over a dead one's.
 """
 
 from dataclasses import dataclass
+
+from engine.policy.lineage import WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +27,19 @@ class WeightManifest:
     num_bytes: int
     chunk_bytes: int
     sha256: str
+    """Empty: nobody has taken the hashes yet, and there are no chunks yet either."""
     chunk_sha256: tuple[str, ...]
     tensors: tuple[TensorEntry, ...]
+    epoch: int = 0
+    """Incarnation of the trainer that made it."""
+
+    @property
+    def id(self) -> WeightsId:
+        return WeightsId(self.epoch, self.version)
+
+    @property
+    def is_hashed(self) -> bool:
+        return bool(self.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +50,33 @@ class WeightVersion:
     @property
     def version(self) -> int:
         return self.manifest.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParcelId:
+    """What travels to make a version: its whole buffer, or what changed since `base`."""
+
+    version: WeightsId
+    base: WeightsId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaManifest:
+    version: WeightsId
+    base: WeightsId
+    base_sha256: str
+    result_sha256: str
+    num_bytes: int
+    """Of the delta."""
+    chunk_bytes: int
+    chunk_sha256: tuple[str, ...]
+
+    @property
+    def parcel(self) -> ParcelId:
+        return ParcelId(version=self.version, base=self.base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightDelta:
+    manifest: DeltaManifest
+    buffer: memoryview

@@ -8,46 +8,65 @@ Invariants:
 
 import math
 import warnings
-from collections.abc import Mapping
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from engine.weights.chunks import CHUNK_BYTES, hash_chunks
+from engine.weights.chunks import CHUNK_BYTES, hashed
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
+
+Allocate = Callable[[int], memoryview]
+"""A writable buffer of so many zero bytes."""
 
 ALIGNMENT = 64  # a cache line, and a multiple of every element size
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 
 
-def pack_weights(tensors: Mapping[str, Tensor], *, version: int, chunk_bytes: int = CHUNK_BYTES) -> WeightVersion:
-    entries: list[TensorEntry] = []
-    num_bytes = 0
+def pack_weights(
+    tensors: Mapping[str, Tensor],
+    *,
+    version: int,
+    chunk_bytes: int = CHUNK_BYTES,
+    epoch: int = 0,
+    allocate: Allocate | None = None,
+) -> WeightVersion:
+    """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
+    entries = tuple(_layout(tensors))
+    num_bytes = sum(_room(entry) for entry in entries)
+    buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
+    for entry, tensor in zip(entries, tensors.values(), strict=True):
+        _view(buffer, entry).copy_(tensor.detach())
+    manifest = WeightManifest(
+        version=version,
+        num_bytes=num_bytes,
+        chunk_bytes=chunk_bytes,
+        sha256="",
+        chunk_sha256=(),
+        tensors=entries,
+        epoch=epoch,
+    )
+    if allocate is None:
+        manifest = hashed(manifest, buffer, chunk_bytes=chunk_bytes)
+    return WeightVersion(manifest=manifest, buffer=buffer.toreadonly())
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> Iterator[TensorEntry]:
+    offset = 0
     for name, tensor in tensors.items():
         entry = TensorEntry(
             name=name,
             dtype=str(tensor.dtype).removeprefix("torch."),
             shape=tuple(tensor.shape),
-            offset=num_bytes,
+            offset=offset,
             num_bytes=tensor.numel() * tensor.element_size(),
         )
-        entries.append(entry)
-        num_bytes += math.ceil(entry.num_bytes / ALIGNMENT) * ALIGNMENT
-    buffer = bytearray(num_bytes)
-    for entry, tensor in zip(entries, tensors.values(), strict=True):
-        _view(buffer, entry).copy_(tensor.detach())
-    return WeightVersion(
-        manifest=WeightManifest(
-            version=version,
-            num_bytes=num_bytes,
-            chunk_bytes=chunk_bytes,
-            sha256=sha256(buffer).hexdigest(),
-            chunk_sha256=hash_chunks(buffer, chunk_bytes),
-            tensors=tuple(entries),
-        ),
-        buffer=memoryview(buffer).toreadonly(),
-    )
+        yield entry
+        offset += _room(entry)
+
+
+def _room(entry: TensorEntry) -> int:
+    return math.ceil(entry.num_bytes / ALIGNMENT) * ALIGNMENT
 
 
 def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
@@ -55,7 +74,7 @@ def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
     return {entry.name: _view(weights.buffer, entry) for entry in weights.manifest.tensors}
 
 
-def _view(buffer: bytearray | memoryview, entry: TensorEntry) -> Tensor:
+def _view(buffer: memoryview, entry: TensorEntry) -> Tensor:
     dtype = DTYPES[entry.dtype]
     if not entry.num_bytes:  # frombuffer refuses to map nothing
         return torch.empty(entry.shape, dtype=dtype)

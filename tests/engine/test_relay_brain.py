@@ -1,26 +1,54 @@
-"""A relay never serves anything torn."""
+"""A relay never shows anything torn, and keeps what somebody may still want."""
 
 from typing import Any
 
-from engine.pipeline.effects import DropWeights, Effect, FetchWeights, Send, ServeWeights
-from engine.pipeline.messages import (
+from engine.pipeline.effects import Effect, Send
+from engine.pipeline.messages import Tick
+from engine.pipeline.relay import RelayBrain
+from engine.pipeline.relay_messages import (
+    AssembleWeights,
     BufferHashed,
     ChunkHashed,
+    ChunksWanted,
+    DropParcel,
+    EpochSeen,
+    FetchFailed,
+    FetchWeights,
+    MasterElected,
+    OpenParcel,
+    RelaySynced,
+    ServeWeights,
     VersionAnnounced,
+    VersionComing,
     VersionMissing,
     VersionRefused,
     VersionReleased,
     VersionStored,
+    WeightsHashed,
     WeightsOffered,
     WeightsWanted,
 )
-from engine.pipeline.relay import RelayBrain
-from engine.weights.port import WeightManifest
+from engine.policy.lineage import WeightsId
+from engine.weights.port import ParcelId, WeightManifest
 
 
-def manifest(version: int) -> WeightManifest:
+def version(number: int, epoch: int = 0) -> WeightsId:
+    return WeightsId(epoch, number)
+
+
+def whole(number: int) -> ParcelId:
+    return ParcelId(version=version(number))
+
+
+def manifest(number: int, epoch: int = 0) -> WeightManifest:
     return WeightManifest(
-        version=version, num_bytes=2, chunk_bytes=1, sha256="whole", chunk_sha256=("a", "b"), tensors=()
+        version=number,
+        epoch=epoch,
+        num_bytes=2,
+        chunk_bytes=1,
+        sha256="whole",
+        chunk_sha256=("a", "b"),
+        tensors=(),
     )
 
 
@@ -29,21 +57,34 @@ def of(effects: list[Effect], kind: type) -> list[Any]:
     return [message for message in messages if isinstance(message, kind)]
 
 
-def offer(brain: RelayBrain, version: int, *, pinned: bool = False) -> list[Effect]:
-    return brain.handle(WeightsOffered(manifest=manifest(version), pinned=pinned, payload=None), 0.0)
+def offer(brain: RelayBrain, number: int, *, pinned: bool = False, epoch: int = 0) -> list[Effect]:
+    return brain.handle(WeightsOffered(manifest=manifest(number, epoch), pinned=pinned, payload=None), 0.0)
 
 
 def arrive(
-    brain: RelayBrain, version: int, chunks: tuple[str, ...] = ("a", "b"), whole: str = "whole", pinned: bool = False
+    brain: RelayBrain,
+    number: int,
+    chunks: tuple[str, ...] = ("a", "b"),
+    sha256: str = "whole",
+    *,
+    pinned: bool = False,
+    epoch: int = 0,
 ) -> list[Effect]:
-    effects = offer(brain, version, pinned=pinned)
+    effects = offer(brain, number, pinned=pinned, epoch=epoch)
+    [fetch] = of(effects, FetchWeights)
+    parcel = ParcelId(version=version(number, epoch))
     for index, chunk in enumerate(chunks):
-        effects += brain.handle(ChunkHashed(version=version, index=index, sha256=chunk), 0.0)
-    return effects + brain.handle(BufferHashed(version=version, sha256=whole), 0.0)
+        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=parcel, index=index, sha256=chunk), 0.0)
+    if of(effects, AssembleWeights):
+        effects += brain.handle(BufferHashed(arrival=fetch.arrival, sha256=sha256), 0.0)
+    return effects
 
 
-def want(brain: RelayBrain, *, held: int = -1, exact: int | None = None) -> list[Effect]:
-    return brain.handle(WeightsWanted(replica=0, incarnation=0, held=held, exact=exact), 0.0)
+def want(
+    brain: RelayBrain, *, held: int = -1, exact: int | None = None, exact_epoch: int | None = None
+) -> list[Effect]:
+    message = WeightsWanted(replica=0, incarnation=0, held=held, exact=exact, exact_epoch=exact_epoch)
+    return brain.handle(message, 0.0)
 
 
 def test_a_whole_version_is_stored_announced_and_served() -> None:
@@ -51,25 +92,35 @@ def test_a_whole_version_is_stored_announced_and_served() -> None:
     assert want(brain) == []
     effects = arrive(brain, 1)
     assert of(effects, VersionStored) and of(effects, VersionAnnounced)
-    assert of(want(brain), ServeWeights)[0].version == 1
+    assert of(want(brain), ServeWeights)[0].version == version(1)
     assert want(brain, held=1) == []
 
 
 def test_a_version_is_invisible_until_its_last_hash_matches() -> None:
     brain = RelayBrain()
-    offer(brain, 1)
-    brain.handle(ChunkHashed(version=1, index=0, sha256="a"), 0.0)
+    [fetch] = of(offer(brain, 1), FetchWeights)
+    brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=whole(1), index=0, sha256="a"), 0.0)
     assert want(brain) == []
-    refused = brain.handle(BufferHashed(version=1, sha256="whole"), 0.0)
+    refused = brain.handle(BufferHashed(arrival=fetch.arrival, sha256="whole"), 0.0)
     assert of(refused, VersionRefused) and brain.visible == frozenset()
 
 
 def test_a_chunk_or_a_whole_with_another_hash_is_refused() -> None:
-    for chunks, whole in ((("a", "x"), "whole"), (("a", "b"), "other")):
+    for chunks, sha256 in ((("a", "x"), "whole"), (("a", "b"), "other")):
         brain = RelayBrain()
-        assert of(arrive(brain, 1, chunks, whole), VersionRefused)
+        assert of(arrive(brain, 1, chunks, sha256), VersionRefused)
         assert brain.visible == frozenset()
         assert of(arrive(brain, 1), VersionStored), "the next copy is as welcome as the first"
+
+
+def test_an_offer_without_hashes_gets_them_from_the_body() -> None:
+    brain = RelayBrain()
+    [fetch] = of(offer(brain, 1), FetchWeights)
+    effects = brain.handle(WeightsHashed(arrival=fetch.arrival, manifest=manifest(1)), 0.0)
+    assert of(effects, VersionStored) and brain.newest == version(1)
+    [fetch] = of(offer(brain, 2), FetchWeights)
+    effects = brain.handle(FetchFailed(arrival=fetch.arrival, reason="gone"), 0.0)
+    assert of(effects, VersionRefused)[0].version == 2 and brain.newest == version(1)
 
 
 def test_a_second_copy_does_not_disturb_one_that_is_arriving() -> None:
@@ -82,10 +133,10 @@ def test_only_the_newest_and_the_pinned_are_kept() -> None:
     brain = RelayBrain()
     arrive(brain, 0, pinned=True)
     arrive(brain, 1)
-    assert of(arrive(brain, 2), DropWeights)[0].version == 1
-    assert brain.visible == {0, 2}
+    assert of(arrive(brain, 2), DropParcel)[0].parcel == whole(1)
+    assert brain.visible == {version(0), version(2)}
     assert of(want(brain, held=2, exact=0), ServeWeights)
-    assert of(brain.handle(VersionReleased(version=0), 0.0), DropWeights)
+    assert of(brain.handle(VersionReleased(version=0), 0.0), DropParcel)
     assert of(want(brain, held=2, exact=0), VersionMissing)
 
 
@@ -94,3 +145,66 @@ def test_an_overtaken_version_is_not_fetched_but_confirmed() -> None:
     arrive(brain, 5)
     effects = offer(brain, 4)
     assert of(effects, VersionStored) and not of(effects, FetchWeights)
+
+
+def test_a_later_incarnation_of_the_trainer_wins_whatever_its_step() -> None:
+    brain = RelayBrain()
+    arrive(brain, 9)
+    arrive(brain, 3, epoch=1)
+    assert brain.newest == version(3, epoch=1)
+    assert of(want(brain, held=9), ServeWeights)[0].version == version(3, epoch=1)
+
+
+# ── with others ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def coming(number: int, *, epoch: int = 0, host: int = 0) -> VersionComing:
+    return VersionComing(host=host, incarnation=0, epoch=epoch, manifest=manifest(number), pinned=False, path=())
+
+
+def synced(host: int, *, epoch: int = 0, serial: int = 1) -> RelaySynced:
+    return RelaySynced(
+        host=host, incarnation=0, serial=serial, epoch=epoch, held=(), settled=(), released=(), wants_reply=False
+    )
+
+
+def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() -> None:
+    brain = RelayBrain(host=2, hosts=(0, 1, 2))
+    effects = brain.handle(coming(1, host=1), 0.0)
+    [opened] = of(effects, OpenParcel)
+    assert of(effects, ChunksWanted)[0].wants == ((whole(1), (0, 1)),)
+    brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=0, sha256="a"), 0.1)
+    for at in range(1, 9):  # the one before falls silent, the one before that speaks up
+        brain.handle(Tick(), at * 0.5)
+        brain.handle(synced(0, serial=at), at * 0.5)
+    [wanted] = of(brain.handle(coming(1, host=0), 4.5), ChunksWanted)
+    assert wanted.wants == ((whole(1), (1,)),)
+
+
+def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(coming(1), 0.0), OpenParcel)
+    effects = brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=1, sha256="torn"), 0.0)
+    assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
+
+
+def test_a_stale_masters_word_is_refused() -> None:
+    brain = RelayBrain(host=2, hosts=(0, 1, 2))
+    brain.handle(synced(1, epoch=1), 0.0)
+    effects = brain.handle(coming(1, epoch=0), 0.0)
+    assert not of(effects, OpenParcel) and of(effects, RelaySynced)[0].epoch == 1
+
+
+def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    effects = offer(brain, 1)
+    assert not of(effects, FetchWeights)
+    assert of(effects, MasterElected)[0].host == 0
+
+
+def test_a_new_incarnation_that_is_alone_leads_only_when_the_trainer_agrees() -> None:
+    brain = RelayBrain(incarnation=1)
+    [claim] = of(brain.handle(Tick(), 0.0), MasterElected)
+    assert not of(offer(brain, 1), FetchWeights)
+    brain.handle(EpochSeen(epoch=claim.epoch, incarnation=1), 0.1)
+    assert of(offer(brain, 1), FetchWeights)

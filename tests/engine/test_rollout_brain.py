@@ -1,61 +1,46 @@
-"""A replica: weights only while nothing runs, nothing lost until it is confirmed."""
+"""A replica: weights only while nothing runs, nothing lost until it is confirmed, and of two leases the higher."""
 
 from dataclasses import replace
 from typing import Any
 
-from engine.pipeline.effects import Effect, InstallWeights, Send, StartSequences
+from engine.pipeline.effects import InstallWeights, ReportProgress, StartSequences, StopSequences
 from engine.pipeline.messages import (
     InstallRefused,
+    LeaveRequested,
     LoadMeasured,
+    ProgressReported,
+    ProgressStreamed,
+    ReplicaLeft,
     ReplicaReported,
     ReplicaSynced,
     Tick,
     TrajectoriesEnded,
-    VersionAnnounced,
-    VersionMissing,
     WeightsInstalled,
-    WeightsServed,
-    WeightsWanted,
     WorkGranted,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupKey, GroupTask, SampleKey, Trajectory
+from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
+from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsWanted
 from engine.pipeline.reports import FaultReported, ReplicaReady
 from engine.pipeline.rollout import RolloutBrain
+from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
-from engine.weights.port import WeightManifest
+from tests.engine.brain_builders import PLAN, of, said, served
 
-PLAN = Plan(
-    schedule=PRESETS["laminar"],
-    steps=3,
-    groups_per_step=2,
-    group_size=2,
-    checkpoint_every=10,
-    evaluation_prompts=2,
-    evaluate_every=0,
-    max_batch=8,
-)
 KEY = GroupKey(ordinal=0)
-TASK = GroupTask(key=KEY, samples=(0, 1))
+TASK = GroupTask(key=KEY, samples=(0, 1), lease=5)
+OLD = GroupTask(key=KEY, samples=(0, 1), lease=4)
+V0, V1, V2 = WeightsId(0, 0), WeightsId(0, 1), WeightsId(0, 2)
+BARRIER = replace(PLAN, schedule=PRESETS["sync"])
 
 
-def served(version: int) -> WeightsServed:
-    manifest = WeightManifest(version=version, num_bytes=0, chunk_bytes=1, sha256="", chunk_sha256=(), tensors=())
-    return WeightsServed(manifest=manifest, payload=None)
-
-
-def grant(*tasks: GroupTask, taken: tuple[SampleKey, ...] = (), evaluate_at: int | None = None) -> WorkGranted:
-    return WorkGranted(incarnation=0, taken=taken, tasks=tasks, evaluate_at=evaluate_at)
+def grant(*tasks: GroupTask, **fields: Any) -> WorkGranted:
+    return WorkGranted(incarnation=0, tasks=tasks, **fields)
 
 
 def ended(sample: int, version: int = 0) -> TrajectoriesEnded:
     key = SampleKey(group=KEY, sample=sample)
     return TrajectoriesEnded(trajectories=(Trajectory(key=key, version=version, reward=0.0, num_tokens=3),))
-
-
-def of(effects: list[Effect], kind: type) -> list[Any]:
-    messages = [effect.message if isinstance(effect, Send) else effect for effect in effects]
-    return [message for message in messages if isinstance(message, kind)]
 
 
 def ready(plan: Plan = PLAN) -> RolloutBrain:
@@ -64,6 +49,15 @@ def ready(plan: Plan = PLAN) -> RolloutBrain:
     brain.handle(served(0), 0.0)
     brain.handle(WeightsInstalled(version=0), 0.0)
     return brain
+
+
+def running(plan: Plan = PLAN) -> RolloutBrain:
+    brain = ready(plan)
+    assert of(brain.handle(grant(TASK), 1.0), StartSequences)
+    return brain
+
+
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_first_pulls_weights_then_says_that_it_is_ready_and_asks_for_work() -> None:
@@ -75,9 +69,8 @@ def test_it_first_pulls_weights_then_says_that_it_is_ready_and_asks_for_work() -
     assert of(effects, ReplicaSynced)[0].wants == 8
 
 
-def test_weights_never_change_under_running_sequences() -> None:
-    brain = ready()
-    assert of(brain.handle(grant(TASK), 1.0), StartSequences)
+def test_weights_are_installed_only_while_nothing_runs() -> None:
+    brain = running(BARRIER)
     assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted) == []
     assert of(brain.handle(served(1), 1.2), InstallWeights) == []
     brain.handle(ended(0), 1.3)
@@ -86,79 +79,33 @@ def test_weights_never_change_under_running_sequences() -> None:
     assert of(brain.handle(served(1), 1.5), InstallWeights)
 
 
-def test_with_a_schedule_that_continues_weights_change_at_once() -> None:
-    brain = ready(replace(PLAN, schedule=replace(PLAN.schedule, in_flight="continue")))
-    brain.handle(grant(TASK), 1.0)
+def test_with_a_schedule_that_goes_on_weights_change_at_once() -> None:
+    brain = running(replace(PLAN, schedule=PRESETS["partial"]))
     assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
-    assert of(brain.handle(served(1), 1.2), InstallWeights)
+    assert of(brain.handle(served(1), 1.2), InstallWeights)[0].in_flight == "reprefill"
 
 
-def test_with_newer_weights_in_sight_it_asks_for_no_more_work() -> None:
-    brain = ready()
-    brain.handle(grant(TASK), 1.0)
+def test_when_the_schedule_wants_newer_weights_it_asks_for_no_more_work() -> None:
+    for plan, version in ((BARRIER, 1), (PLAN, 2)):
+        brain = running(plan)
+        brain.handle(VersionAnnounced(version=version), 1.1)
+        (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+        assert (sync.wants, sync.room) == (0, 7)
+
+
+def test_weights_that_are_only_a_little_old_still_start_fresh_work() -> None:
+    brain = running()
     brain.handle(VersionAnnounced(version=1), 1.1)
-    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
-    assert sync.wants == 0
+    assert of(brain.handle(ended(0), 1.2), ReplicaSynced)[0].wants == 7
 
 
-def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
+def test_weights_of_a_new_trainer_are_newer_than_all_of_a_dead_one() -> None:
     brain = ready()
-    brain.handle(grant(TASK), 1.0)
-    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
-    assert len(sync.finished) == 1 and sync.holds == (KEY,)
-    assert of(brain.handle(Tick(), 1.3), ReplicaSynced) == []
-    (again,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
-    assert again.finished == sync.finished
-    brain.handle(grant(taken=(sync.finished[0].key,)), 4.1)
-    (last,) = of(brain.handle(Tick(), 7.0), ReplicaSynced)
-    assert last.finished == ()
-
-
-def test_news_are_gathered_while_others_run() -> None:
-    brain = ready()
-    brain.handle(grant(TASK, GroupTask(key=GroupKey(ordinal=1), samples=(0,))), 1.0)
-    assert of(brain.handle(ended(0), 1.10), ReplicaSynced)
-    assert of(brain.handle(ended(1), 1.11), ReplicaSynced) == []
-    assert len(of(brain.handle(Tick(), 1.16), ReplicaSynced)[0].finished) == 1
-
-
-def test_a_grant_that_comes_twice_starts_once() -> None:
-    brain = ready()
-    brain.handle(grant(TASK), 1.0)
-    assert of(brain.handle(grant(TASK), 1.1), StartSequences) == []
-    brain.handle(ended(0), 1.2)
-    assert of(brain.handle(grant(TASK), 1.3), StartSequences) == []
-
-
-def test_a_grant_for_an_earlier_incarnation_starts_nothing() -> None:
-    brain = ready()
-    stray = replace(grant(TASK), incarnation=7)
-    assert of(brain.handle(stray, 1.0), StartSequences) == []
-
-
-def test_work_for_exact_weights_that_it_does_not_hold_is_not_started() -> None:
-    task = GroupTask(key=GroupKey(ordinal=0, evaluation=5), samples=(0,), exact_version=5)
-    assert of(ready().handle(grant(task), 1.0), StartSequences) == []
-
-
-def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
-    brain = ready()
-    brain.handle(VersionAnnounced(version=3), 1.0)
-    (wanted,) = of(brain.handle(grant(evaluate_at=2), 1.1), WeightsWanted)
-    assert wanted.exact == 2
-    assert of(brain.handle(served(3), 1.2), InstallWeights) == []
-    assert of(brain.handle(served(2), 1.3), InstallWeights)
-    (sync,) = of(brain.handle(WeightsInstalled(version=2), 1.4), ReplicaSynced)
-    assert (sync.version, sync.wants) == (2, 8)
-    (wanted,) = of(brain.handle(grant(evaluate_at=None), 1.5), WeightsWanted)
-    assert wanted.exact is None
-
-
-def test_a_version_that_no_relay_has_is_reported() -> None:
-    brain = ready()
-    brain.handle(grant(evaluate_at=2), 1.0)
-    (sync,) = of(brain.handle(VersionMissing(version=2), 1.1), ReplicaSynced)
-    assert sync.missing_version == 2
+    brain.handle(VersionAnnounced(version=5), 0.5)
+    brain.handle(served(5), 0.6)
+    brain.handle(WeightsInstalled(version=5), 0.7)
+    assert of(brain.handle(served(5), 0.8), InstallWeights) == []
+    assert of(brain.handle(served(3, epoch=1), 1.0), InstallWeights)
 
 
 def test_refused_bytes_are_a_fault_and_are_asked_for_again() -> None:
@@ -173,8 +120,156 @@ def test_a_lost_announcement_is_made_up_for() -> None:
     assert of(ready().handle(Tick(), 6.0), WeightsWanted)[0].held == 0
 
 
-def test_its_load_goes_to_the_manager() -> None:
+def test_it_asks_the_relay_on_its_own_host() -> None:
+    brain = RolloutBrain(replace(PLAN, num_relays=2), replica=3, incarnation=0)
+    assert [effect.to for effect in brain.handle(Tick(), 0.0)] == ["relay/1"]  # type: ignore[union-attr]
+
+
+def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
     brain = ready()
-    brain.handle(grant(TASK), 1.0)
-    (report,) = of(brain.handle(LoadMeasured(kv_used=0.5, num_tokens=9), 1.1), ReplicaReported)
-    assert (report.num_running, report.kv_used, report.version) == (2, 0.5, 0)
+    brain.handle(VersionAnnounced(version=3), 1.0)
+    (wanted,) = of(brain.handle(grant(hold=V2), 1.1), WeightsWanted)
+    assert wanted.exact == 2
+    assert of(brain.handle(served(3), 1.2), InstallWeights) == []
+    assert of(brain.handle(served(2), 1.3), InstallWeights)
+    (sync,) = of(brain.handle(WeightsInstalled(version=2), 1.4), ReplicaSynced)
+    assert (sync.weights, sync.wants, sync.hold) == (V2, 8, V2)
+    (wanted,) = of(brain.handle(grant(hold=None), 1.5), WeightsWanted)
+    assert wanted.exact is None
+
+
+def test_a_version_that_no_relay_has_is_reported() -> None:
+    brain = ready()
+    brain.handle(grant(hold=V2), 1.0)
+    (sync,) = of(brain.handle(VersionMissing(version=2), 1.1), ReplicaSynced)
+    assert sync.missing == V2
+
+
+# ── what ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
+    brain = running()
+    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+    assert len(sync.finished) == 1 and sync.holds == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert of(brain.handle(Tick(), 1.3), ReplicaSynced) == []
+    (again,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert again.finished == sync.finished
+    brain.handle(grant(taken=(sync.finished[0].key,)), 4.1)
+    (last,) = of(brain.handle(Tick(), 7.0), ReplicaSynced)
+    assert last.finished == ()
+
+
+def test_news_are_gathered_while_others_run() -> None:
+    brain = ready()
+    brain.handle(grant(TASK, GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=6)), 1.0)
+    assert of(brain.handle(ended(0), 1.10), ReplicaSynced)
+    assert of(brain.handle(ended(1), 1.11), ReplicaSynced) == []
+    assert len(of(brain.handle(Tick(), 1.16), ReplicaSynced)[0].finished) == 1
+
+
+def test_what_its_samples_said_so_far_is_streamed_now_and_then() -> None:
+    brain = running(replace(PLAN, stream_every_s=2.0))
+    (ask,) = of(brain.handle(Tick(), 3.0), ReportProgress)
+    assert ask.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert of(brain.handle(Tick(), 4.0), ReportProgress) == []
+    progress = (said(KEY, 0, num_tokens=9),)
+    (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
+    assert (streamed.replica, streamed.progress) == (0, progress)
+
+
+def test_its_load_goes_to_the_manager() -> None:
+    (report,) = of(running().handle(LoadMeasured(kv_used=0.5, num_tokens=9), 1.1), ReplicaReported)
+    assert (report.num_running, report.kv_used, report.weights) == (2, 0.5, V0)
+
+
+# ── grants that start nothing ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_sample_runs_at_most_once_here_whatever_is_granted_twice() -> None:
+    brain = running()
+    assert of(brain.handle(grant(TASK), 1.1), StartSequences) == []
+    brain.handle(ended(0), 1.2)
+    assert of(brain.handle(grant(TASK), 1.3), StartSequences) == []
+
+
+def test_a_higher_lease_takes_over_what_runs_under_a_lower_one() -> None:
+    brain = running()
+    assert of(brain.handle(grant(replace(TASK, lease=9)), 1.1), StartSequences) == []
+    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+    assert sync.holds[0].lease == 9
+
+
+def test_a_grant_with_a_lower_lease_starts_nothing() -> None:
+    brain = running()
+    assert of(brain.handle(grant(OLD), 1.1), StartSequences) == []
+    brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=()),)), 1.2)
+    assert of(brain.handle(grant(OLD), 1.3), StartSequences) == []
+    assert of(brain.handle(grant(TASK), 1.4), StartSequences) == [], "nor does the one that was revoked"
+    assert of(brain.handle(grant(replace(TASK, lease=6)), 1.5), StartSequences)
+
+
+def test_a_grant_for_an_earlier_incarnation_starts_nothing() -> None:
+    assert of(ready().handle(replace(grant(TASK), incarnation=7), 1.0), StartSequences) == []
+
+
+def test_a_grant_that_comes_while_weights_are_being_installed_starts_nothing() -> None:
+    brain = ready()
+    brain.handle(VersionAnnounced(version=1), 1.0)
+    assert of(brain.handle(served(1), 1.1), InstallWeights)
+    assert of(brain.handle(grant(TASK), 1.2), StartSequences) == []
+
+
+def test_work_for_exact_weights_that_it_does_not_hold_is_not_started() -> None:
+    task = GroupTask(key=GroupKey(ordinal=0, evaluation=5), samples=(0,), lease=1, exact=WeightsId(0, 5))
+    assert of(ready().handle(grant(task), 1.0), StartSequences) == []
+
+
+def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
+    brain = running()
+    effects = brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=(0, 1)),)), 1.2)
+    assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert of(effects, ReplicaSynced)[0].holds == ()
+
+
+def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
+    effects = running().handle(grant(revoked=(HeldGroup(key=KEY, lease=4, samples=(0, 1)),)), 1.2)
+    assert of(effects, StopSequences) == []
+
+
+# ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leaving() -> RolloutBrain:
+    brain = running()
+    brain.handle(LeaveRequested(incarnation=0, within_s=10.0), 2.0)
+    return brain
+
+
+def test_a_replica_that_leaves_takes_nothing_more() -> None:
+    brain = leaving()
+    other = GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=9)
+    assert of(brain.handle(grant(other), 3.0), StartSequences) == []
+    (sync,) = of(brain.handle(Tick(), 5.0), ReplicaSynced)
+    assert (sync.is_leaving, sync.wants, sync.room) == (True, 0, 0)
+
+
+def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() -> None:
+    brain = leaving()
+    assert of(brain.handle(Tick(), 11.0), StopSequences) == []
+    (stop,) = of(brain.handle(Tick(), 12.5), StopSequences)
+    assert stop.reports and stop.groups[0].samples == (0, 1)
+    progress = (said(KEY, 0, num_tokens=4), said(KEY, 1, num_tokens=2))
+    (sync,) = of(brain.handle(ProgressReported(progress=progress, is_stopped=True), 12.6), ReplicaSynced)
+    assert sync.progress == progress and sync.holds == ()
+
+
+def test_it_has_left_when_it_is_empty_and_data_needs_nothing_more_of_it() -> None:
+    brain = leaving()
+    assert of(brain.handle(grant(is_released=True), 3.0), ReplicaLeft) == [], "it holds something"
+    for sample in (0, 1):
+        brain.handle(ended(sample), 4.0)
+    taken = tuple(SampleKey(group=KEY, sample=sample) for sample in (0, 1))
+    assert of(brain.handle(grant(taken=taken), 5.0), ReplicaLeft) == []
+    assert of(brain.handle(grant(is_released=True), 6.0), ReplicaLeft)
+    assert of(brain.handle(Tick(), 7.0), ReplicaLeft), "said again, in case it was lost"

@@ -1,68 +1,152 @@
 """Schedules: the three questions, and that a job's own bound tightens a preset."""
 
+from math import ceil
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from engine.policy.recovery import GiveUp, Replace, after_loss, grader_is_broken
-from engine.policy.sampling import ReadyGroupView, oldest_first
+from engine.policy.lineage import WeightsId
+from engine.policy.recovery import GiveUp, Replace, after_loss, breaks_the_run, grader_is_broken
+from engine.policy.sampling import has_signal, oldest_first
 from engine.policy.schedule import PRESETS, DemandView, ReplicaWeightsView, Schedule, schedule_for
-from engine.spec.job import ScheduleSpec
+from engine.sim.scenario import SCHEDULES
+from engine.spec.job import ScheduleName, ScheduleSpec
 
-SYNC, LAMINAR = PRESETS["sync"], PRESETS["laminar"]
-
-
-def demand(*, num_open: int, steps_left: int = 10, trained_version: int = 0) -> DemandView:
-    return DemandView(num_open=num_open, groups_per_step=4, steps_left=steps_left, trained_version=trained_version)
+SYNC, LAMINAR, ONE_STEP, STREAM = (PRESETS[name] for name in ("sync", "laminar", "one_step", "stream"))
 
 
-def weights(*, version: int, newest: int, num_running: int) -> ReplicaWeightsView:
-    return ReplicaWeightsView(version=version, newest=newest, num_running=num_running)
+def demand(*, num_open: int, steps_left: int = 10, **counts: int) -> DemandView:
+    return DemandView(num_open=num_open, groups_per_step=4, steps_left=steps_left, **counts)
 
 
-def test_every_name_of_the_spec_has_a_preset() -> None:
-    for name in ("laminar", "sync"):
-        assert schedule_for(ScheduleSpec(name=name)).name == name
+def weights(*, version: int, newest: int, num_running: int, epoch: int = 0) -> ReplicaWeightsView:
+    return ReplicaWeightsView(weights=WeightsId(0, version), newest=WeightsId(epoch, newest), num_running=num_running)
 
 
-def test_sync_starts_one_step_and_only_on_the_newest_weights() -> None:
-    assert SYNC.may_start(demand(num_open=3), version=0)
-    assert not SYNC.may_start(demand(num_open=4), version=0)
-    assert not SYNC.may_start(demand(num_open=0, trained_version=1), version=0)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_name_of_the_spec_has_a_preset(name: ScheduleName) -> None:
+    assert schedule_for(ScheduleSpec(name=name)).name == name
+
+
+def test_sync_opens_one_step_when_nothing_is_left_of_the_one_before() -> None:
+    assert SYNC.next_window(demand(num_open=0)) == 4
+    assert SYNC.next_window(demand(num_open=4)) == 0, "the batch is in training"
+    assert SYNC.may_start(demand(num_open=0, left_of_window=1), lag=0)
+    assert not SYNC.may_start(demand(num_open=0, left_of_window=1), lag=1)
+
+
+def test_one_step_generates_a_batch_while_another_is_trained_and_not_two() -> None:
+    assert ONE_STEP.next_window(demand(num_open=4)) == 4
+    assert ONE_STEP.next_window(demand(num_open=8, num_ready=4)) == 0
+    assert ONE_STEP.next_window(demand(num_open=5, num_in_progress=1)) == 0, "the barrier"
+
+
+def test_a_stream_opens_two_steps_at_a_time_one_window_ahead() -> None:
+    assert STREAM.next_window(demand(num_open=8, num_ready=8)) == 8
+    assert STREAM.next_window(demand(num_open=12, num_ready=8)) == 0
+
+
+def test_a_window_fills_up_a_step_that_lost_groups() -> None:
+    assert SYNC.next_window(demand(num_open=3, num_ready=3)) == 1
+    assert ONE_STEP.next_window(demand(num_open=7, num_ready=3)) == 1
 
 
 def test_laminar_runs_ahead_of_the_trainer_but_not_without_end() -> None:
-    assert LAMINAR.may_start(demand(num_open=11), version=0)
-    assert not LAMINAR.may_start(demand(num_open=12), version=0)
-    assert LAMINAR.may_start(demand(num_open=0, trained_version=7), version=2)
+    assert LAMINAR.may_start(demand(num_open=11), lag=0)
+    assert not LAMINAR.may_start(demand(num_open=12), lag=0)
+    assert LAMINAR.may_start(demand(num_open=0), lag=5)
 
 
 def test_nothing_is_started_that_the_job_does_not_need() -> None:
-    assert LAMINAR.may_start(demand(num_open=3, steps_left=1), version=0)
-    assert not LAMINAR.may_start(demand(num_open=4, steps_left=1), version=0)
+    assert LAMINAR.may_start(demand(num_open=3, steps_left=1), lag=0)
+    assert not LAMINAR.may_start(demand(num_open=4, steps_left=1), lag=0)
+    assert STREAM.next_window(demand(num_open=0, steps_left=1)) == 4
 
 
-@pytest.mark.parametrize("schedule", [SYNC, LAMINAR])
+@given(eta=st.integers(0, 8), version=st.integers(0, 50), per_step=st.integers(1, 64), pending=st.integers(0, 700))
+def test_the_capacity_of_areal_is_a_lead(eta: int, version: int, per_step: int, pending: int) -> None:
+    """(eta + version + 1)·B - (accepted + running): accepted are all that were ever finished, trained ones included."""
+    capacity = (eta + version + 1) * per_step - (version * per_step + pending)
+    schedule = Schedule(name="partial", lead_steps=eta)
+    view = DemandView(num_open=pending, groups_per_step=per_step, steps_left=1_000)
+    assert schedule.may_start(view, lag=0) == (capacity > 0)
+
+
+@given(
+    staleness=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+    per_step=st.integers(1, 64),
+    stale=st.integers(0, 64),
+    started=st.integers(0, 200),
+)
+def test_the_budget_of_verl_is_a_lead(staleness: float, per_step: int, stale: int, started: int) -> None:
+    """(1 + staleness)·B - stale, of which `started` are used up since the last sync."""
+    budget = ceil((1 + staleness) * per_step) - stale
+    schedule = Schedule(name="bounded", lead_steps=staleness)
+    view = DemandView(num_open=stale + started, groups_per_step=per_step, steps_left=1_000)
+    assert schedule.may_start(view, lag=0) == (started < budget)
+
+
+@pytest.mark.parametrize("schedule", [SYNC, ONE_STEP, STREAM, PRESETS["bounded"]])
 def test_running_sequences_are_drained_before_weights_change(schedule: Schedule) -> None:
     assert schedule.refresh(weights(version=1, newest=2, num_running=3)) == "drain"
     assert schedule.refresh(weights(version=1, newest=2, num_running=0)) == "install"
     assert schedule.refresh(weights(version=2, newest=2, num_running=0)) == "keep"
 
 
+def test_laminar_drains_for_every_second_version_and_for_a_new_trainer_at_once() -> None:
+    assert LAMINAR.refresh(weights(version=1, newest=2, num_running=3)) == "keep"
+    assert LAMINAR.refresh(weights(version=1, newest=3, num_running=3)) == "drain"
+    assert LAMINAR.refresh(weights(version=1, newest=2, num_running=0)) == "install"
+    assert LAMINAR.refresh(weights(version=4, newest=2, num_running=3, epoch=1)) == "drain"
+
+
+def test_partial_interrupts_what_runs() -> None:
+    assert PRESETS["partial"].refresh(weights(version=1, newest=2, num_running=3)) == "install"
+
+
 def test_a_bound_on_staleness_tightens_every_answer() -> None:
     bounded = schedule_for(ScheduleSpec(name="laminar", max_staleness=1))
-    assert not bounded.may_start(demand(num_open=8), version=0)
-    assert not bounded.may_start(demand(num_open=0, trained_version=2), version=0)
-    assert bounded.may_train(version=1, trained_version=2)
-    assert not bounded.may_train(version=0, trained_version=2)
+    assert not bounded.may_start(demand(num_open=8), lag=0)
+    assert not bounded.may_start(demand(num_open=0), lag=2)
+    assert bounded.may_train(staleness=1) and not bounded.may_train(staleness=2)
+    assert bounded.refresh_lag == 1
 
 
 def test_a_looser_bound_does_not_loosen_sync() -> None:
-    assert schedule_for(ScheduleSpec(name="sync", max_staleness=5)).max_staleness == 0
+    assert schedule_for(ScheduleSpec(name="sync", max_staleness=5)) == SYNC
+
+
+@pytest.mark.parametrize("name", ["one_step", "stream"])
+def test_windows_with_a_bound_of_zero_are_sync(name: ScheduleName) -> None:
+    tightened = schedule_for(ScheduleSpec(name=name, max_staleness=0))
+    assert (tightened.lead_steps, tightened.window_steps, tightened.max_staleness) == (0, 1, 0)
+
+
+def test_a_bound_takes_the_window_ahead_away_first() -> None:
+    tightened = schedule_for(ScheduleSpec(name="stream", max_staleness=2))
+    assert (tightened.lead_steps, tightened.window_steps) == (1, 2)
+
+
+def test_repack_is_off_by_a_switch() -> None:
+    assert LAMINAR.repack and not schedule_for(ScheduleSpec(name="laminar", repack=False)).repack
+    assert not schedule_for(ScheduleSpec(name="sync", repack=True)).repack
 
 
 def test_a_batch_is_whole_or_absent_and_first_in_first_out() -> None:
-    ready = [ReadyGroupView(version=0, ready_at=at) for at in (3.0, 1.0, 2.0)]
-    assert oldest_first(ready, num_groups=4) is None
-    assert oldest_first(ready, num_groups=2) == [1, 2]
+    assert oldest_first(3, num_groups=4) is None
+    assert oldest_first(3, num_groups=2) == range(2)
+
+
+def test_equal_rewards_are_no_signal() -> None:
+    assert not has_signal([1.0, 1.0]) and has_signal([1.0, 0.0])
+
+
+def test_a_run_breaks_when_a_kind_of_part_is_gone_for_good() -> None:
+    parts = ["data", "trainer", "rollout/0", "rollout/1"]
+    assert not breaks_the_run(["rollout/0"], parts)
+    assert breaks_the_run(["rollout/0", "rollout/1"], parts)
+    assert breaks_the_run(["data"], parts)
 
 
 def test_a_replica_is_replaced_later_and_later_and_then_given_up() -> None:

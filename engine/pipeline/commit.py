@@ -1,0 +1,59 @@
+"""Nothing leaves data before what it follows from is on disk.
+
+    handle ──▶ records ──▶ Persist ──▶ … Persisted ──▶ the messages that were held back
+
+Invariants:
+- a message is sent only when every record made before it is persisted: what was acknowledged, or batched, survives;
+- messages keep their order.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from engine.pipeline.effects import Effect, Persist
+from engine.pipeline.journal import DataSnapshot, Record
+
+# A log is read again after a crash: short enough for seconds, long enough that snapshots do not cost more than it.
+RECORDS_PER_SNAPSHOT: Final = 2_000
+
+
+class Commit:
+    def __init__(self, snapshot: Callable[[], DataSnapshot], *, last_serial: int = 0) -> None:
+        """`last_serial`: of the log that the state was restored from."""
+        self._snapshot = snapshot
+        self._serial = last_serial
+        self._persisted = last_serial
+        self._records: list[Record] = []
+        self._num_since_snapshot = 0
+        self._held_back: deque[tuple[int, list[Effect]]] = deque()
+
+    def record(self, record: Record) -> None:
+        self._records.append(record)
+
+    def after(self, effects: list[Effect]) -> list[Effect]:
+        """What may be done at once of what a message led to; the rest follows `persisted`."""
+        persist: list[Effect] = []
+        if self._records:
+            persist.append(self._persist())
+        if self._serial == self._persisted:
+            return effects
+        if effects:
+            self._held_back.append((self._serial, effects))
+        return persist
+
+    def persisted(self, serial: int) -> list[Effect]:
+        self._persisted = max(self._persisted, serial)
+        released: list[Effect] = []
+        while self._held_back and self._held_back[0][0] <= self._persisted:
+            released += self._held_back.popleft()[1]
+        return released
+
+    def _persist(self) -> Persist:
+        records, self._records = tuple(self._records), []
+        self._serial += len(records)
+        self._num_since_snapshot += len(records)
+        snapshot = None
+        if self._num_since_snapshot >= RECORDS_PER_SNAPSHOT:
+            snapshot, self._num_since_snapshot = self._snapshot(), 0
+        return Persist(serial=self._serial, records=records, snapshot=snapshot)

@@ -1,0 +1,131 @@
+"""What data writes to its log: one record for every change that must survive its death.
+
+    snapshot ── record ── record ── record …      the state is the snapshot with all records applied, in order
+
+Invariants:
+- a record says what happened, not what follows: what follows is computed, and always the same;
+- who works on what is not written: the replicas say it themselves, and a new data brain listens before it deals.
+"""
+
+from dataclasses import dataclass
+
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
+from engine.pipeline.reports import EvaluationReported, FaultReported
+from engine.policy.lineage import Lineage, WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryTaken:
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGivenUp:
+    """Its missing samples never end."""
+
+    key: GroupKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsDropped:
+    """Ready, and too stale by now."""
+
+    ordinals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMade:
+    step: int
+    ordinals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrained:
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKept:
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerForked:
+    """A new incarnation of the trainer began from this checkpoint."""
+
+    epoch: int
+    step: int
+    progress: DataProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingClosed:
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationLoosened:
+    """Its weights are nowhere to be had: any may answer."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationClosed:
+    version: int
+
+
+Record = (
+    TrajectoryTaken
+    | GroupGivenUp
+    | GroupsDropped
+    | BatchMade
+    | StepTrained
+    | CheckpointKept
+    | TrainerForked
+    | TrainingClosed
+    | EvaluationLoosened
+    | EvaluationClosed
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTaken:
+    """A batch: in training, or trained since the last checkpoint, to be trained again if its weights are lost."""
+
+    step: int
+    ordinals: tuple[int, ...]
+    groups: tuple[CompleteGroup, ...]
+    """Empty where it lies so far back that its prompts would be generated again."""
+    progress: DataProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationView:
+    weights: WeightsId
+    any_version: bool
+    answered: tuple[Trajectory, ...]
+    num_given_up: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSnapshot:
+    progress: DataProgress
+    num_rolled_back: int
+    trained_version: int
+    checkpointed: int
+    lineage: Lineage
+    first_version: int
+    unfinished: tuple[tuple[Trajectory, ...], ...]
+    """What has come of groups that are not whole yet."""
+    ready: tuple[CompleteGroup, ...]
+    batch: StepTaken | None
+    history: tuple[StepTaken, ...]
+    evaluations: tuple[EvaluationView, ...]
+    reports: tuple[EvaluationReported | FaultReported, ...]
+    """Of the evaluations that are done; said again after a recovery."""
+    is_over: bool
+    num_failed_groups: int
+    num_ended_groups: int
+    num_filtered_in_a_row: int

@@ -1,0 +1,92 @@
+"""What the trainer offers to the relay that leads, and which copies it keeps for that.
+
+Invariants:
+- the newest version's copy is kept, stored or not: with every relay dead it is the only one there is;
+- an older one is kept until it is stored, if an evaluation wants exactly it, and else until it is overtaken;
+- the highest epoch that a relay claimed is the one that counts, and every claim is answered with it.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
+from engine.pipeline.plan import Plan
+from engine.pipeline.relay_messages import EpochSeen, MasterElected, relay_address
+from engine.policy.lineage import WeightsId
+
+# A large version takes a while to be fetched and hashed; offering it again too early only doubles the work.
+OFFER_AGAIN_AFTER_S: Final = 10.0
+
+
+class Offers:
+    def __init__(self, plan: Plan, *, epoch: int) -> None:
+        self._plan, self._epoch = plan, epoch
+        self._offered_at: dict[int, float] = {}
+        """Versions that are not known to be stored."""
+        self._newest: int | None = None
+        self._host = 0
+        self._relay_epoch = -1
+        self._relay_incarnation: int | None = None
+
+    def publish(self, version: int, now: float) -> list[Effect]:
+        overtaken = {older for older in self._offered_at if not self._plan.evaluates(older)}
+        if self._newest is not None and self._newest not in self._offered_at:
+            overtaken.add(self._newest)  # stored, and kept only because it was the newest
+        effects: list[Effect] = [ForgetWeights(version=older) for older in sorted(overtaken)]
+        for older in overtaken:
+            self._offered_at.pop(older, None)
+        self._offered_at[version], self._newest = now, version
+        pinned = self._plan.evaluates(version)
+        return [*effects, PublishWeights(version=version, pinned=pinned, epoch=self._epoch, to=self._to)]
+
+    def on_stored(self, stored: WeightsId) -> list[Effect]:
+        if stored.epoch != self._epoch:
+            return []
+        done = [
+            version
+            for version in self._offered_at
+            if version == stored.version or (version < stored.version and not self._plan.evaluates(version))
+        ]
+        for version in done:
+            del self._offered_at[version]
+        return [ForgetWeights(version=version) for version in done if version != self._newest]
+
+    def on_refused(self, refused: WeightsId, now: float) -> list[Effect]:
+        return self._offer_again(refused.version, now) if refused.epoch == self._epoch else []
+
+    def on_elected(self, message: MasterElected, now: float) -> list[Effect]:
+        if message.epoch < self._relay_epoch:
+            return self._answer(message.host)
+        is_new = (message.epoch, message.host) != (self._relay_epoch, self._host)
+        self._relay_epoch, self._host = message.epoch, message.host
+        if message.incarnation is None:  # somebody else says who leads
+            unstored = list(self._offered_at) if is_new else []
+            return [effect for version in unstored for effect in self._offer_again(version, now)]
+        self._relay_incarnation = message.incarnation
+        if self._newest is not None:
+            self._offered_at.setdefault(self._newest, now)
+        lacking = [version for version in self._offered_at if WeightsId(self._epoch, version) not in message.held]
+        again = [effect for version in lacking for effect in self._offer_again(version, now)]
+        return [*self._answer(message.host), *again]
+
+    def on_tick(self, now: float) -> list[Effect]:
+        overdue = [version for version, at in self._offered_at.items() if now - at >= OFFER_AGAIN_AFTER_S]
+        if overdue and self._plan.num_relays > 1:
+            self._host = (self._host + 1) % self._plan.num_relays  # whoever it is says who leads
+        return [effect for version in overdue for effect in self._offer_again(version, now)]
+
+    def _answer(self, host: int) -> list[Effect]:
+        if self._relay_incarnation is None:
+            return []
+        seen = EpochSeen(epoch=self._relay_epoch, incarnation=self._relay_incarnation)
+        return [Send(to=relay_address(host), message=seen)]
+
+    def _offer_again(self, version: int, now: float) -> list[Effect]:
+        if version not in self._offered_at:
+            return []
+        self._offered_at[version] = now
+        pinned = self._plan.evaluates(version)
+        return [RepublishWeights(version=version, pinned=pinned, epoch=self._epoch, to=self._to)]
+
+    @property
+    def _to(self) -> str:
+        return relay_address(self._host)

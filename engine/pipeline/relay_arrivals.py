@@ -1,0 +1,139 @@
+"""Versions on their way into a relay, chunk by chunk.
+
+Invariants:
+- a chunk counts only with the hash that its manifest says;
+- an arrival has a number of its own, so that news of a buffer that was given up is not taken for another's.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.pipeline.relay_messages import ChunkHashed, OpenParcel
+from engine.policy.lineage import WeightsId
+from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+
+Path = tuple[DeltaManifest, ...]
+"""Deltas that follow each other, oldest first."""
+
+
+def whole_of(version: WeightsId) -> ParcelId:
+    return ParcelId(version=version)
+
+
+def suffix_from(path: Path, is_held: Callable[[DeltaManifest], bool], *, below_bytes: int) -> Path:
+    """The fewest deltas that lead from something held to the end of the path; none if the whole is as cheap."""
+    for start in reversed(range(len(path))):
+        if is_held(path[start]):
+            suffix = path[start:]
+            is_unbroken = all(after.base == before.version for before, after in pairwise(suffix))
+            return suffix if is_unbroken and sum(delta.num_bytes for delta in suffix) < below_bytes else ()
+    return ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Arrival:
+    number: int
+    manifest: WeightManifest
+    pinned: bool
+    path: Path
+    source: int | None
+    """A host; None: the trainer."""
+    asked_at: float
+    progressed_at: float
+    is_assembling: bool = False
+    right: dict[ParcelId, set[int]] = field(default_factory=dict)
+
+    @property
+    def id(self) -> WeightsId:
+        return self.manifest.id
+
+    @property
+    def hashes(self) -> dict[ParcelId, tuple[str, ...]]:
+        if self.path:
+            return {delta.parcel: delta.chunk_sha256 for delta in self.path}
+        return {whole_of(self.id): self.manifest.chunk_sha256}
+
+    def missing(self) -> tuple[tuple[ParcelId, tuple[int, ...]], ...]:
+        wants = (
+            (parcel, tuple(index for index in range(len(chunks)) if index not in self.right.get(parcel, ())))
+            for parcel, chunks in self.hashes.items()
+        )
+        return tuple((parcel, indices) for parcel, indices in wants if indices)
+
+    def take_kept(self, is_kept: Callable[[ParcelId], bool]) -> None:
+        """Deltas that are here already."""
+        for parcel, chunks in self.hashes.items():
+            if is_kept(parcel):
+                self.right[parcel] = set(range(len(chunks)))
+
+    def take(self, chunk: ChunkHashed, now: float) -> bool:
+        """False: these are not the bytes of this chunk."""
+        chunks = self.hashes.get(chunk.parcel, ())
+        if chunk.index >= len(chunks) or chunks[chunk.index] != chunk.sha256:
+            return False
+        self.right.setdefault(chunk.parcel, set()).add(chunk.index)
+        self.progressed_at = now
+        return True
+
+    def can_come_by(self, path: Path) -> bool:
+        """Who announced this path has what is still missing."""
+        return all(
+            delta in path or len(self.right.get(delta.parcel, ())) == len(delta.chunk_sha256) for delta in self.path
+        )
+
+    def has(self, parcel: ParcelId, index: int) -> bool:
+        return index in self.right.get(parcel, ())
+
+    def openings(self) -> Iterator[OpenParcel]:
+        for delta in self.path:
+            if delta.parcel in self.right:
+                continue
+            yield OpenParcel(
+                arrival=self.number,
+                parcel=delta.parcel,
+                num_bytes=delta.num_bytes,
+                chunk_bytes=delta.chunk_bytes,
+                chunk_sha256=delta.chunk_sha256,
+            )
+        if not self.path:
+            manifest = self.manifest
+            yield OpenParcel(
+                arrival=self.number,
+                parcel=whole_of(self.id),
+                num_bytes=manifest.num_bytes,
+                chunk_bytes=manifest.chunk_bytes,
+                chunk_sha256=manifest.chunk_sha256,
+            )
+
+
+class Arrivals:
+    def __init__(self) -> None:
+        self._by_id: dict[WeightsId, Arrival] = {}
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(list(self._by_id.values()))
+
+    def open(self, manifest: WeightManifest, *, pinned: bool, path: Path, source: int | None, now: float) -> Arrival:
+        self._number += 1
+        arrival = Arrival(
+            number=self._number,
+            manifest=manifest,
+            pinned=pinned,
+            path=path,
+            source=source,
+            asked_at=now,
+            progressed_at=now,
+        )
+        self._by_id[manifest.id] = arrival
+        return arrival
+
+    def get(self, version: WeightsId) -> Arrival | None:
+        return self._by_id.get(version)
+
+    def numbered(self, number: int) -> Arrival | None:
+        return next((arrival for arrival in self if arrival.number == number), None)
+
+    def close(self, arrival: Arrival) -> None:
+        del self._by_id[arrival.id]

@@ -1,0 +1,190 @@
+"""Who is alive as one relay sees it, who leads, and who is next to it in the chain.
+
+    alive ──DEAD_AFTER_S of silence──▶ dead ──anything heard──▶ alive
+    nobody alive before me ──▶ claim the next epoch that is mine ──▶ (alone: the trainer must agree) ──▶ lead
+
+Invariants:
+- an epoch belongs to one incarnation of one host, so two relays can never lead the same one; the highest that was
+  heard of counts;
+- one missed heartbeat never makes anybody dead, and a relay that was away itself (frozen, busy) blames nobody for the
+  silence of that time;
+- only the neighbours are watched: the cost of a relay does not grow with the length of the chain;
+- a relay that hears no other one leads only if the trainer says so: cut off, it changes nothing;
+- a new incarnation knows nothing: it never leads an epoch that an earlier one led.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.policy.relay_chain import chain_order, downstream, master_of, next_epoch, upstream
+
+BEAT_EVERY_S: Final = 0.5
+# Six beats. A relay answers from a thread that only thinks, so silence this long is death, a freeze or a cut cable.
+DEAD_AFTER_S: Final = 3.0
+# Processes of one job start side by side, and some machines are slow.
+FIRST_BEAT_WITHIN_S: Final = 30.0
+# Those who are skipped are asked now and then: a cable that is mended says nothing by itself.
+PROBE_EVERY_S: Final = 2.0
+ABSENT_AFTER_S: Final = DEAD_AFTER_S / 2
+NO_EPOCH: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    incarnation: int
+    serial: int
+    heard_at: float
+
+
+class Members:
+    def __init__(self, *, host: int, hosts: Sequence[int], incarnation: int) -> None:
+        self.host, self.incarnation = host, incarnation
+        self._hosts = tuple(sorted(hosts))
+        is_first = incarnation == 0
+        self.epoch = 0 if is_first else NO_EPOCH
+        self._claim: int | None = 0 if is_first and master_of(0) == host else None
+        self._is_confirmed = is_first
+        self._led_since = float("-inf")
+        self._peers: dict[int, Peer] = {}
+        self._dead: set[int] = set()
+        self._watched: dict[int, float] = {}
+        self._started_at: float | None = None
+        self._present_at = 0.0
+        self._patient_from = 0.0
+        self._beat_at = float("-inf")
+        self._probed_at = float("-inf")
+
+    # ── the chain ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def leads(self) -> bool:
+        return self.has_joined and self.epoch == self._claim
+
+    @property
+    def has_joined(self) -> bool:
+        return self.epoch != NO_EPOCH
+
+    @property
+    def unanswered_claim(self) -> int | None:
+        """The trainer must be told of it, until it answers."""
+        return None if self._is_confirmed else self._claim
+
+    @property
+    def upstream(self) -> int | None:
+        return upstream(self._order, self.host, self._is_alive) if self.has_joined else None
+
+    @property
+    def downstream(self) -> int | None:
+        return downstream(self._order, self.host, self._is_alive) if self.has_joined else None
+
+    @property
+    def is_only_one(self) -> bool:
+        return len(self._hosts) == 1
+
+    def led_for(self, now: float) -> float:
+        """How long the trainer has known that this relay leads; 0 if it does not."""
+        return now - self._led_since if self.leads and self._is_confirmed else 0.0
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return chain_order(self._hosts, self.epoch)
+
+    def _is_alive(self, host: int) -> bool:
+        return host not in self._dead
+
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def notice_time(self, now: float) -> None:
+        """Before anything is handled."""
+        if self._started_at is None:
+            self._started_at = self._present_at = now
+        if now - self._present_at > ABSENT_AFTER_S:
+            self._patient_from = now
+        self._present_at = now
+
+    def hear(self, host: int, *, incarnation: int, epoch: int, now: float, serial: int | None = None) -> bool:
+        """False: this is old news. Messages without a serial number are taken as they come."""
+        peer = self._peers.get(host)
+        if peer is None or incarnation > peer.incarnation:
+            self._peers[host] = Peer(incarnation=incarnation, serial=serial or 0, heard_at=now)
+        elif incarnation < peer.incarnation or (serial is not None and serial <= peer.serial):
+            return False
+        else:
+            peer.heard_at = now
+            peer.serial = peer.serial if serial is None else serial
+        self._dead.discard(host)
+        self._adopt(epoch, now)
+        return True
+
+    def agree(self, epoch: int, incarnation: int, now: float) -> None:
+        """The trainer's answer: the highest epoch that it has heard of, and the incarnation that leads it."""
+        if epoch != self._claim:
+            self._adopt(epoch, now)
+        elif incarnation != self.incarnation:
+            self._stand(now, above=epoch)
+        else:
+            self.epoch = epoch
+            if not self._is_confirmed:
+                self._is_confirmed, self._led_since = True, now
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tick(self, now: float) -> None:
+        self._bury(now)
+        if not self.has_joined and not self.is_only_one and now - self._since_start < DEAD_AFTER_S:
+            return
+        if self.upstream is not None and self.epoch != self._claim:
+            self._claim, self._is_confirmed = None, True  # somebody before this one is alive after all
+        elif not self.leads and self.upstream is None and self._claim is None:
+            self._stand(now, above=self.epoch)
+
+    def to_beat(self, now: float) -> Iterator[tuple[int, bool]]:
+        """(host, wants a reply) of whom to tell now that this relay is alive."""
+        if now - self._beat_at < BEAT_EVERY_S:
+            return
+        self._beat_at = now
+        neighbours = [host for host in (self.upstream, self.downstream) if host is not None]
+        yield from ((host, now - self._heard_at(host) > 2 * BEAT_EVERY_S) for host in neighbours)
+        if not self.has_joined or now - self._probed_at >= PROBE_EVERY_S:
+            self._probed_at = now
+            skipped = self._dead if self.has_joined else self._hosts
+            yield from ((host, True) for host in skipped if host != self.host)
+
+    @property
+    def _since_start(self) -> float:
+        assert self._started_at is not None, "notice_time comes first"
+        return self._started_at
+
+    def _bury(self, now: float) -> None:
+        while True:
+            neighbours = {host for host in (self.upstream, self.downstream) if host is not None}
+            self._watched = {host: self._watched.get(host, now) for host in neighbours}
+            overdue = {host for host in neighbours if now > self._due_at(host)}
+            if not overdue:
+                return
+            self._dead |= overdue
+
+    def _due_at(self, host: int) -> float:
+        due = max(self._heard_at(host), self._watched[host], self._patient_from) + DEAD_AFTER_S
+        return due if host in self._peers else max(due, self._since_start + FIRST_BEAT_WITHIN_S)
+
+    def _heard_at(self, host: int) -> float:
+        peer = self._peers.get(host)
+        return float("-inf") if peer is None else peer.heard_at
+
+    # ── leading ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _adopt(self, epoch: int, now: float) -> None:
+        if epoch <= self.epoch:
+            return
+        self.epoch = epoch
+        if self._claim is not None and self._claim < epoch:
+            self._claim, self._is_confirmed = None, True
+        if master_of(epoch) == self.host and epoch != self._claim:
+            self._stand(now, above=epoch)  # an earlier incarnation led it, and what that one held is gone
+
+    def _stand(self, now: float, *, above: int) -> None:
+        self._claim, self._is_confirmed = next_epoch(above, self.host, self.incarnation), False
+        if any(now - peer.heard_at < DEAD_AFTER_S for host, peer in self._peers.items() if host not in self._dead):
+            self.epoch = self._claim

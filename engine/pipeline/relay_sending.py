@@ -1,0 +1,81 @@
+"""Which chunks other relays asked for and have not been sent.
+
+Invariants:
+- a chunk that was asked for once is sent once; it is sent again only when it is asked for again;
+- a chunk is sent only when it is here and its hash is right.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from engine.pipeline.relay_messages import ChunksWanted, ForwardChunk
+from engine.policy.lineage import WeightsId
+from engine.weights.port import ParcelId
+
+# Who asked and then neither took a chunk nor asked again is gone; its version must not be kept for ever.
+FORGET_AFTER_S: Final = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Order:
+    reach: object
+    missing: dict[ParcelId, set[int]]
+    touched_at: float
+
+
+class Sending:
+    def __init__(self) -> None:
+        self._orders: dict[tuple[int, WeightsId], Order] = {}
+
+    def take_order(
+        self, message: ChunksWanted, now: float, is_here: Callable[[ParcelId, int], bool]
+    ) -> list[ForwardChunk]:
+        order = Order(
+            reach=message.reach, missing={parcel: set(indices) for parcel, indices in message.wants}, touched_at=now
+        )
+        self._orders[message.host, message.version] = order
+        here = [(parcel, index) for parcel, indices in message.wants for index in indices if is_here(parcel, index)]
+        for parcel, index in here:
+            order.missing[parcel].discard(index)
+        return [
+            ForwardChunk(to=message.host, reach=message.reach, parcel=parcel, index=index) for parcel, index in here
+        ]
+
+    def on_chunk(self, parcel: ParcelId, index: int, now: float) -> list[ForwardChunk]:
+        """This chunk is here now."""
+        forwards = []
+        for (host, _), order in self._orders.items():
+            missing = order.missing.get(parcel)
+            if missing is not None and index in missing:
+                missing.discard(index)
+                order.touched_at = now
+                forwards.append(ForwardChunk(to=host, reach=order.reach, parcel=parcel, index=index))
+        return forwards
+
+    def on_parcel(self, parcel: ParcelId, now: float) -> list[ForwardChunk]:
+        """All of it is here now."""
+        indices = {index for order in self._orders.values() for index in order.missing.get(parcel, ())}
+        return [forward for index in sorted(indices) for forward in self.on_chunk(parcel, index, now)]
+
+    def has_order(self, host: int, version: WeightsId) -> bool:
+        return (host, version) in self._orders
+
+    def is_wanted(self, version: WeightsId) -> bool:
+        return any(version == wanted for _, wanted in self._orders)
+
+    def forget_host(self, host: int) -> None:
+        self._keep(lambda whose, version: whose != host)
+
+    def forget_held(self, host: int, held: tuple[WeightsId, ...]) -> None:
+        self._keep(lambda whose, version: whose != host or version not in held)
+
+    def forget_older(self, host: int, version: WeightsId, pinned: Callable[[WeightsId], bool]) -> None:
+        """Who asks for a version has given up older ones, but for those that an evaluation wants."""
+        self._keep(lambda whose, older: whose != host or older >= version or pinned(older))
+
+    def forget_idle(self, now: float) -> None:
+        self._orders = {key: order for key, order in self._orders.items() if now - order.touched_at < FORGET_AFTER_S}
+
+    def _keep(self, is_kept: Callable[[int, WeightsId], bool]) -> None:
+        self._orders = {key: order for key, order in self._orders.items() if is_kept(*key)}

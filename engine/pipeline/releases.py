@@ -1,0 +1,35 @@
+"""Versions whose evaluations are done: relays need not keep them any longer.
+
+Invariant: the news goes to every relay and goes again, since what is never released is never forgotten.
+"""
+
+from collections import deque
+from typing import Final
+
+from engine.pipeline.effects import Effect, Send
+from engine.pipeline.relay_messages import VersionReleased, relay_address
+from engine.policy.lineage import WeightsId
+
+RELEASE_AGAIN_AFTER_S: Final = 30.0
+MAX_REMEMBERED: Final = 4
+
+
+class Releases:
+    def __init__(self, *, num_relays: int) -> None:
+        self._hosts = range(num_relays)
+        self._released: deque[VersionReleased] = deque(maxlen=MAX_REMEMBERED)
+        self._said_at = 0.0
+
+    def release(self, weights: WeightsId) -> list[Effect]:
+        released = VersionReleased(version=weights.version, epoch=weights.epoch)
+        self._released.append(released)
+        return self._say(released)
+
+    def on_tick(self, now: float) -> list[Effect]:
+        if now - self._said_at < RELEASE_AGAIN_AFTER_S:
+            return []
+        self._said_at = now
+        return [effect for released in self._released for effect in self._say(released)]
+
+    def _say(self, released: VersionReleased) -> list[Effect]:
+        return [Send(to=relay_address(host), message=released) for host in self._hosts]

@@ -1,0 +1,80 @@
+"""When to look for tails, and what to wish of data then.
+
+Invariants:
+- a plan is made of measurements of incarnations that are alive; data checks it against what is true by then;
+- what a host took over is its new plateau, so it is no tail again before it has fallen below that.
+"""
+
+from engine.pipeline.effects import Effect, Send
+from engine.pipeline.messages import DATA, RepackPlanned, ReplicaReported
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import Move
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.repack import REPACK_EVERY_S, ReplicaView, plan_repack
+
+
+class Repacker:
+    def __init__(self, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> None:
+        self._plan, self._every_s = plan, every_s
+        self._last: dict[int, ReplicaReported] = {}
+        self._peaks: dict[int, float] = {}
+        self._newest = NO_WEIGHTS
+        self._planned_at = 0.0
+
+    @classmethod
+    def for_plan(cls, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> "Repacker | None":
+        return cls(plan, every_s=every_s) if plan.schedule.repack else None
+
+    def hear(self, report: ReplicaReported) -> None:
+        last = self._last.get(report.replica)
+        is_same = last is not None and (last.incarnation, last.weights) == (report.incarnation, report.weights)
+        peak = self._peaks.get(report.replica, 0.0) if is_same else 0.0
+        self._peaks[report.replica] = max(peak, report.kv_used)
+        self._last[report.replica] = report
+        self._newest = max(self._newest, report.weights)
+
+    def forget(self, replica: int) -> None:
+        self._last.pop(replica, None)
+        self._peaks.pop(replica, None)
+
+    def on_updated(self, weights: WeightsId, now: float) -> list[Effect]:
+        """The trainer has made these: what runs is behind from now on."""
+        if weights <= self._newest:
+            return []
+        self._newest = weights
+        return self._wish(now)
+
+    def on_tick(self, now: float) -> list[Effect]:
+        return self._wish(now) if now - self._planned_at >= self._every_s else []
+
+    def _wish(self, now: float) -> list[Effect]:
+        self._planned_at = now
+        views = [
+            ReplicaView(
+                replica=replica,
+                weights=report.weights,
+                num_running=report.num_running,
+                kv_used=report.kv_used,
+                kv_peak=self._peaks[replica],
+            )
+            for replica, report in self._last.items()
+        ]
+        merges = plan_repack(
+            views, newest=self._newest, kv_ceiling=self._plan.kv_ceiling, max_batch=self._plan.max_batch
+        )
+        if not merges:
+            return []
+        moves = tuple(
+            Move(
+                source=merge.source,
+                source_incarnation=self._last[merge.source].incarnation,
+                host=merge.host,
+                host_incarnation=self._last[merge.host].incarnation,
+                weights=self._last[merge.source].weights,
+            )
+            for merge in merges
+        )
+        for merge in merges:
+            self.forget(merge.source)
+            self.forget(merge.host)
+        return [Send(to=DATA, message=RepackPlanned(moves=moves))]

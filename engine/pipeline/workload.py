@@ -1,0 +1,248 @@
+"""What one replica has on its hands: running, awaited, reserved, ended but not confirmed.
+
+Invariants:
+- a sample runs at most once here, whatever is granted twice;
+- of two leases of a group the higher counts: what a lower one orders after that is void;
+- reserved and awaited samples take room like running ones, and hold back new weights like them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.pipeline.messages import SequencesHandedOver
+from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
+from engine.policy.lineage import WeightsId
+
+# A cache of some gigabytes needs seconds on a slow link; then it is quicker to begin from the tokens.
+AWAIT_S: Final = 6.0
+# Data decides within two seconds what becomes of a reservation.
+RESERVED_FOR_S: Final = 6.0
+# Leases are remembered so that an order that comes late is known to be void; later than this none comes.
+MAX_LEASES: Final = 10_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    lease: int
+    samples: set[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Awaited:
+    task: GroupTask
+    since: float
+
+
+class Workload:
+    def __init__(self, *, max_batch: int) -> None:
+        self._max_batch = max_batch
+        self._running: dict[GroupKey, Running] = {}
+        self._awaited: dict[GroupKey, Awaited] = {}
+        self._reserved: dict[GroupKey, tuple[Reservation, float]] = {}
+        self._came_early: dict[GroupKey, tuple[SequencesHandedOver, float]] = {}
+        self._unconfirmed: dict[SampleKey, Trajectory] = {}
+        self._unsent: list[Trajectory] = []
+        self._stopping: dict[GroupKey, HeldGroup] = {}
+        self._last_lease: dict[GroupKey, int] = {}
+        """The highest under which something was begun, awaited or handed over here."""
+        self._floor: dict[GroupKey, int] = {}
+        """Orders under a lower lease are void."""
+
+    @property
+    def num_running(self) -> int:
+        return sum(len(running.samples) for running in self._running.values())
+
+    @property
+    def num_busy(self) -> int:
+        awaited = sum(len(awaited.task.samples) for awaited in self._awaited.values())
+        return self.num_running + awaited + sum(kept.num_samples for kept, _ in self._reserved.values())
+
+    @property
+    def room(self) -> int:
+        return max(0, self._max_batch - self.num_busy)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._running or self._awaited or self._stopping or self._unconfirmed)
+
+    # ── granted ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, task: GroupTask) -> GroupTask | None:
+        """What of this is neither running nor done here; None if nothing, or if others were promised the room."""
+        is_promised = bool(self._reserved or self._awaited) and task.key not in self._awaited
+        if task.lease < self._floor.get(task.key, 0) or (is_promised and len(task.samples) > self.room):
+            return None
+        self._began(task.key, task.lease)
+        running = self._running.get(task.key)
+        if running is not None:
+            running.lease = task.lease
+        awaited = self._awaited.pop(task.key, None)
+        if awaited is not None and awaited.task.is_handed_over:
+            task = replace(task, samples=tuple(sorted({*task.samples, *awaited.task.samples})))
+        present = set() if running is None else running.samples
+        samples = tuple(
+            sample
+            for sample in task.samples
+            if sample not in present and SampleKey(group=task.key, sample=sample) not in self._unconfirmed
+        )
+        if not samples:
+            return None
+        if running is None:
+            running = self._running[task.key] = Running(lease=task.lease, samples=set())
+        running.samples.update(samples)
+        return replace(task, samples=samples)
+
+    def end(self, trajectories: Iterable[Trajectory]) -> bool:
+        """Whether there is something new to say. What ended while it was being handed over counts as well."""
+        is_news = False
+        for trajectory in trajectories:
+            key = trajectory.key
+            self._drop(key.group, {key.sample})
+            if key not in self._unconfirmed:
+                self._unconfirmed[key] = trajectory
+                self._unsent.append(trajectory)
+                is_news = True
+        return is_news
+
+    def confirm(self, taken: Iterable[SampleKey]) -> None:
+        for key in taken:
+            self._unconfirmed.pop(key, None)
+
+    def revoke(self, orders: Iterable[HeldGroup]) -> list[HeldGroup]:
+        """What of this runs and has to stop. What ended is not data's any more either, once it was confirmed."""
+        stopped: list[HeldGroup] = []
+        for order in orders:
+            running = self._running.get(order.key)
+            if running is not None and running.lease <= order.lease:
+                del self._running[order.key]
+                stopped.append(HeldGroup(key=order.key, lease=order.lease, samples=tuple(sorted(running.samples))))
+            awaited = self._awaited.get(order.key)
+            if awaited is not None and awaited.task.lease <= order.lease:
+                del self._awaited[order.key]
+            _raise(self._floor, order.key, order.lease + 1)
+        return stopped
+
+    def stop_all(self) -> list[HeldGroup]:
+        """Held until the body has said what they said so far."""
+        stopped = list(self.running())
+        self._stopping = {held.key: held for held in stopped}
+        self._running.clear()
+        self._awaited.clear()
+        self._reserved.clear()
+        return stopped
+
+    def has_stopped(self) -> None:
+        self._stopping.clear()
+
+    # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hand_over(self, order: HandOver) -> HeldGroup | None:
+        running = self._running.get(order.key)
+        _raise(self._floor, order.key, order.lease)
+        if running is None or running.lease >= order.lease:
+            return None
+        del self._running[order.key]
+        return HeldGroup(key=order.key, lease=order.lease, samples=tuple(sorted(running.samples)))
+
+    def reserve(self, wanted: Iterable[Reservation], weights: WeightsId, now: float) -> None:
+        """All that is reserved from now on."""
+        self._reserved = {}
+        for reservation in wanted:
+            fits = reservation.weights == weights and reservation.num_samples <= self.room
+            if fits and not self._is_void(reservation.key, reservation.lease):
+                self._reserved[reservation.key] = (reservation, now)
+
+    def await_handover(self, task: GroupTask, now: float) -> SequencesHandedOver | None:
+        """What came already, to go on with; else it is awaited."""
+        if self._is_void(task.key, task.lease):
+            return None
+        self._began(task.key, task.lease)
+        self._reserved.pop(task.key, None)
+        self._awaited[task.key] = Awaited(task=task, since=now)
+        early = self._came_early.pop(task.key, None)
+        if early is None or not self.receive(early[0], now):
+            return None
+        return early[0]
+
+    def receive(self, handed: SequencesHandedOver, now: float) -> bool:
+        """Whether these samples may go on here."""
+        awaited = self._awaited.get(handed.key)
+        if awaited is None or awaited.task.lease != handed.lease:
+            if not self._is_void(handed.key, handed.lease):
+                self._came_early[handed.key] = (handed, now)
+            return False
+        del self._awaited[handed.key]
+        samples = {progress.key.sample for progress in handed.progress}
+        if samples:
+            self._running[handed.key] = Running(lease=handed.lease, samples=samples)
+        return bool(samples)
+
+    def give_up_waiting(self, now: float) -> list[GroupTask]:
+        """What was awaited too long begins from what data knew of it."""
+        self._reserved = {key: kept for key, kept in self._reserved.items() if now - kept[1] < RESERVED_FOR_S}
+        self._came_early = {key: kept for key, kept in self._came_early.items() if now - kept[1] < AWAIT_S}
+        overdue = [awaited.task for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]
+        return [fresh for task in overdue if (fresh := self.begin(replace(task, is_handed_over=False))) is not None]
+
+    # ── accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def running(self) -> tuple[HeldGroup, ...]:
+        return tuple(
+            HeldGroup(key=key, lease=running.lease, samples=tuple(sorted(running.samples)))
+            for key, running in self._running.items()
+        )
+
+    def holds(self) -> tuple[HeldGroup, ...]:
+        held: dict[GroupKey, set[int]] = {}
+        leases: dict[GroupKey, int] = {}
+        for key, running in self._running.items():
+            held.setdefault(key, set()).update(running.samples)
+            leases[key] = running.lease
+        for key, awaited in self._awaited.items():
+            held.setdefault(key, set()).update(awaited.task.samples)
+            leases[key] = awaited.task.lease
+        for key, stopping in self._stopping.items():
+            held.setdefault(key, set()).update(stopping.samples)
+            leases[key] = stopping.lease
+        for sample_key in self._unconfirmed:
+            held.setdefault(sample_key.group, set()).add(sample_key.sample)
+        return tuple(
+            HeldGroup(
+                key=key,
+                lease=leases.get(key, self._last_lease.get(key, 0)),
+                samples=tuple(sorted(samples)),
+                is_over=key not in leases,
+            )
+            for key, samples in held.items()
+        )
+
+    def reserved(self) -> tuple[HeldGroup, ...]:
+        return tuple(HeldGroup(key=key, lease=kept.lease, samples=()) for key, (kept, _) in self._reserved.items())
+
+    def to_hand_over(self, *, all_of_them: bool) -> tuple[Trajectory, ...]:
+        unsent, self._unsent = self._unsent, []
+        return tuple(self._unconfirmed.values()) if all_of_them else tuple(unsent)
+
+    def _drop(self, key: GroupKey, samples: set[int]) -> None:
+        running = self._running.get(key)
+        if running is not None:
+            running.samples -= samples
+            if not running.samples:
+                del self._running[key]
+
+    def _began(self, key: GroupKey, lease: int) -> None:
+        _raise(self._last_lease, key, lease)
+        _raise(self._floor, key, lease)
+
+    def _is_void(self, key: GroupKey, lease: int) -> bool:
+        """As a first order under this lease."""
+        return lease < self._floor.get(key, 0) or lease <= self._last_lease.get(key, 0)
+
+
+def _raise(leases: dict[GroupKey, int], key: GroupKey, lease: int) -> None:
+    if lease > leases.get(key, 0):
+        leases.pop(key, None)
+        leases[key] = lease
+    if len(leases) > MAX_LEASES:
+        del leases[next(iter(leases))]

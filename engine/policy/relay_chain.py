@@ -1,0 +1,75 @@
+"""The relay chain: who follows whom, whose turn it is to lead, and how finely weights are cut.
+
+    trainer ──▶ master ──▶ relay ──▶ relay ──▶ …      every relay forwards chunk i while i+1 arrives
+
+Invariants:
+- an epoch says by itself which incarnation of which host leads it, so no two relays can lead one epoch, whatever they
+  know of each other;
+- the order is the same for all who agree on the epoch: the master, then the other hosts by number;
+- a host that is believed dead is skipped, never waited for.
+"""
+
+from collections.abc import Callable, Sequence
+from math import ceil, floor, sqrt
+from typing import Final
+
+# An epoch is made of a term, the incarnation of a relay and its host: more of each than any job may have.
+MAX_HOSTS: Final = 4_096
+MAX_LIVES: Final = 2**20
+
+# A hop's fixed cost in our links: a frame, its hash's report and the brain's turn, measured at 0.3 to 1 ms in Python.
+HOP_S: Final = 0.0005
+# What a link of a chain carries; loopback on few cores and 10 Gb/s Ethernet are both near it.
+LINK_BYTES_PER_S: Final = 1e9
+# Below this a chunk is mostly overhead, above it a slow link has no progress to show for seconds.
+MIN_CHUNK_BYTES: Final = 2**18
+MAX_CHUNK_BYTES: Final = 2**24
+
+
+def master_of(epoch: int) -> int:
+    return epoch % MAX_HOSTS
+
+
+def next_epoch(known: int, host: int, incarnation: int) -> int:
+    """The smallest epoch after `known` that this incarnation of the host leads."""
+    term_size = MAX_HOSTS * MAX_LIVES
+    own = incarnation * MAX_HOSTS + host
+    term = known // term_size
+    return term * term_size + own if term * term_size + own > known else (term + 1) * term_size + own
+
+
+def chain_order(hosts: Sequence[int], epoch: int) -> tuple[int, ...]:
+    master = master_of(epoch)
+    return (master, *sorted(host for host in hosts if host != master))
+
+
+def downstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
+    """Who is sent to; None at the end of the chain."""
+    return next((after for after in order[order.index(host) + 1 :] if is_alive(after)), None)
+
+
+def upstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
+    """Who should be sending; None if everybody before `host` is dead: then the lead is its own."""
+    return next((before for before in reversed(order[: order.index(host)]) if is_alive(before)), None)
+
+
+def best_num_chunks(num_relays: int, num_bytes: int, *, hop_s: float, bytes_per_s: float) -> int:
+    """k that makes `broadcast_s` least: sqrt((p − 2)·M / (α·B)), or the whole number beside it that is better."""
+    exact = sqrt(max(0, num_relays - 2) * num_bytes / (hop_s * bytes_per_s))
+    return min(
+        {max(1, floor(exact)), max(1, ceil(exact))},
+        key=lambda num_chunks: broadcast_s(num_relays, num_chunks, num_bytes, hop_s=hop_s, bytes_per_s=bytes_per_s),
+    )
+
+
+def broadcast_s(num_relays: int, num_chunks: int, num_bytes: int, *, hop_s: float, bytes_per_s: float) -> float:
+    """From the first byte at the master's predecessor to the last at the last relay: (p + k − 2)(α + M/(kB))."""
+    hops = max(1, num_relays + num_chunks - 2)
+    return hops * (hop_s + num_bytes / (num_chunks * bytes_per_s))
+
+
+def chunk_bytes_for(num_bytes: int, num_relays: int) -> int:
+    """A function of the job's shape only, so that every master cuts a version alike. A multiple of 4 KiB."""
+    num_chunks = best_num_chunks(num_relays, num_bytes, hop_s=HOP_S, bytes_per_s=LINK_BYTES_PER_S)
+    even = -(-num_bytes // num_chunks)
+    return min(max(-(-even // 4096) * 4096, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)

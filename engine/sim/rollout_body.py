@@ -1,0 +1,271 @@
+"""A replica's simulated body: continuous batching by arithmetic. A sample's end is planned when it begins to run, and
+planned again whenever something holds it up.
+
+Invariants:
+- at most `max_batch` samples run; the others wait in the order in which they came;
+- every token knows the weights that were there when it was written.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from engine.pipeline.effects import (
+    Effect,
+    HandOverSequences,
+    InstallWeights,
+    ReportProgress,
+    ResumeSequences,
+    StartSequences,
+    StopSequences,
+)
+from engine.pipeline.messages import (
+    InstallRefused,
+    LoadMeasured,
+    ProgressReported,
+    SequencesHandedOver,
+    TrajectoriesEnded,
+    WeightsInstalled,
+    rollout_address,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.policy.lineage import NO_WEIGHTS
+from engine.sim.bodies import After, Later, Post
+from engine.sim.chance import Chance
+from engine.sim.checks import Oracle, demand
+from engine.sim.costs import Costs
+from engine.sim.faults import Faults
+
+
+@dataclass(slots=True, kw_only=True)
+class Sequence:
+    key: SampleKey
+    lease: int
+    num_total: int
+    num_done: int
+    runs: list[VersionRun]
+    hangs: bool = False
+    is_running: bool = False
+    since: float = 0.0
+    """When the token after `num_done` began."""
+    plan: int = 0
+    """Of several planned ends the last one counts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Setting:
+    """What all bodies of one run share."""
+
+    seed: int
+    plan: Plan
+    costs: Costs
+    faults: Faults
+    oracle: Oracle
+    hung: set[SampleKey] = field(default_factory=set)
+
+
+class RolloutBody:
+    def __init__(
+        self, setting: Setting, *, replica: int, clock: Callable[[], float], later: Later, after: After, post: Post
+    ) -> None:
+        self._setting, self._replica = setting, replica
+        self._costs, self._oracle = setting.costs, setting.oracle
+        self._clock, self._later, self._after, self._post = clock, later, after, post
+        self._weights = NO_WEIGHTS
+        self._held: dict[SampleKey, Sequence] = {}
+        self._waiting: deque[SampleKey] = deque()
+        self._num_running = 0
+        self._paused_until = 0.0
+        self._num_tokens = 0
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case StartSequences():
+                for task in effect.tasks:
+                    self._oracle.on_begin(task, by=self._replica, weights=self._weights)
+                    progress = {known.key.sample: known for known in task.progress}
+                    for sample in task.samples:
+                        key = SampleKey(group=task.key, sample=sample)
+                        self._begin(key, task.lease, progress.get(sample), prefill=True)
+            case ResumeSequences():
+                self._resume(effect.handed)
+            case StopSequences():
+                stopped = self._take_out(effect.groups)
+                if effect.reports:
+                    self._later(0.0, ProgressReported(progress=tuple(map(_progress, stopped)), is_stopped=True))
+            case HandOverSequences():
+                self._hand_over(effect)
+            case ReportProgress():
+                self._report(effect.groups)
+            case InstallWeights():
+                self._install(effect)
+            case _:
+                raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
+
+    def measure(self) -> LoadMeasured:
+        now = self._clock()
+        num_kept = sum(self._done_by(sequence, now) for sequence in self._held.values())
+        capacity = self._setting.plan.max_batch * self._costs.max_tokens / 2
+        return LoadMeasured(kv_used=min(1.0, num_kept / capacity), num_tokens=self._num_tokens)
+
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, key: SampleKey, lease: int, known: SampleProgress | None, *, prefill: bool) -> None:
+        demand(key not in self._held, f"{key} started twice on one replica")
+        setting = self._setting
+        hangs = False
+        if setting.faults.hangs and key not in setting.hung:
+            hangs = Chance(setting.seed, f"hangs/{key}").happens(setting.faults.hangs)
+            setting.hung |= {key} if hangs else set()
+        sequence = Sequence(
+            key=key,
+            lease=lease,
+            num_total=self._costs.num_tokens(setting.seed, key),
+            num_done=0 if known is None else known.num_tokens,
+            runs=[] if known is None else list(known.runs),
+            hangs=hangs,
+        )
+        self._held[key] = sequence
+        delay_s = sequence.num_done * self._costs.prefill_s if prefill else 0.0
+        if self._num_running < setting.plan.max_batch:
+            self._run(sequence, delay_s)
+        else:
+            self._waiting.append(key)
+
+    def _run(self, sequence: Sequence, delay_s: float = 0.0) -> None:
+        self._num_running += 1
+        sequence.is_running = True
+        self._plan_end(sequence, max(self._clock(), self._paused_until) + delay_s)
+
+    def _plan_end(self, sequence: Sequence, since: float) -> None:
+        sequence.since = since
+        sequence.plan += 1
+        if sequence.hangs:
+            return
+        plan = sequence.plan
+        ends_at = since + (sequence.num_total - sequence.num_done) * self._costs.token_s
+        self._after(max(0.0, ends_at - self._clock()), lambda: self._end(sequence, plan))
+
+    def _end(self, sequence: Sequence, plan: int) -> None:
+        if sequence.plan != plan or self._held.get(sequence.key) is not sequence:
+            return
+        self._write(sequence, sequence.num_total - sequence.num_done)
+        self._remove(sequence)
+        self._next_waiting()
+        self._later(0.0, TrajectoriesEnded(trajectories=(self._trajectory(sequence),)))
+
+    def _next_waiting(self) -> None:
+        while self._waiting and self._num_running < self._setting.plan.max_batch:
+            self._run(self._held[self._waiting.popleft()])
+
+    def _remove(self, sequence: Sequence) -> None:
+        del self._held[sequence.key]
+        sequence.plan += 1
+        if sequence.is_running:
+            self._num_running -= 1
+        else:
+            self._waiting.remove(sequence.key)
+        self._oracle.on_stopped(sequence.key, sequence.lease, by=self._replica)
+
+    def _trajectory(self, sequence: Sequence) -> Trajectory:
+        key, setting = sequence.key, self._setting
+        failure = ""
+        if setting.faults.grader_fails and Chance(setting.seed, f"grader/{key}").happens(setting.faults.grader_fails):
+            failure = "the grader broke"
+        oldest = min(run.weights for run in sequence.runs)
+        is_signal = key.group.ordinal % 5 != 0
+        return Trajectory(
+            key=key,
+            version=oldest.version,
+            epoch=oldest.epoch,
+            runs=tuple(sequence.runs) if len(sequence.runs) > 1 else (),
+            reward=float(key.sample % 2) if is_signal else 1.0,
+            num_tokens=sequence.num_total,
+            failure=failure,
+        )
+
+    def _done_by(self, sequence: Sequence, now: float) -> int:
+        if not sequence.is_running or now <= sequence.since:
+            return sequence.num_done
+        ran = int((now - sequence.since) / self._costs.token_s + 1e-9)
+        return min(sequence.num_total - 1, sequence.num_done + ran)
+
+    def _advance(self, sequence: Sequence) -> None:
+        """Up to now."""
+        now = self._clock()
+        num_new = self._done_by(sequence, now) - sequence.num_done
+        if num_new > 0:
+            self._write(sequence, num_new)
+            sequence.since = now
+
+    def _write(self, sequence: Sequence, num_tokens: int) -> None:
+        self._num_tokens += num_tokens
+        sequence.num_done += num_tokens
+        last = sequence.runs[-1] if sequence.runs else None
+        if last is not None and last.weights == self._weights:
+            sequence.runs[-1] = VersionRun(weights=self._weights, num_tokens=last.num_tokens + num_tokens)
+        else:
+            sequence.runs.append(VersionRun(weights=self._weights, num_tokens=num_tokens))
+
+    # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_out(self, groups: Iterable[HeldGroup]) -> list[Sequence]:
+        keys = [SampleKey(group=group.key, sample=sample) for group in groups for sample in group.samples]
+        taken = [self._held[key] for key in keys if key in self._held]
+        for sequence in taken:
+            self._advance(sequence)
+            self._remove(sequence)
+        self._next_waiting()
+        return taken
+
+    def _hand_over(self, effect: HandOverSequences) -> None:
+        taken = self._take_out([effect.group])
+        handed = SequencesHandedOver(
+            incarnation=effect.host_incarnation,
+            key=effect.group.key,
+            lease=effect.group.lease,
+            weights=effect.weights,
+            progress=tuple(map(_progress, taken)),
+            payload="kv",
+        )
+        self._post(rollout_address(effect.host), handed)
+
+    def _resume(self, handed: SequencesHandedOver) -> None:
+        self._oracle.on_resume(handed, by=self._replica, weights=self._weights, num_running=self._num_running)
+        for known in handed.progress:
+            self._begin(known.key, handed.lease, known, prefill=handed.payload is None)
+
+    def _report(self, groups: Iterable[HeldGroup]) -> None:
+        keys = [SampleKey(group=group.key, sample=sample) for group in groups for sample in group.samples]
+        running = [self._held[key] for key in keys if key in self._held]
+        for sequence in running:
+            self._advance(sequence)
+        self._later(0.0, ProgressReported(progress=tuple(map(_progress, running))))
+
+    # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _install(self, effect: InstallWeights) -> None:
+        self._oracle.on_install(num_running=len(self._held), in_flight=effect.in_flight)
+        weights = effect.manifest.id
+        if effect.payload != effect.manifest.chunk_sha256:
+            reason = "a chunk has another hash"
+            self._later(
+                self._costs.install_s, InstallRefused(version=weights.version, epoch=weights.epoch, reason=reason)
+            )
+            return
+        for sequence in self._held.values():
+            self._advance(sequence)
+        self._weights = weights
+        prefill_s = 0.0
+        if effect.in_flight == "reprefill":
+            prefill_s = self._costs.prefill_s * sum(sequence.num_done for sequence in self._held.values())
+        self._paused_until = self._clock() + self._costs.install_s + prefill_s
+        for sequence in self._held.values():
+            if sequence.is_running:
+                self._plan_end(sequence, self._paused_until)
+        self._later(self._costs.install_s, WeightsInstalled(version=weights.version, epoch=weights.epoch))
+
+
+def _progress(sequence: Sequence) -> SampleProgress:
+    return SampleProgress(key=sequence.key, num_tokens=sequence.num_done, runs=tuple(sequence.runs))

@@ -1,0 +1,173 @@
+"""Lossless sparse deltas between two versions of one layout: where elements differ, and what they are now.
+
+    delta = block, block, …      block = header │ gaps │ escaped gaps │ new values
+    of 2-byte elements the new values are: low bytes │ one bit each: the high byte differs too │ those high bytes
+
+A bf16 weight moves only when an update is as large as its last bit, so at the learning rates of reinforcement learning
+about one in a hundred changes in a step.
+
+Invariants:
+- bytes overwrite, they are not added: applying a delta twice, or again after an interruption, gives the same bits;
+- equal inputs give equal deltas, whoever makes them;
+- elements are compared as bits: NaNs, infinities and negative zeros survive;
+- a delta that would not be smaller than the whole is not made.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.port import DeltaManifest, TensorEntry, WeightDelta, WeightManifest, WeightVersion
+
+Array = NDArray[Any]
+
+# offset of the block in the buffer; changed elements, escaped gaps, changed high bytes; element size, gap size
+_HEADER: Final = struct.Struct("<QIIIBB2x")
+ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+# Temporaries of a block (a mask and the positions) stay within a few MB, which is near the caches.
+BLOCK_ELEMENTS: Final = 2**21
+_ALIGNMENT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Neighbouring tensors of one element size, with the gaps between them."""
+
+    start: int
+    end: int
+    element_bytes: int
+
+
+def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> WeightDelta | None:
+    """None: it would not be smaller than the new version itself, or the layouts differ."""
+    before, after = base.manifest, new.manifest
+    if before.tensors != after.tensors or before.num_bytes != after.num_bytes:
+        return None
+    encoded = _encoded(base.buffer, new.buffer, after)
+    if encoded is None:
+        return None
+    manifest = DeltaManifest(
+        version=after.id,
+        base=before.id,
+        base_sha256=before.sha256,
+        result_sha256=after.sha256,
+        num_bytes=len(encoded),
+        chunk_bytes=chunk_bytes,
+        chunk_sha256=hash_chunks(encoded, chunk_bytes),
+    )
+    return WeightDelta(manifest=manifest, buffer=memoryview(encoded).toreadonly())
+
+
+def apply_delta(delta: bytes | bytearray | memoryview, buffer: bytearray | memoryview) -> None:
+    """`buffer` holds the base and holds the result afterwards. The hash of the result is the caller's to check."""
+    source, target = np.frombuffer(delta, dtype=np.uint8), np.frombuffer(buffer, dtype=np.uint8)
+    at = 0
+    while at < len(source):
+        at = _apply_block(source, at, target)
+
+
+def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> bytearray | None:
+    before, after = np.frombuffer(old, dtype=np.uint8), np.frombuffer(new, dtype=np.uint8)
+    encoded = bytearray()
+    for span in _spans(manifest.tensors, manifest.num_bytes):
+        step = BLOCK_ELEMENTS * span.element_bytes
+        for start in range(span.start, span.end, step):
+            end = min(start + step, span.end)
+            bits = _BITS[span.element_bytes]
+            _encode_block(encoded, before[start:end].view(bits), after[start:end].view(bits), start)
+            if len(encoded) >= manifest.num_bytes:
+                return None
+    return encoded if manifest.num_bytes else None
+
+
+def _spans(tensors: tuple[TensorEntry, ...], num_bytes: int) -> Iterator[_Span]:
+    """They cover the buffer without a hole, each a multiple of its element size (tensors are aligned to more)."""
+    start, element_bytes = 0, 1
+    for entry in tensors:
+        own = ELEMENT_BYTES.get(entry.dtype, 1)
+        if own != element_bytes:
+            if entry.offset > start:
+                yield _Span(start, entry.offset, element_bytes)
+            start, element_bytes = entry.offset, own
+    last_end = num_bytes - (num_bytes - start) % element_bytes
+    if last_end > start:
+        yield _Span(start, last_end, element_bytes)
+    if num_bytes > last_end:
+        yield _Span(last_end, num_bytes, 1)
+
+
+def _encode_block(encoded: bytearray, old: Array, new: Array, offset: int) -> None:
+    changed = np.flatnonzero(old != new)
+    if not len(changed):
+        return
+    gaps = np.diff(changed, prepend=-1) - 1
+    num_long8, num_long16 = int(np.count_nonzero(gaps >= 0xFF)), int(np.count_nonzero(gaps >= 0xFFFF))
+    gap_bytes = 1 if num_long8 * 4 <= len(gaps) + num_long16 * 4 else 2
+    escape = 0xFF if gap_bytes == 1 else 0xFFFF
+    short = np.minimum(gaps, escape).astype(_BITS[gap_bytes])
+    long = gaps[gaps >= escape].astype(np.uint32)
+    values, num_high = _split(old[changed], new[changed]) if new.itemsize == 2 else ([new[changed]], 0)
+    encoded += _HEADER.pack(offset, len(changed), len(long), num_high, new.itemsize, gap_bytes)
+    for part in (short, long, *values):
+        encoded += part.tobytes()
+        encoded += bytes(-part.nbytes % _ALIGNMENT)
+
+
+def _split(old: Array, new: Array) -> tuple[list[Array], int]:
+    """A small update moves the low byte of a bf16 and seldom the high one."""
+    is_high = (old ^ new) > 0xFF
+    high = (new[is_high] >> 8).astype(np.uint8)
+    return [new.astype(np.uint8), np.packbits(is_high), high], len(high)
+
+
+def _apply_block(source: Array, at: int, target: Array) -> int:
+    if at + _HEADER.size > len(source):
+        raise TornWeights("a delta ends in the middle of a block")
+    offset, num_changed, num_long, num_high, element_bytes, gap_bytes = _HEADER.unpack_from(source.data, at)
+    if element_bytes not in _BITS or gap_bytes not in (1, 2) or offset % element_bytes or not num_changed:
+        raise TornWeights("a block of a delta makes no sense")
+    short, at = _part(source, at + _HEADER.size, num_changed, gap_bytes)
+    long, at = _part(source, at, num_long, 4)
+    positions = _positions(short, long, 0xFF if gap_bytes == 1 else 0xFFFF)
+    whole = (len(target) - offset) // element_bytes
+    if int(positions[-1]) >= whole:
+        raise TornWeights("a delta reaches beyond its buffer")
+    room = target[offset : offset + whole * element_bytes]
+    if element_bytes != 2:
+        values, at = _part(source, at, num_changed, element_bytes)
+        room.view(_BITS[element_bytes])[positions] = values
+        return at
+    low, at = _part(source, at, num_changed, 1)
+    bits, at = _part(source, at, (num_changed + 7) // 8, 1)
+    high, at = _part(source, at, num_high, 1)
+    is_high = np.unpackbits(bits, count=num_changed).view(np.bool_)
+    if int(np.count_nonzero(is_high)) != num_high:
+        raise TornWeights("a block of a delta has lost high bytes")
+    room[0::2][positions] = low
+    room[1::2][positions[is_high]] = high
+    return at
+
+
+def _positions(short: Array, long: Array, escape: int) -> Array:
+    steps = short.astype(np.int64)
+    is_long = short == escape
+    if int(np.count_nonzero(is_long)) != len(long):
+        raise TornWeights("a block of a delta has lost gaps")
+    steps[is_long] = long
+    steps += 1
+    positions = np.cumsum(steps)
+    positions -= 1
+    return positions
+
+
+def _part(source: Array, at: int, count: int, item_bytes: int) -> tuple[Array, int]:
+    end = at + count * item_bytes
+    if end > len(source):
+        raise TornWeights("a delta ends in the middle of a block")
+    return source[at:end].view(_BITS[item_bytes]), end + -end % _ALIGNMENT
