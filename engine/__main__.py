@@ -10,9 +10,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from engine.bench.command import bench
 from engine.live.attempt import Attempt, AttemptPlan
 from engine.live.interruptions import obey_signals
 from engine.live.ray_session import disconnect, start_own
+from engine.live.replaying import replay
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,
@@ -34,7 +36,16 @@ def main() -> int:
     run.add_argument("spec", type=Path, help="a JobSpec as JSON")
     run.add_argument("--out", type=Path, required=True, help="a folder for facts and checkpoints")
     run.add_argument("--resume-from", default=None, help="go on from this checkpoint")
+    run.add_argument("--record", action="store_true", help="keep what every part heard and decided, to be replayed")
+    again = commands.add_parser("replay", help="decide again what a recorded part decided")
+    again.add_argument("log", type=Path, help="a file of DIR/recordings")
+    again.add_argument("--show", action="store_true", help="print every decision")
+    commands.add_parser("bench", help="measure this machine", add_help=False)
+    if sys.argv[1:2] == ["bench"]:
+        return bench(sys.argv[2:])
     arguments = parser.parse_args()
+    if arguments.command == "replay":
+        return replay_log(arguments.log, show=arguments.show)
     try:
         spec = JobSpec.model_validate_json(arguments.spec.read_bytes())
     except OSError as error:
@@ -45,10 +56,10 @@ def main() -> int:
         for problem in error.errors():
             print(f"  {'.'.join(map(str, problem['loc'])) or 'spec'}: {problem['msg']}", file=sys.stderr)
         return 2
-    return run_here(spec, arguments.out, arguments.resume_from)
+    return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record)
 
 
-def run_here(spec: JobSpec, out: Path, resume_from: str | None) -> int:
+def run_here(spec: JobSpec, out: Path, resume_from: str | None, *, record: bool = False) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     facts = out / "facts.jsonl"
     if facts.exists():
@@ -56,13 +67,40 @@ def run_here(spec: JobSpec, out: Path, resume_from: str | None) -> int:
         return 2
     obey_signals()
     sink = JsonlSink(facts, on_fact=_show)
-    plan = AttemptPlan(spec=spec, checkpoints=(out / "checkpoints").resolve(), resume_from=resume_from)
+    plan = AttemptPlan(
+        spec=spec,
+        checkpoints=(out / "checkpoints").resolve(),
+        resume_from=resume_from,
+        recordings=(out / "recordings").resolve() if record else None,
+    )
     try:
         finished = Attempt(plan, sink).run(start_own)
     finally:
         disconnect()
         sink.close(timeout_s=0)
     return 0 if finished.outcome == "succeeded" else 1
+
+
+def replay_log(log: Path, *, show: bool) -> int:
+    num_decisions, first_other = 0, None
+    try:
+        part, decisions = replay(log)
+        for decision in decisions:
+            num_decisions += 1
+            if not decision.is_the_same and first_other is None:
+                first_other = decision
+            if show:
+                effects = ", ".join(type(effect).__name__ for effect in decision.effects) or "nothing"
+                print(f"{decision.heard.now:12.3f}  {type(decision.heard.message).__name__:20} {effects}")
+    except (OSError, ValueError, KeyError, StopIteration) as error:
+        print(f"{log} is not a recording of a part: {error}", file=sys.stderr)
+        return 2
+    if first_other is not None:
+        heard = type(first_other.heard.message).__name__
+        print(f"{part} decides otherwise from message {first_other.number} on ({heard}): the code has changed since")
+        return 1
+    print(f"{part}: {num_decisions} decisions, all the same")
+    return 0
 
 
 def _show(fact: Fact) -> None:

@@ -7,12 +7,16 @@ Invariants:
 
 import logging
 from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from engine.live.body import Body, Loop, Upward
+from engine.live.recording import Recording
 from engine.pipeline.messages import Address, Message
+from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +25,28 @@ CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
 
 
 class BodyActor:
-    def __init__(self, *, name: str) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        incarnation: int = 0,
+        recordings: Path | None = None,
+        built_with: Mapping[str, object] | None = None,
+    ) -> None:
+        """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         self._name = name
         self._peers: dict[Address, Any] = {}
-        self._loop = Loop(name=name, build=self.build, send=self._send)
+        recording: Recording | None = None
+        if recordings is not None and built_with is not None:
+            file = recordings / f"{name.replace('/', '-')}.{incarnation}.jsonl"
+            recording = Recording(file, part=name, built_with=built_with)
+        self._loop = Loop(name=name, build=self.build, send=self._send, recording=recording)
+
+    @staticmethod
+    def options(spec: JobSpec) -> dict[str, Any]:
+        """What Ray is asked for beyond the placement."""
+        return {}
 
     @abstractmethod
     def build(self) -> Body:
@@ -38,6 +59,10 @@ class BodyActor:
     @ray.method(concurrency_group="inbox", num_returns=0)
     def connect(self, peers: dict[Address, Any]) -> None:
         self._peers = {**self._peers, **peers}
+        self.met(peers)
+
+    def met(self, peers: Mapping[Address, Any]) -> None:
+        """These are new, or in the place of others."""
 
     @ray.method(concurrency_group="outbox")
     def collect(self, timeout_s: float) -> list[tuple[Address, Upward]]:

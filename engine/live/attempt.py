@@ -21,7 +21,8 @@ from engine.live.model_source import confined
 from engine.live.placement import NoCapacity, place
 from engine.live.recorder import Recorder
 from engine.live.supervisor import NO_PROGRESS_S, Supervisor
-from engine.live.wiring import Network
+from engine.live.wiring import Folders, Network
+from engine.pipeline.plan import Plan
 from engine.sinks.http_shipper import Signal
 from engine.sinks.port import EventSink
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
@@ -38,6 +39,10 @@ class AttemptPlan:
     resume_from: str | None = None
     models: Path | None = None
     """Where a model's name leads; None: the spec may hold the path of any folder."""
+    data: Path | None = None
+    """Where the name of a file of prompts leads; None: any path."""
+    recordings: Path | None = None
+    """Where every brain's words and decisions are kept, to be replayed; None: nowhere."""
     no_progress_s: float = NO_PROGRESS_S
 
 
@@ -82,18 +87,25 @@ class Attempt:
         connect()
         placement = place(spec, heed=self._interruptions.heed)
         recorder.enter("loading_weights")
-        network = Network(spec=spec, placement=placement, checkpoints=plan.checkpoints, resume=resume)
+        folders = Folders(
+            checkpoints=plan.checkpoints,
+            journal=plan.checkpoints.parent / "journal",
+            data=plan.data,
+            recordings=plan.recordings,
+        )
+        network = Network(spec=spec, placement=placement, folders=folders, resume=resume)
         try:
             supervisor = Supervisor(
-                spec=spec,
+                plan=Plan.from_spec(spec),
                 network=network,
                 recorder=recorder,
                 heed=self._interruptions.heed,
                 no_progress_s=plan.no_progress_s,
+                recordings=plan.recordings,
             )
             return supervisor.run()
         finally:
-            network.end()
+            network.end_all()
 
     @property
     def _ledger(self) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """A body carries out what its brain wants: one inbox, one thread, one brain.
 
     deliver ──▶ bounded inbox ──▶ loop thread: brain.handle ──▶ effects ──▶ peers, outbox, the body's own work
+       call ──▶ ───── " ─────┘                (a call is for the body: what an environment or a disk has to say)
 
 Invariants:
 - only the loop thread touches brain and body; whoever delivers only enqueues;
@@ -16,8 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from engine.live.recording import Recording
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages import DRIVER, MANAGER, Address, Message, Tick
 from engine.spec.facts import FailureClass
@@ -88,10 +90,21 @@ class Outbox:
             return collected
 
 
+BodyCall = Callable[[Any], list[Message]]
+"""Given the body, on the loop's thread; what it returns is for the brain."""
+
+
 class Loop:
-    def __init__(self, *, name: str, build: Callable[[], Body], send: Callable[[Address, Message], None]) -> None:
-        self._name, self._build, self._send_to_peer = name, build, send
-        self._inbox: Queue[Message] = Queue(maxsize=INBOX_SIZE)
+    def __init__(
+        self,
+        *,
+        name: str,
+        build: Callable[[], Body],
+        send: Callable[[Address, Message], None],
+        recording: Recording | None = None,
+    ) -> None:
+        self._name, self._build, self._send_to_peer, self._recording = name, build, send, recording
+        self._inbox: Queue[Message | BodyCall] = Queue(maxsize=INBOX_SIZE)
         self._stopping = Event()
         self.outbox = Outbox()
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -99,6 +112,10 @@ class Loop:
 
     def deliver(self, message: Message) -> None:
         self._inbox.put(message)
+
+    def call(self, what: BodyCall) -> None:
+        """From any thread but the loop's own."""
+        self._inbox.put(what)
 
     def _run(self) -> None:
         try:
@@ -124,7 +141,8 @@ class Loop:
         tick_at = time.monotonic()
         while not self._stopping.is_set():
             wait_s = 0.0 if body.is_busy else max(0.0, tick_at - time.monotonic())
-            self._handle(body, self._received(wait_s))
+            for received in self._received(wait_s):
+                self._handle(body, received(body) if callable(received) else [received])
             if body.is_busy:
                 self._handle(body, body.work())
             now = time.monotonic()
@@ -132,8 +150,8 @@ class Loop:
                 self._handle(body, [*body.measure(now), Tick()])
                 tick_at = now + body.tick_s
 
-    def _received(self, wait_s: float) -> list[Message]:
-        received: list[Message] = []
+    def _received(self, wait_s: float) -> list[Message | BodyCall]:
+        received: list[Message | BodyCall] = []
         try:
             received.append(self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait())
             while True:
@@ -144,7 +162,11 @@ class Loop:
     def _handle(self, body: Body, messages: list[Message]) -> None:
         waiting = deque(messages)
         while waiting:
-            for effect in body.brain.handle(waiting.popleft(), time.monotonic()):
+            message, now = waiting.popleft(), time.monotonic()
+            effects = body.brain.handle(message, now)
+            if self._recording is not None:
+                self._recording.note(now, message, effects)
+            for effect in effects:
                 if isinstance(effect, Send):
                     self._send(effect.to, effect.message)
                 else:

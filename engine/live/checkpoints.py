@@ -8,6 +8,7 @@ Invariants:
 - step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is.
 """
 
+import logging
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -23,7 +24,8 @@ from engine.training.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
-from engine.training.port import Trainer
+
+log = logging.getLogger(__name__)
 
 PROGRESS_FOLDER: Final = "progress"
 PROGRESS_FILE: Final = "progress.json"
@@ -45,8 +47,8 @@ class ResumePoint(Strict):
         return DataProgress(ended=self.progress.ended, ledger=tuple(sorted(self.progress.ledger.items())))
 
 
-def save_checkpoint(trainer: Trainer, folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
-    trainer.save(folder)
+def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
+    """The trainer's part is written: put the data's beside it and read both back."""
     manifest_sha256 = verify_checkpoint(folder)
     saved = SavedProgress(
         step=step,
@@ -76,6 +78,16 @@ def open_checkpoint(uri: str) -> ResumePoint:
     if progress.trainer_manifest_sha256 != manifest_sha256:
         raise CheckpointUnverified(f"{folder}: the data's progress belongs to other weights")
     return ResumePoint(folder=folder, step=progress.step, progress=progress)
+
+
+def newest_checkpoint(folder: Path) -> ResumePoint | None:
+    """The last one under this folder that is whole; None: there is none."""
+    for candidate in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            return open_checkpoint(str(candidate))
+        except CheckpointUnverified as error:
+            log.warning("checkpoint passed over: %s", error)
+    return None
 
 
 def folder_of(uri: str) -> Path:

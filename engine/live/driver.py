@@ -48,18 +48,22 @@ def main() -> int:
         return 1
     obey_signals()
     try:
-        return run_order(order, folder, models=settings.models)
+        return run_order(order, folder, models=settings.models, data=settings.data)
     except Interrupted:
         log.error("told to end; facts that were not delivered are in %s", folder)
         return 1
 
 
-def run_order(order: AttemptOrder, folder: Path, *, models: Path) -> int:
+def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path) -> int:
     log.info("job=%s attempt=%d epoch=%d folder=%s", order.job, order.attempt, order.epoch, folder)
     control = ControlPlane(order.control_url, order.token)
     sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, epoch=order.epoch)
     plan = AttemptPlan(
-        spec=order.spec, checkpoints=folder / "checkpoints", resume_from=order.resume_from, models=models
+        spec=order.spec,
+        checkpoints=folder / "checkpoints",
+        resume_from=order.resume_from,
+        models=models,
+        data=data,
     )
     attempt = Attempt(plan, sink, sink.signals)
     sink.start(step=lambda: attempt.step)

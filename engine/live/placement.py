@@ -1,6 +1,10 @@
 """Where the actors go: one placement group for the job, all of it or nothing.
 
+    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the replicas of its host
+    behind them: one for each further rank of a DeepSpeed trainer, which may be on other hosts
+
 Invariants:
+- a relay and its replicas share a bundle, hence a host: weights go from one to the others by shared memory;
 - GPUs are asked for only where the cluster has some; on CPU every actor takes a fraction of a core, so that several
   small jobs share a machine and the control plane's quota, not Ray, is what bounds them;
 - a group that cannot be had in time is a clear failure, not a wait for ever.
@@ -15,17 +19,19 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from engine.pipeline.messages import Address
+from engine.pipeline.plan import Plan
 from engine.spec.job import JobSpec
 
 TRAINER_BUNDLE: Final = 0
-DATA_BUNDLE: Final = 1
-RELAY_BUNDLE: Final = 2
-FIRST_ROLLOUT_BUNDLE: Final = 3
+SERVICE_BUNDLE: Final = 1
+FIRST_HOST_BUNDLE: Final = 2
 
-# A slot on a CPU pool. The whole demo (trainer, data, relay, two replicas) takes 0.4 cores of Ray's book-keeping.
+# A slot on a CPU pool. The whole demo takes half a core of Ray's book-keeping.
 TRAINER_CPUS: Final = 0.1
 ROLLOUT_CPUS: Final = 0.1
 SERVICE_CPUS: Final = 0.05
+NUM_SERVICES: Final = 2
 PLACED_WITHIN_S: Final = 300.0
 WAIT_SLICE_S: Final = 1.0
 
@@ -40,11 +46,20 @@ class NoCapacity(Exception):
 class Placement:
     group: PlacementGroup
     has_gpus: bool
+    spec: JobSpec
 
-    def options(self, bundle: int, spec: JobSpec) -> dict[str, Any]:
+    def options(self, part: Address) -> dict[str, Any]:
         """What Ray is asked for this actor."""
+        return self._options(bundle_of(part, self.spec), part)
+
+    def rank_options(self) -> list[dict[str, Any]]:
+        """For each rank of the trainer but the first."""
+        first = FIRST_HOST_BUNDLE + self.spec.rollout.relays
+        return [self._options(first + rank, "trainer") for rank in range(num_ranks(self.spec) - 1)]
+
+    def _options(self, bundle: int, part: Address) -> dict[str, Any]:
+        wanted = resources_of(part, self.spec, has_gpus=self.has_gpus)
         strategy = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=bundle)
-        wanted = bundle_resources(bundle, spec, has_gpus=self.has_gpus)
         return {
             "num_cpus": wanted["CPU"],
             "num_gpus": wanted.get("GPU", 0),
@@ -53,28 +68,61 @@ class Placement:
         }
 
 
-def bundle_resources(bundle: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
-    if bundle in (DATA_BUNDLE, RELAY_BUNDLE):
-        return {"CPU": SERVICE_CPUS}
-    is_trainer = bundle == TRAINER_BUNDLE
-    devices = spec.resources.trainer_devices if is_trainer else spec.resources.devices_per_replica
-    cpus = TRAINER_CPUS if is_trainer else ROLLOUT_CPUS
+def num_ranks(spec: JobSpec) -> int:
+    """A torch trainer is one process, whatever it holds."""
+    return spec.resources.trainer_devices if spec.trainer.backend == "deepspeed" else 1
+
+
+def bundle_of(part: Address, spec: JobSpec) -> int:
+    kind, _, number = part.partition("/")
+    match kind:
+        case "trainer":
+            return TRAINER_BUNDLE
+        case "relay":
+            return FIRST_HOST_BUNDLE + int(number)
+        case "rollout":
+            return FIRST_HOST_BUNDLE + Plan.from_spec(spec).relay_of(int(number))
+        case _:
+            return SERVICE_BUNDLE
+
+
+def resources_of(part: Address, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
+    match part.partition("/")[0]:
+        case "trainer":
+            devices, cpus = spec.resources.trainer_devices // num_ranks(spec), TRAINER_CPUS
+        case "rollout":
+            devices, cpus = spec.resources.devices_per_replica, ROLLOUT_CPUS
+        case _:
+            return {"CPU": SERVICE_CPUS}
     return {"CPU": cpus, "GPU": float(devices)} if has_gpus else {"CPU": cpus * devices}
+
+
+def bundles(spec: JobSpec, *, has_gpus: bool) -> list[dict[str, float]]:
+    service = {"CPU": SERVICE_CPUS * NUM_SERVICES}
+    hosts = [_host(host, spec, has_gpus=has_gpus) for host in range(spec.rollout.relays)]
+    trainer = resources_of("trainer", spec, has_gpus=has_gpus)
+    return [trainer, service, *hosts, *([trainer] * (num_ranks(spec) - 1))]
+
+
+def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
+    plan = Plan.from_spec(spec)
+    num_replicas = sum(plan.relay_of(replica) == host for replica in range(spec.rollout.replicas))
+    one = resources_of("rollout/0", spec, has_gpus=has_gpus)
+    whole = {kind: round(amount * num_replicas, 4) for kind, amount in one.items()}
+    return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS, 4)}
 
 
 def place(spec: JobSpec, *, heed: Callable[[], None]) -> Placement:
     """`heed` raises if the wait shall end."""
     capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     has_gpus = capacity.get("GPU", 0) > 0
-    num_bundles = FIRST_ROLLOUT_BUNDLE + spec.rollout.replicas
-    bundles = [bundle_resources(bundle, spec, has_gpus=has_gpus) for bundle in range(num_bundles)]
-    group = placement_group(bundles, strategy="PACK")
+    group = placement_group(bundles(spec, has_gpus=has_gpus), strategy="PACK")
     try:
         _wait_for(group, heed)
     except BaseException:
         ray.util.remove_placement_group(group)
         raise
-    return Placement(group=group, has_gpus=has_gpus)
+    return Placement(group=group, has_gpus=has_gpus, spec=spec)
 
 
 def _wait_for(group: PlacementGroup, heed: Callable[[], None]) -> None:

@@ -12,6 +12,8 @@ import ray
 
 from engine.live.interruptions import obey_signals
 
+log = logging.getLogger(__name__)
+
 
 def connect_to_cluster() -> None:
     """RAY_ADDRESS and RAY_AUTH_MODE say where and how; in a Ray job they are set."""
@@ -20,8 +22,18 @@ def connect_to_cluster() -> None:
 
 
 def start_own() -> None:
-    ray.init(address="local", include_dashboard=False, logging_level=logging.WARNING)
+    """Ray gives its own processes 30 s to start, which a busy machine may exceed once."""
+    try:
+        _start_local()
+    except Exception as error:  # noqa: BLE001 - Ray raises no type of its own here
+        log.warning("Ray did not start, trying once more: %s", error)
+        ray.shutdown()
+        _start_local()
     obey_signals()
+
+
+def _start_local() -> None:
+    ray.init(address="local", include_dashboard=False, logging_level=logging.WARNING)
 
 
 def disconnect() -> None:

@@ -8,17 +8,20 @@ Invariants:
 """
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from engine.live import facts
 from engine.pipeline.messages import ReplicaReported
 from engine.pipeline.reports import (
+    ActivitySpan,
     CheckpointReported,
     EvaluationReported,
     EvaluationStarted,
     FaultReported,
     LedgerReported,
     PartFinished,
+    ReplicaObserved,
     ReplicaReady,
     RunBroken,
     StepReported,
@@ -30,6 +33,9 @@ from engine.spec.facts import CheckpointSaved, Phase, PhaseChanged, PipelineRead
 from engine.spec.job import JobSpec
 
 PHASES: Final[tuple[Phase, ...]] = ("provisioning", "loading_weights", "evaluating", "training", "finalizing")
+
+# A page draws a replica's time by the second; ten facts a minute are cheap to ship and to keep.
+TELL_EVERY_S: Final = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +49,10 @@ class Recorder:
         self._num_parameters: int | None = None
         self.is_ready = False
         self._loads: dict[int, ReplicaReported] = {}
+        self._observed: dict[int, ReplicaObserved] = {}
+        self._seconds: dict[str, float] = {}
+        self._told_at = float("-inf")
+        self._evaluated: list[EvaluationReported] = []
         self._finished: set[str] = set()
         self.step = start_step
         self.ledger: dict[str, int] = {}
@@ -79,11 +89,16 @@ class Recorder:
             case ReplicaReady():
                 self._ready_replicas.add(report.replica)
                 self._check_ready()
+            case ReplicaObserved():
+                self._on_observed(report)
             case StepReported():
                 self._on_step(report)
             case EvaluationStarted():
                 self.enter("finalizing")
             case EvaluationReported():
+                if report in self._evaluated:  # data says its reports again after a recovery
+                    return
+                self._evaluated.append(report)
                 self._sink.record(facts.evaluated(report))
                 log.info("evaluated version=%d reward_mean=%.3f", report.version, report.reward_mean)
             case CheckpointReported():
@@ -123,13 +138,43 @@ class Recorder:
         self._sink.record(facts.trajectories_sampled(report))
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
 
+    def _on_observed(self, observed: ReplicaObserved) -> None:
+        """Gathered until every replica has said something, so that a fact is a picture of all."""
+        self.num_progress -= 1  # it comes every second, whether anything moves or not
+        for span in observed.spans:
+            self._seconds[span.doing] = self._seconds.get(span.doing, 0.0) + span.ended_at - span.started_at
+        known = self._observed.get(observed.replica)
+        if known is not None and known.incarnation == observed.incarnation:
+            observed = replace(observed, spans=_joined(known, observed))
+        self._observed[observed.replica] = observed
+        if observed.observed_at - self._told_at >= TELL_EVERY_S:
+            self._told_at = observed.observed_at
+            self._sink.record(facts.replicas_observed([self._observed[key] for key in sorted(self._observed)]))
+            self._observed = {}
+
+    def _activity(self) -> dict[str, float]:
+        """Of the replicas' time since the step before, the fraction by what they did."""
+        seconds, self._seconds = self._seconds, {}
+        whole = sum(seconds.values())
+        return {f"rollout/time_{doing}": spent / whole for doing, spent in seconds.items()} if whole > 0 else {}
+
     def _rollout_metrics(self) -> dict[str, float]:
         loads = list(self._loads.values())
         if not loads:
             return {"rollout/replicas": 0.0}
         return {
+            **self._activity(),
             "rollout/replicas": float(len(loads)),
             "rollout/kv_used": sum(load.kv_used for load in loads) / len(loads),
             "rollout/running": float(sum(load.num_running for load in loads)),
             "rollout/version_lag": sum(max(0, self.step - load.version) for load in loads) / len(loads),
         }
+
+
+def _joined(before: ReplicaObserved, now: ReplicaObserved) -> tuple[ActivitySpan, ...]:
+    """Both by the clock of the same process."""
+    last, first = before.spans[-1:], now.spans[:1]
+    if last and first and last[0].doing == first[0].doing:
+        middle = ActivitySpan(doing=last[0].doing, started_at=last[0].started_at, ended_at=first[0].ended_at)
+        return (*before.spans[:-1], middle, *now.spans[1:])
+    return (*before.spans, *now.spans)

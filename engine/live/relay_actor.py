@@ -1,69 +1,87 @@
-"""A relay's actor: versions as byte arrays in the host's object store; every replica on the host maps them for nothing.
+"""A relay's actor: one process of a host that holds weights in shared memory, and passes them on over links.
 
-Invariants:
-- the relay holds its own copy: a version outlives the trainer that made it;
-- what is served is the very object whose hashes were taken.
+Invariant: memory that dead processes left on this host is given back before this one takes any.
 """
 
+import logging
 from collections.abc import Callable
-from hashlib import sha256
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import ray
 
 from engine.live.actor import BodyActor
-from engine.live.body import Body
-from engine.live.stored_weights import StoredBytes, map_bytes, store_bytes
-from engine.pipeline.effects import DropWeights, Effect, FetchWeights, ServeWeights
-from engine.pipeline.messages import RELAY, Address, BufferHashed, ChunkHashed, Message, WeightsServed
-from engine.pipeline.relay import RelayBrain
-from engine.weights.chunks import hash_chunks
-from engine.weights.port import WeightManifest
+from engine.live.body import Body, Loop
+from engine.live.links import Links
+from engine.live.relay_body import RelayBody, RelayView
+from engine.live.segments import sweep
+from engine.pipeline.messages import Message
+from engine.pipeline.relay import ANCHOR_EVERY, RelayBrain
+from engine.pipeline.relay_messages import relay_address
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+VIEW_WITHIN_S: Final = 10.0
+
+Seen = TypeVar("Seen")
 
 
-class RelayBody:
-    tick_s = 1.0
-    is_busy = False
+def look_into(loop: Loop, view: Callable[[Any], Seen]) -> Seen:
+    """What the loop's thread sees of its body, for another thread."""
+    seen: Future[Seen] = Future()
 
-    def __init__(self, post: Callable[[Address, Message], None]) -> None:
-        self.brain = RelayBrain()
-        self._post = post
-        self._held: dict[int, tuple[WeightManifest, StoredBytes]] = {}
-
-    def start(self) -> list[Message]:
+    def look(body: Any) -> list[Message]:
+        seen.set_result(view(body))
         return []
 
-    def perform(self, effect: Effect) -> list[Message]:
-        match effect:
-            case FetchWeights():
-                return self._fetch(effect)
-            case ServeWeights():
-                manifest, payload = self._held[effect.version]
-                self._post(effect.to, WeightsServed(manifest=manifest, payload=payload))
-            case DropWeights():
-                self._held.pop(effect.version, None)
-            case _:
-                raise TypeError(f"a relay's body does not do {type(effect).__name__}")
-        return []
-
-    def work(self) -> list[Message]:
-        return []
-
-    def measure(self, now: float) -> list[Message]:
-        return []
-
-    def _fetch(self, effect: FetchWeights) -> list[Message]:
-        version = effect.manifest.version
-        own_copy = store_bytes(map_bytes(effect.payload))
-        self._held[version] = (effect.manifest, own_copy)
-        buffer = map_bytes(own_copy)
-        chunks = hash_chunks(buffer, effect.manifest.chunk_bytes)
-        return [
-            *(ChunkHashed(version=version, index=index, sha256=digest) for index, digest in enumerate(chunks)),
-            BufferHashed(version=version, sha256=sha256(buffer).hexdigest()),
-        ]
+    loop.call(look)
+    return seen.result(timeout=VIEW_WITHIN_S)
 
 
 class RelayActor(BodyActor):
-    def __init__(self) -> None:
-        super().__init__(name=RELAY)
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        host: int,
+        incarnation: int,
+        links: Links,
+        recordings: Path | None = None,
+        anchor_every: int = ANCHOR_EVERY,
+    ) -> None:
+        hosts = tuple(range(spec.rollout.relays))
+        self._built_with: dict[str, Any] = {
+            "host": host,
+            "hosts": hosts,
+            "incarnation": incarnation,
+            "anchor_every": anchor_every,
+        }
+        self._links, self._listens = links, len(hosts) > 1
+        super().__init__(
+            name=relay_address(host), incarnation=incarnation, recordings=recordings, built_with=self._built_with
+        )
 
     def build(self) -> Body:
-        return RelayBody(self._send)
+        for name in sweep():
+            log.info("removed segment=%s, whose processes are dead", name)
+        host = self._built_with["host"]
+        return RelayBody(
+            brain=partial(RelayBrain, **self._built_with),
+            owner=f"{self._links.run}-relay{host}",
+            listen=self._links.address() if self._listens else None,
+            token=self._links.token,
+            post=self._send,
+            on_loop=lambda call: self._loop.call(call),
+        )
+
+    @ray.method(concurrency_group="inbox")
+    def view(self) -> RelayView:
+        return look_into(self._loop, RelayBody.view)
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def end(self) -> None:
+        """Give the memory back at once; whoever only kills the process leaves that to the next `sweep`."""
+        self._loop.call(lambda body: body.end())

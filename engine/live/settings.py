@@ -1,6 +1,7 @@
 """What the driver reads from its environment, in one place.
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
+LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
 
@@ -11,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from engine.inference.vllm_interpreter import find_vllm_python
+
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
+    """What replicas run in whose engine is vLLM. Raises `ValueError`, with what to do."""
+    return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,11 @@ class Settings:
     @property
     def models(self) -> Path:
         return self.store / "models"
+
+    @property
+    def data(self) -> Path:
+        """Files of prompts, by name."""
+        return self.store / "data"
 
     def attempt_folder(self, *, job: str, attempt: int, epoch: int) -> Path:
         """The epoch is part of the name: an attempt that was fenced off never writes where its successor does."""

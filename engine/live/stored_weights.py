@@ -1,33 +1,31 @@
-"""Weight bytes on their way between actors: a handle on a byte array in Ray's object store.
+"""Weight bytes as they are handed from process to process: what a `payload` is in a live run.
 
-Invariant: arrays are numpy uint8, which readers on the host map for nothing and read-only; torch tensors would be
-copied and pickled, at a hundredth of the speed.
+    trainer ──OfferedBytes──▶ master relay            relay ──SharedBytes──▶ replicas of its host
+
+Invariant: a payload is a name for bytes, never the bytes.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import ray
-
+from engine.live.relay_link import Reach
+from engine.live.segments import SharedBytes, map_shared, own_memory
+from engine.weights.chunks import TornWeights
 from engine.weights.port import WeightManifest, WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBytes:
-    ref: Any
-    """A ray.ObjectRef; inside of a message it travels as a reference."""
+class OfferedBytes:
+    """Of the trainer, for the relay that leads."""
 
-
-def store_bytes(buffer: memoryview) -> StoredBytes:
-    return StoredBytes(ref=ray.put(np.frombuffer(buffer, dtype=np.uint8)))
-
-
-def map_bytes(payload: object) -> memoryview:
-    assert isinstance(payload, StoredBytes), f"weights came as {type(payload).__name__}"
-    array: Any = ray.get(payload.ref)
-    return memoryview(array)
+    shared: SharedBytes
+    reach: Reach | None
+    """Where they can be had over a link; None: only through shared memory."""
 
 
 def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
-    return WeightVersion(manifest=manifest, buffer=map_bytes(payload))
+    """What a relay served to a replica of its host, mapped read-only. `TornWeights`, which is retryable, if it has
+    been dropped meanwhile: a newer version is there by then."""
+    assert isinstance(payload, SharedBytes), f"weights came as {type(payload).__name__}"
+    if payload.memory != own_memory():
+        raise TornWeights("the relay that serves this replica is on another host")
+    return WeightVersion(manifest=manifest, buffer=map_shared(payload))

@@ -12,21 +12,26 @@ Invariants:
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import ray
 from ray.exceptions import RayError
 
 from engine.live.body import BodyFailed, Upward
+from engine.live.environment_actor import ENVIRONMENT
 from engine.live.facts import printable
 from engine.live.recorder import Recorder
+from engine.live.recording import Recording
 from engine.live.wiring import Network
-from engine.pipeline.effects import Effect, EndReplica, Send, StartReplica
-from engine.pipeline.manager import START_WITHIN_S, ManagerBrain
-from engine.pipeline.messages import DRIVER, Address, Message, ReplicaLost, ReplicaReported, Tick, rollout_address
-from engine.pipeline.reports import RunBroken
+from engine.pipeline.effects import Effect, EndPart, Send, StartPart
+from engine.pipeline.manager import ManagerBrain
+from engine.pipeline.messages import DRIVER, MANAGER, Address, Message, PartLost, ReplicaReported, Tick
+from engine.pipeline.plan import Plan
+from engine.pipeline.repacker import Repacker
+from engine.pipeline.reports import FaultReported, RunBroken
+from engine.policy.recovery import GiveUp, Patience, after_loss
 from engine.spec.facts import FailureClass, RunFinished
-from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
 
@@ -42,20 +47,27 @@ class Supervisor:
     def __init__(
         self,
         *,
-        spec: JobSpec,
+        plan: Plan,
         network: Network,
         recorder: Recorder,
         heed: Callable[[], None],
         no_progress_s: float,
+        recordings: Path | None = None,
     ) -> None:
         """`heed` raises if the run shall end."""
         self._network, self._recorder = network, recorder
         self._heed = heed
         self._no_progress_s = no_progress_s
         now = time.monotonic()
-        self._manager = ManagerBrain(num_replicas=spec.rollout.replicas, now=now)
-        self._incarnations = dict.fromkeys(range(spec.rollout.replicas), 0)
+        self._incarnations = dict.fromkeys(network.addresses, 0)
+        incarnations = dict.fromkeys(network.parts, 0)
+        self._manager = ManagerBrain(now=now, incarnations=incarnations, repacker=Repacker.for_plan(plan))
+        self._recording: Recording | None = None
+        if recordings is not None:
+            built_with = {"spec": network.spec.model_dump(mode="json"), "now": now, "incarnations": incarnations}
+            self._recording = Recording(recordings / "manager.jsonl", part=MANAGER, built_with=built_with)
         self._polls: dict[Any, tuple[Address, int]] = {}
+        self._environment_lost_at: list[float] = []
         self._progress_seen = -1
         self._progress_at = now
 
@@ -79,11 +91,7 @@ class Supervisor:
 
     def _poll(self, address: Address) -> None:
         poll = self._network.actor(address).collect.remote(POLL_S)
-        self._polls[poll] = (address, self._incarnation_of(address))
-
-    def _incarnation_of(self, address: Address) -> int:
-        replica = _replica_of(address)
-        return 0 if replica is None else self._incarnations[replica]
+        self._polls[poll] = (address, self._incarnations[address])
 
     def _collect(self) -> None:
         ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=WAKE_S)
@@ -91,23 +99,22 @@ class Supervisor:
             ready, _ = ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
         for poll in ready:
             address, incarnation = self._polls.pop(poll)
-            is_current = self._incarnation_of(address) == incarnation
+            if self._incarnations[address] != incarnation:
+                continue
             try:
                 collected: list[tuple[Address, Upward]] = ray.get(poll)
             except RayError as error:
-                if is_current:
-                    self._on_dead(address, incarnation, _reason(error))
+                self._on_dead(address, incarnation, _reason(error))
                 continue
             for to, message in collected:
                 self._on_upward(address, incarnation, to, message)
-            if self._incarnation_of(address) == incarnation:  # one of the messages may have had it replaced
+            if self._incarnations[address] == incarnation:  # one of the messages may have had it replaced
                 self._poll(address)
 
     def _on_upward(self, address: Address, incarnation: int, to: Address, message: Upward) -> None:
-        now = time.monotonic()
         if isinstance(message, BodyFailed):
-            if message.failure_class == "config" or _replica_of(address) is None:
-                self._break(RunBroken(failure_class=message.failure_class, message=message.message))
+            if message.failure_class == "config":
+                self._break(RunBroken(failure_class="config", message=message.message))
             else:
                 self._on_dead(address, incarnation, message.message)
         elif to == DRIVER:
@@ -115,21 +122,34 @@ class Supervisor:
         else:
             if isinstance(message, ReplicaReported):
                 self._recorder.on_load(message)
-            self._manage(message, now)
+            self._manage(message, time.monotonic())
 
     def _on_dead(self, address: Address, incarnation: int, reason: str) -> None:
-        replica = _replica_of(address)
-        if replica is not None:
-            self._recorder.forget_load(replica)
-            self._manage(ReplicaLost(replica=replica, incarnation=incarnation, reason=reason), time.monotonic())
+        if address == ENVIRONMENT:
+            self._replace_environment(reason)
             return
-        # State that nobody else has is gone: the attempt ends, and the next goes on from the last checkpoint.
-        self._break(RunBroken(failure_class="infrastructure", message=f"{address} died: {reason}"))
+        if address.startswith("rollout/"):
+            self._recorder.forget_load(int(address.partition("/")[2]))
+        self._manage(PartLost(part=address, incarnation=incarnation, reason=reason), time.monotonic())
+
+    def _replace_environment(self, reason: str) -> None:
+        """It holds nothing that replicas cannot ask for again."""
+        now = time.monotonic()
+        self._environment_lost_at.append(now)
+        if isinstance(after_loss(self._environment_lost_at, now), GiveUp):
+            self._break(RunBroken(failure_class="user_code", message=f"the environment keeps dying: {reason}"))
+            return
+        fault = FaultReported(component=ENVIRONMENT, message=reason, action="replaced; what was asked is asked again")
+        self._recorder.on_report(fault)
+        self._start(ENVIRONMENT, self._incarnations[ENVIRONMENT] + 1)
 
     # ── the manager's body ────────────────────────────────────────────────────────────────────────────────────────
 
     def _manage(self, message: Message, now: float) -> None:
-        for effect in self._manager.handle(message, now):
+        effects = self._manager.handle(message, now)
+        if self._recording is not None:
+            self._recording.note(now, message, effects)
+        for effect in effects:
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
@@ -138,14 +158,17 @@ class Supervisor:
                 self._recorder.on_report(message)  # type: ignore[arg-type]  # as above
             case Send():
                 self._network.send(effect.to, effect.message)
-            case EndReplica():
-                self._network.end_rollout(effect.replica)
-            case StartReplica():
-                self._incarnations[effect.replica] = effect.incarnation
-                self._network.replace_rollout(effect.replica, effect.incarnation)
-                self._poll(rollout_address(effect.replica))
+            case EndPart():
+                self._network.end(effect.part)
+            case StartPart():
+                self._start(effect.part, effect.incarnation)
             case _:
                 raise TypeError(f"the manager's body does not do {type(effect).__name__}")
+
+    def _start(self, part: Address, incarnation: int) -> None:
+        self._incarnations[part] = incarnation
+        self._network.replace(part, incarnation)
+        self._poll(part)
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,7 +191,7 @@ class Supervisor:
     @property
     def _patience_s(self) -> float:
         """Loading says nothing while it lasts."""
-        return self._no_progress_s if self._recorder.is_ready else max(self._no_progress_s, START_WITHIN_S)
+        return self._no_progress_s if self._recorder.is_ready else max(self._no_progress_s, Patience().start_s)
 
     def _failed(self, failure_class: FailureClass, message: str) -> RunFinished:
         return RunFinished(
@@ -177,11 +200,6 @@ class Supervisor:
             message=printable(message),
             ledger=self._recorder.ledger,
         )
-
-
-def _replica_of(address: Address) -> int | None:
-    kind, _, number = address.partition("/")
-    return int(number) if kind == "rollout" else None
 
 
 def _reason(error: RayError) -> str:

@@ -1,11 +1,13 @@
-"""The network of one job: creates the actors, tells them of each other, replaces a replica, ends them all.
+"""The network of one job: creates the actors, tells them of each other, replaces one, ends them all.
 
 Invariants:
 - all actors are owned by the driver's process, so none outlives it;
-- an address leads to the newest incarnation only.
+- an address leads to the newest incarnation only;
+- a trainer that is started again begins with the newest checkpoint that verifies, data with its log.
 """
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +15,49 @@ import ray
 from ray.exceptions import RayError
 
 from engine.live.actor import CONCURRENCY_GROUPS
-from engine.live.checkpoints import ResumePoint
+from engine.live.checkpoints import ResumePoint, newest_checkpoint
 from engine.live.data_actor import DataActor
-from engine.live.placement import (
-    DATA_BUNDLE,
-    FIRST_ROLLOUT_BUNDLE,
-    RELAY_BUNDLE,
-    TRAINER_BUNDLE,
-    Placement,
-)
+from engine.live.environment_actor import ENVIRONMENT, EnvironmentActor
+from engine.live.links import Links
+from engine.live.placement import Placement
 from engine.live.relay_actor import RelayActor
 from engine.live.rollout_actor import RolloutActor
 from engine.live.trainer_actor import TrainerActor
-from engine.pipeline.messages import DATA, RELAY, TRAINER, Address, Message, rollout_address
+from engine.pipeline.messages import DATA, TRAINER, Address, Message, rollout_address
 from engine.pipeline.records import DataProgress
+from engine.pipeline.relay_messages import relay_address
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    checkpoints: Path
+    journal: Path
+    data: Path | None
+    """Where the name of a file of prompts leads; None: any path."""
+    recordings: Path | None = None
+    """Where every brain's words and decisions are kept; None: nowhere."""
+
+
 class Network:
-    def __init__(self, *, spec: JobSpec, placement: Placement, checkpoints: Path, resume: ResumePoint | None) -> None:
-        self._spec, self._placement = spec, placement
+    def __init__(self, *, spec: JobSpec, placement: Placement, folders: Folders, resume: ResumePoint | None) -> None:
+        self.spec, self._placement, self._folders, self._resume = spec, placement, folders, resume
+        self._links = Links()
         self._actors: dict[Address, Any] = {}
-        step = 0 if resume is None else resume.step
-        # The slowest to start first: they all start side by side.
-        self._create(
-            TRAINER,
-            TrainerActor,
-            TRAINER_BUNDLE,
-            spec=spec,
-            checkpoints=checkpoints,
-            resume_folder=None if resume is None else resume.folder,
-            start_step=step,
-        )
-        for replica in range(spec.rollout.replicas):
-            self._create_rollout(replica, incarnation=0)
-        progress = DataProgress() if resume is None else resume.data_progress()
-        self._create(DATA, DataActor, DATA_BUNDLE, spec=spec, start_step=step, progress=progress)
-        self._create(RELAY, RelayActor, RELAY_BUNDLE)
+        for part in self.parts:
+            self._create(part, incarnation=0)
+        self._create(ENVIRONMENT, incarnation=0)
         for address in self._actors:
-            self._connect(address)
+            self._introduce(address)
+
+    @property
+    def parts(self) -> list[Address]:
+        """What the manager watches; the slowest to start first, since they all start side by side."""
+        rollout = self.spec.rollout
+        replicas = [rollout_address(replica) for replica in range(rollout.replicas)]
+        return [TRAINER, *replicas, *(relay_address(host) for host in range(rollout.relays)), DATA]
 
     @property
     def addresses(self) -> list[Address]:
@@ -65,17 +69,17 @@ class Network:
     def send(self, to: Address, message: Message) -> None:
         self._actors[to].deliver.remote(message)
 
-    def replace_rollout(self, replica: int, incarnation: int) -> None:
-        address = rollout_address(replica)
-        self._create_rollout(replica, incarnation=incarnation)
-        self._connect(address)
-        for other in (DATA, RELAY):
-            self._actors[other].connect.remote({address: self._actors[address]})
+    def replace(self, part: Address, incarnation: int) -> None:
+        self._create(part, incarnation=incarnation)
+        self._introduce(part)
+        for address, actor in self._actors.items():
+            if part in self._known_to(address):
+                actor.connect.remote({part: self._actors[part]})
 
-    def end_rollout(self, replica: int) -> None:
-        ray.kill(self._actors[rollout_address(replica)], no_restart=True)
+    def end(self, part: Address) -> None:
+        ray.kill(self._actors[part], no_restart=True)
 
-    def end(self) -> None:
+    def end_all(self) -> None:
         try:
             for actor in self._actors.values():
                 ray.kill(actor, no_restart=True)
@@ -83,24 +87,65 @@ class Network:
         except (RayError, ConnectionError) as error:  # Ray itself is gone, and with it all that it ran
             log.warning("ending the actors failed: %s", error)
 
-    def _create_rollout(self, replica: int, *, incarnation: int) -> None:
-        self._create(
-            rollout_address(replica),
-            RolloutActor,
-            FIRST_ROLLOUT_BUNDLE + replica,
-            spec=self._spec,
-            replica=replica,
-            incarnation=incarnation,
-        )
+    # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _create(self, address: Address, kind: type, bundle: int, **arguments: object) -> None:
-        options = {**self._placement.options(bundle, self._spec), "concurrency_groups": CONCURRENCY_GROUPS}
+    def _create(self, part: Address, *, incarnation: int) -> None:
+        kind, arguments = self._made_of(part, incarnation)
+        options = {
+            **self._placement.options(part),
+            "concurrency_groups": CONCURRENCY_GROUPS,
+            **kind.options(self.spec),
+        }
         make_remote: Any = ray.remote(**options)
-        self._actors[address] = make_remote(kind).remote(**arguments)
+        self._actors[part] = make_remote(kind).remote(spec=self.spec, **arguments)
 
-    def _connect(self, address: Address) -> None:
-        """Whom this actor sends to. Rollouts do not know of each other."""
-        others = {other: actor for other, actor in self._actors.items() if other != address}
+    def _made_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
+        """The actor's class, and what its constructor is told."""
+        name, _, number = part.partition("/")
+        match name:
+            case "trainer":
+                resume = (newest_checkpoint(self._folders.checkpoints) if incarnation else None) or self._resume
+                return TrainerActor, {
+                    "checkpoints": self._folders.checkpoints,
+                    "resume": resume,
+                    "incarnation": incarnation,
+                    "links": self._links,
+                    "ranks": self._placement.rank_options(),
+                    "recordings": self._folders.recordings,
+                }
+            case "data":
+                return DataActor, {
+                    "start_step": 0 if self._resume is None else self._resume.step,
+                    "progress": DataProgress() if self._resume is None else self._resume.data_progress(),
+                    "journal": self._folders.journal,
+                    "incarnation": incarnation,
+                    "recordings": self._folders.recordings,
+                }
+            case "relay":
+                return RelayActor, {
+                    "host": int(number),
+                    "incarnation": incarnation,
+                    "links": self._links,
+                    "recordings": self._folders.recordings,
+                }
+            case "rollout":
+                return RolloutActor, {
+                    "replica": int(number),
+                    "incarnation": incarnation,
+                    "recordings": self._folders.recordings,
+                }
+            case _:
+                return EnvironmentActor, {"data_folder": self._folders.data}
+
+    def _introduce(self, address: Address) -> None:
+        """Tell this actor of all that it sends to."""
+        peers = {other: self._actors[other] for other in self._known_to(address) if other in self._actors}
+        self._actors[address].connect.remote(peers)
+
+    def _known_to(self, address: Address) -> list[Address]:
+        others = [other for other in self._actors if other != address]
+        if address == ENVIRONMENT:
+            return [other for other in others if other.startswith("rollout/")]
         if address.startswith("rollout/"):
-            others = {other: others[other] for other in (DATA, RELAY)}
-        self._actors[address].connect.remote(others)
+            return [other for other in others if other != TRAINER]
+        return [other for other in others if other != ENVIRONMENT]

@@ -1,0 +1,34 @@
+"""What a replica spends its time on, as spans that leave no gap and do not overlap.
+
+Invariant: at every instant a replica does exactly one thing; equal neighbours are one span.
+"""
+
+from typing import Final
+
+from engine.pipeline.reports import ActivitySpan, Doing
+
+SHORTEST_S: Final = 0.02  # what is shorter nobody can see on a page; it counts to what comes next
+
+
+class ActivityLog:
+    def __init__(self, doing: Doing, now: float) -> None:
+        self._doing, self._since = doing, now
+        self._closed: list[ActivitySpan] = []
+
+    def turn_to(self, doing: Doing, now: float) -> None:
+        if doing == self._doing:
+            return
+        if now - self._since >= SHORTEST_S:
+            self._close(now)
+        self._doing = doing
+
+    def take(self, now: float) -> tuple[ActivitySpan, ...]:
+        """What is over, and what is going on cut here."""
+        if now > self._since:
+            self._close(now)
+        taken, self._closed = tuple(self._closed), []
+        return taken
+
+    def _close(self, now: float) -> None:
+        self._closed.append(ActivitySpan(doing=self._doing, started_at=self._since, ended_at=now))
+        self._since = now

@@ -1,0 +1,49 @@
+"""Writes checkpoints beside training: what they hold is copied at once, the disk is waited for on a thread.
+
+    prepare (the copy) ──▶ one in line ──▶ writer thread: write, read back, progress beside it ──▶ told
+
+Invariants:
+- checkpoints are written one after the other, in the order of their steps;
+- at most one copy waits: on a disk that is slower than training, training waits rather than memory grows.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+from engine.live.checkpoints import finish_checkpoint
+from engine.pipeline.messages import CheckpointFailed, CheckpointWritten
+from engine.pipeline.records import DataProgress
+from engine.training.port import Write
+
+log = logging.getLogger(__name__)
+
+Told = Callable[[CheckpointWritten | CheckpointFailed], None]
+
+
+class CheckpointWriter:
+    def __init__(self, told: Told) -> None:
+        """`told` is called on the writer's thread."""
+        self._told = told
+        self._line: Queue[Callable[[], CheckpointWritten | CheckpointFailed]] = Queue(maxsize=1)
+        Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    def put(self, write: Write, folder: Path, *, step: int, progress: DataProgress) -> None:
+        self._line.put(lambda: _written(write, folder, step=step, progress=progress))
+
+    def _run(self) -> None:
+        while True:
+            job = self._line.get()
+            self._told(job())
+            del job  # the copy
+
+
+def _written(write: Write, folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten | CheckpointFailed:
+    try:
+        write()
+        return finish_checkpoint(folder, step=step, progress=progress)
+    except Exception as error:  # a full disk or a bug; the brain decides whether the run goes on
+        log.warning("checkpoint of step %d failed", step, exc_info=error)
+        return CheckpointFailed(step=step, reason=str(error) or type(error).__name__)

@@ -1,0 +1,132 @@
+"""Data's log on disk: frames of one record each, synced before anybody is told that they are kept.
+
+    <number>.journal    [length crc32 json] [length crc32 json] …     the first frame may be a snapshot
+
+Invariants:
+- `append` returns only after the bytes are on the disk; what is half written when the process dies is cut off on
+  reading, and was promised to nobody;
+- a snapshot is a new file, whole and named before the old ones are deleted: at every instant one file tells all;
+- no pickle: a log is read by whoever finds it.
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import TypeAdapter
+
+from engine.pipeline.journal import DataSnapshot, Record
+
+_HEAD: Final = struct.Struct("<II")
+_SUFFIX: Final = ".journal"
+_TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot)}
+
+
+class JournalFile:
+    def __init__(self, folder: Path) -> None:
+        """Goes on behind what is there; a torn end is cut off."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        files = _files(folder)
+        self._number = int(files[-1].stem) if files else 1
+        self._file = self._path(self._number).open("ab")
+        _, whole = _read(self._path(self._number))
+        self._file.truncate(whole)
+        _sync_folder(folder)
+
+    def append(self, records: Sequence[Record]) -> None:
+        self._file.write(b"".join(_frame(record) for record in records))
+        self._sync()
+
+    def begin_anew(self, snapshot: DataSnapshot) -> None:
+        """`snapshot`: the state with everything appended so far."""
+        fresh = self._path(self._number + 1)
+        unfinished = fresh.with_suffix(".new")
+        with unfinished.open("wb") as file:
+            file.write(_frame(snapshot))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(fresh)
+        _sync_folder(self._folder)
+        self._file.close()
+        self._number += 1
+        self._file = fresh.open("ab")
+        for old in _files(self._folder):
+            if old != fresh:
+                old.unlink()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}{_SUFFIX}"
+
+
+def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
+    """The newest whole snapshot, and what came after it."""
+    files = _files(folder)
+    entries = _read(files[-1])[0] if files else []
+    if entries and isinstance(entries[0], DataSnapshot):
+        return entries[0], [entry for entry in entries[1:] if not isinstance(entry, DataSnapshot)]
+    return None, [entry for entry in entries if not isinstance(entry, DataSnapshot)]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
+
+
+def _read(file: Path) -> tuple[list[Record | DataSnapshot], int]:
+    """The entries, and how many bytes of the file are whole."""
+    content = file.read_bytes()
+    entries: list[Record | DataSnapshot] = []
+    whole = 0
+    for body, end in _frames(content):
+        entries.append(_entry(body))
+        whole = end
+    return entries, whole
+
+
+def _frames(content: bytes) -> Iterator[tuple[bytes, int]]:
+    at = 0
+    while at + _HEAD.size <= len(content):
+        length, crc = _HEAD.unpack_from(content, at)
+        body = content[at + _HEAD.size : at + _HEAD.size + length]
+        at += _HEAD.size + length
+        if len(body) < length or zlib.crc32(body) != crc:
+            return
+        yield body, at
+
+
+def _frame(entry: Record | DataSnapshot) -> bytes:
+    kind = type(entry).__name__
+    fields = _adapter(kind).dump_python(entry)
+    body = json.dumps({kind: fields}, separators=(",", ":")).encode()  # ASCII: halves of surrogate pairs survive
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def _entry(body: bytes) -> Record | DataSnapshot:
+    [(kind, fields)] = json.loads(body).items()
+    entry: Record | DataSnapshot = _adapter(kind).validate_python(fields)
+    return entry
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_TYPES[kind])
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,90 @@
+"""A record of everything that a brain was told and decided, from which `python -m engine replay` decides again.
+
+    first line     who the brain was: its part, the job's spec, what it was built with
+    then           {"now": …, "heard": {"BatchWanted": {…}}, "decided": <digest of the effects>}
+
+Invariants:
+- what only bodies understand (weights, keys and values, the words of a sample) is left out: brains merely carry it;
+- recording changes nothing: a line is written after the brain has decided.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, get_args
+
+from pydantic import TypeAdapter
+
+from engine.pipeline.effects import Effect
+from engine.pipeline.messages import Message
+
+_OPAQUE: Final = frozenset({"payload", "state", "reach"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    now: float
+    message: Message
+    decided: str
+
+
+class Recording:
+    def __init__(self, file: Path, *, part: str, built_with: Mapping[str, object]) -> None:
+        """`built_with`: plain values from which `engine.replaying` builds the same brain."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file.open("w", encoding="utf-8")
+        self._write({"part": part, "built_with": built_with})
+
+    def note(self, now: float, message: Message, effects: Sequence[Effect]) -> None:
+        self._write({"now": now, "heard": {type(message).__name__: plain(message)}, "decided": digest(effects)})
+
+    def _write(self, entry: object) -> None:
+        self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+def read_recording(file: Path) -> tuple[str, dict[str, Any], Iterator[Heard]]:
+    lines = file.open(encoding="utf-8")
+    head = json.loads(next(lines))
+    return head["part"], head["built_with"], map(_heard, filter(str.strip, lines))
+
+
+def digest(effects: Sequence[Effect]) -> str:
+    told = json.dumps([[type(effect).__name__, plain(effect)] for effect in effects], sort_keys=True)
+    return sha256(told.encode()).hexdigest()[:16]
+
+
+def plain(value: object) -> Any:
+    """As JSON has it; what is opaque is null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: None if each.name in _OPAQUE else plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(json.dumps(plain(each), sort_keys=True) for each in value)
+    return value
+
+
+def _heard(line: str) -> Heard:
+    entry = json.loads(line)
+    [(kind, told)] = entry["heard"].items()
+    return Heard(now=entry["now"], message=_adapter(kind).validate_python(told), decided=entry["decided"])
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter({each.__name__: each for each in _members(Message)}[kind])
+
+
+def _members(kind: Any) -> Iterator[type]:
+    if isinstance(kind, UnionType):
+        for each in get_args(kind):
+            yield from _members(each)
+    else:
+        yield kind

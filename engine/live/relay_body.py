@@ -1,0 +1,315 @@
+"""What a relay's brain decides, carried out: memory, hashes, deltas, links.
+
+    trainer's memory ──adopt──▶ segment ──map──▶ replicas of this host
+                                   └──chunks, by a sender──▶ link ──▶ the next relay's segment
+
+Invariants:
+- the relay holds its own name for the memory of a version: it outlives the trainer that made it;
+- what is served is the very memory whose hashes were taken;
+- the loop's thread only thinks: hashing, deltas and copies are done by workers, so a heartbeat is never late for them;
+- what a worker made for an arrival that was given up meanwhile is thrown away.
+"""
+
+# Over budget: one body; its halves (loop thread, workers) share every field.
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from engine.live.body import BodyCall
+from engine.live.handover import pull
+from engine.live.parcels import Parcel, Parcels
+from engine.live.relay_link import Listener, Reach, Senders, receive_chunks
+from engine.live.segments import Segment, own_memory
+from engine.live.stored_weights import OfferedBytes
+from engine.pipeline.effects import Effect
+from engine.pipeline.messages import Address, Message
+from engine.pipeline.relay import RelayBrain
+from engine.pipeline.relay_arrivals import whole_of
+from engine.pipeline.relay_messages import (
+    AssembleWeights,
+    BufferHashed,
+    DeltaMade,
+    DropParcel,
+    FetchFailed,
+    FetchWeights,
+    ForwardChunk,
+    MakeDelta,
+    OpenParcel,
+    ServeWeights,
+    WeightsHashed,
+    WeightsServed,
+)
+from engine.policy.lineage import WeightsId
+from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.delta import apply_delta, make_delta
+from engine.weights.port import ParcelId, WeightManifest, WeightVersion
+
+log = logging.getLogger(__name__)
+
+
+# One that takes the whole's hash while chunks come, one for what takes long.
+WORKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayView:
+    """For whoever looks into a run."""
+
+    pid: int
+    epoch: int
+    leads: bool
+    visible: frozenset[WeightsId]
+    num_chunks: int
+    """That came over links and were right."""
+    num_bytes: int
+    """Of these chunks."""
+    num_useless_chunks: int
+    """That came although they were here already."""
+
+
+class RelayBody:
+    tick_s = 0.25
+    is_busy = False
+
+    def __init__(
+        self,
+        *,
+        brain: Callable[..., RelayBrain],
+        owner: str,
+        listen: str | None,
+        token: bytes,
+        post: Callable[[Address, Message], None],
+        on_loop: Callable[[BodyCall], None],
+    ) -> None:
+        """`brain` is told how this body is reached. `listen`: an address of this host, if there are other relays."""
+        self._owner = owner
+        self._token, self._post, self._on_loop = token, post, on_loop
+        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
+        self.parcels = Parcels(
+            tell=lambda message: on_loop(lambda body: [message]),
+            hash_on=lambda parcel: self._submit(parcel.hash_on),
+        )
+        self._listener = None if listen is None else Listener(listen, token, self._receive)
+        self._senders = Senders(token)
+        self._manifests: dict[WeightsId, WeightManifest] = {}
+        self._expected: dict[ParcelId, int] = {}
+        """What workers are making → for which arrival."""
+        self.brain = brain(reach=None if self._listener is None else self._listener.reach)
+
+    def start(self) -> list[Message]:
+        return []
+
+    def work(self) -> list[Message]:
+        return []
+
+    def measure(self, now: float) -> list[Message]:
+        return []
+
+    def view(self) -> RelayView:
+        return RelayView(
+            pid=os.getpid(),
+            epoch=self.brain.epoch,
+            leads=self.brain.leads,
+            visible=self.brain.visible,
+            num_chunks=self.parcels.num_chunks,
+            num_bytes=self.parcels.num_bytes,
+            num_useless_chunks=self.parcels.num_useless_chunks,
+        )
+
+    def end(self) -> list[Message]:
+        self.parcels.drop_all()
+        return []
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case FetchWeights():
+                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._submit(lambda: self._fetch(effect))
+            case OpenParcel():
+                return self._open(effect)
+            case ForwardChunk():
+                self._forward(effect)
+            case AssembleWeights():
+                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._submit(lambda: self._assemble(effect))
+            case MakeDelta():
+                self._make_delta(effect)
+            case ServeWeights():
+                self._serve(effect)
+            case DropParcel():
+                self._expected.pop(effect.parcel, None)
+                self.parcels.drop(effect.parcel)
+            case _:
+                raise TypeError(f"a relay's body does not do {type(effect).__name__}")
+        return []
+
+    # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, effect: OpenParcel) -> list[Message]:
+        if effect.parcel.base is not None:
+            self.parcels.open(effect, memoryview(bytearray(effect.num_bytes)), None)
+            return []
+        try:
+            segment = Segment.create(self._owner, effect.num_bytes)
+        except OSError as error:
+            return [FetchFailed(arrival=effect.arrival, reason=f"no room: {error}")]
+        self.parcels.open(effect, segment.buffer, segment)
+        return []
+
+    def _forward(self, effect: ForwardChunk) -> None:
+        content = self.parcels.get(effect.parcel)
+        if content is not None and isinstance(effect.reach, Reach):
+            sender = self._senders.to(effect.to, effect.reach)
+            sender.send(effect.parcel, effect.index, content.chunk(effect.index))
+
+    def _serve(self, effect: ServeWeights) -> None:
+        content = self.parcels.get(whole_of(effect.version))
+        assert content is not None and content.segment is not None, f"version {effect.version} is visible and not here"
+        manifest = self._manifests[effect.version]
+        self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
+
+    def _make_delta(self, effect: MakeDelta) -> None:
+        base, new = self._version(effect.base), self._version(effect.version)
+        self._submit(lambda: self._encode(effect, base, new))
+
+    def _version(self, version: WeightsId) -> WeightVersion:
+        content = self.parcels.get(whole_of(version))
+        assert content is not None, f"a delta with version {version}, which is not here"
+        return WeightVersion(manifest=self._manifests[version], buffer=content.buffer)
+
+    def _made(self, parcel: ParcelId, content: Parcel, manifest: WeightManifest, message: Message) -> list[Message]:
+        if self._expected.get(parcel) != content.arrival:
+            if content.segment is not None and self.parcels.get(parcel) is not content:
+                content.segment.remove()
+            return []
+        del self._expected[parcel]
+        self._manifests[manifest.id] = manifest
+        if self.parcels.get(parcel) is not content:
+            self.parcels.put(parcel, content)
+        return [message]
+
+    # ── on other threads ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                job()
+            except Exception:  # a bug: the loop ends with it, as it does with its own
+                log.exception("a worker of %s failed", self._owner)
+                self._on_loop(_broken)
+
+        self._workers.submit(run)
+
+    def _receive(self, link: Any) -> None:
+        receive_chunks(link, self.parcels)
+
+    def _fetch(self, effect: FetchWeights) -> None:
+        manifest, offered = effect.manifest, effect.payload
+        assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
+        try:
+            segment = self._fetched(manifest, offered)
+        except (OSError, TornWeights) as error:
+            self._tell(FetchFailed(arrival=effect.arrival, reason=str(error)))
+            return
+        hashed = self._hashed(manifest, segment.buffer, effect.chunk_bytes)
+        if manifest.is_hashed and manifest.sha256 != hashed.sha256:
+            segment.remove()
+            self._tell(FetchFailed(arrival=effect.arrival, reason="other bytes than the trainer hashed"))
+            return
+        content = _whole(segment, hashed, effect.arrival)
+        message = WeightsHashed(arrival=effect.arrival, manifest=hashed)
+        self._on_loop(lambda body: body._made(whole_of(manifest.id), content, hashed, message))
+
+    def _fetched(self, manifest: WeightManifest, offered: OfferedBytes) -> Segment:
+        if offered.shared.memory == own_memory():
+            return Segment.adopt(self._owner, offered.shared)
+        if offered.reach is None:
+            raise TornWeights("the trainer is on another host and offers no link")
+        segment = Segment.create(self._owner, manifest.num_bytes)
+        try:
+            pull(offered.reach, self._token, manifest, segment.buffer)
+        except TornWeights:
+            segment.remove()
+            raise
+        return segment
+
+    def _hashed(self, manifest: WeightManifest, buffer: memoryview, chunk_bytes: int) -> WeightManifest:
+        """Two passes, side by side."""
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            whole = beside.submit(lambda: sha256(buffer).hexdigest())
+            chunks = hash_chunks(buffer, chunk_bytes)
+            return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)
+
+    def _assemble(self, effect: AssembleWeights) -> None:
+        try:
+            content = self._assembled(effect)
+        except (OSError, TornWeights) as error:
+            self._tell(FetchFailed(arrival=effect.arrival, reason=str(error)))
+            return
+        if content is None:
+            self._tell(FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
+            return
+        message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
+        parcel = whole_of(effect.manifest.id)
+        self._on_loop(lambda body: body._made(parcel, content, effect.manifest, message))
+
+    def _assembled(self, effect: AssembleWeights) -> Parcel | None:
+        """None: a parcel that it needs was dropped meanwhile."""
+        manifest, path = effect.manifest, effect.path
+        if not path:
+            return self.parcels.get(whole_of(manifest.id))
+        base = self.parcels.get(whole_of(path[0].base))
+        deltas = [self.parcels.get(delta.parcel) for delta in path]
+        if base is None or None in deltas:
+            return None
+        segment = Segment.create(self._owner, manifest.num_bytes)
+        segment.buffer[:] = base.buffer
+        try:
+            for delta in deltas:
+                assert delta is not None
+                apply_delta(delta.buffer, segment.buffer)
+        except TornWeights:
+            segment.remove()
+            raise
+        return _whole(segment, manifest, effect.arrival)
+
+    def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
+        delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
+        if delta is None:
+            self._tell(DeltaMade(version=effect.version, delta=None))
+            return
+        manifest = delta.manifest
+        content = Parcel(
+            buffer=delta.buffer,
+            segment=None,
+            chunk_bytes=manifest.chunk_bytes,
+            states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
+        )
+
+        def put(body: "RelayBody") -> list[Message]:
+            body.parcels.put(manifest.parcel, content)
+            return [DeltaMade(version=effect.version, delta=manifest)]
+
+        self._on_loop(put)
+
+    def _tell(self, message: Message) -> None:
+        self._on_loop(lambda body: [message])
+
+
+def _whole(segment: Segment, manifest: WeightManifest, arrival: int) -> Parcel:
+    return Parcel(
+        buffer=segment.buffer,
+        segment=segment,
+        chunk_bytes=manifest.chunk_bytes,
+        arrival=arrival,
+        states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
+    )
+
+
+def _broken(body: Any) -> list[Message]:
+    raise RuntimeError("a worker failed; its traceback is in the log")

@@ -1,0 +1,266 @@
+"""Bytes of weights between processes: our own TCP links, which carry chunks and nothing else.
+
+    sender: bounded queue ─ one thread ─▶ socket ─▶ receiver: one thread ─ straight into the arriving version's memory
+    frame = header (parcel, index, length) │ raw chunk
+
+Invariants:
+- both ends prove that they know the job's token before a byte of weights moves: a stranger can neither inject nor read;
+- a chunk goes from the memory that holds it into the memory that wants it, without a copy in between on our side;
+- nothing waits for a peer for ever: a queue that is full drops, a peer that takes nothing for STALLED_S is given up.
+  Whoever misses a chunk asks for it again;
+- the bytes are not trusted: their hashes are taken where they arrive.
+"""
+
+import hmac
+import logging
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from queue import Empty, Full, Queue
+from threading import Thread
+from typing import Final, Protocol
+
+from engine.policy.lineage import WeightsId
+from engine.weights.port import ParcelId
+
+log = logging.getLogger(__name__)
+
+_MAGIC: Final = b"LMN1"
+# magic; epoch and version of the parcel; epoch and version of its base, both -1 for a whole; index; length
+_FRAME: Final = struct.Struct("!4sqqqqIQ")
+_NONCE_BYTES: Final = 16
+_PROOF_BYTES: Final = sha256().digest_size
+
+QUEUE_FRAMES: Final = 4_096
+CONNECT_S: Final = 3.0
+STALLED_S: Final = 10.0
+SOCKET_BYTES: Final = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a link's listener is."""
+
+    address: str
+    port: int
+
+
+class Sink(Protocol):
+    def room(self, link: socket.socket, parcel: ParcelId, index: int, num_bytes: int) -> memoryview | None:
+        """Where this chunk goes; None: it is not wanted (any more). Nobody else writes there until this link says
+        that the chunk has arrived or broken."""
+
+    def arrived(self, link: socket.socket, parcel: ParcelId, index: int) -> None: ...
+
+    def broken(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
+        """The link ended in the middle of this chunk."""
+
+
+class Stranger(ConnectionError):
+    """The other end does not know this job's token."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__doc__)
+
+
+class Listener:
+    """Accepts links; each is served by a thread of its own."""
+
+    def __init__(self, address: str, token: bytes, serve: Callable[[socket.socket], None]) -> None:
+        self._token, self._serve = token, serve
+        self._socket = socket.create_server((address, 0))
+        self.reach = Reach(address=address, port=self._socket.getsockname()[1])
+        Thread(target=self._accept, name="relay-listener", daemon=True).start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:  # closed
+                return
+            Thread(target=self._run, args=(link,), name="relay-link", daemon=True).start()
+
+    def _run(self, link: socket.socket) -> None:
+        with link:
+            try:
+                _prepare(link)
+                _prove(link, self._token, own=b"listener", other=b"caller")
+                self._serve(link)
+            except Stranger as error:
+                log.warning("link refused: %s", error)
+            except OSError as error:
+                log.info("link ended: %s", error)
+
+
+def call(reach: Reach, token: bytes) -> socket.socket:
+    link = socket.create_connection((reach.address, reach.port), timeout=CONNECT_S)
+    try:
+        _prepare(link)
+        _prove(link, token, own=b"caller", other=b"listener")
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def receive_chunks(link: socket.socket, sink: Sink) -> None:
+    """Until the other end closes or breaks the link."""
+    link.settimeout(None)  # a link may be idle for as long as a training step takes
+    header = bytearray(_FRAME.size)
+    while receive_into(link, memoryview(header)):
+        magic, epoch, version, base_epoch, base_version, index, num_bytes = _FRAME.unpack(header)
+        if magic != _MAGIC:
+            raise OSError("what came is no frame")
+        base = None if base_epoch < 0 else WeightsId(base_epoch, base_version)
+        parcel = ParcelId(version=WeightsId(epoch, version), base=base)
+        room = sink.room(link, parcel, index, num_bytes)
+        if room is None:
+            _drain(link, num_bytes)
+            continue
+        try:
+            is_whole = receive_into(link, room)
+        except OSError:
+            is_whole = False
+        if not is_whole:
+            sink.broken(link, parcel, index)
+            return
+        sink.arrived(link, parcel, index)
+
+
+class Sender:
+    """To one receiver."""
+
+    def __init__(self, reach: Reach, token: bytes) -> None:
+        self.reach = reach
+        self._token = token
+        self._queue: Queue[tuple[bytes, memoryview] | None] = Queue(maxsize=QUEUE_FRAMES)
+        Thread(target=self._run, name="relay-sender", daemon=True).start()
+
+    def send(self, parcel: ParcelId, index: int, chunk: memoryview) -> None:
+        base = parcel.base
+        header = _FRAME.pack(
+            _MAGIC,
+            parcel.version.epoch,
+            parcel.version.version,
+            -1 if base is None else base.epoch,
+            -1 if base is None else base.version,
+            index,
+            len(chunk),
+        )
+        with suppress(Full):
+            self._queue.put_nowait((header, chunk))
+
+    def close(self) -> None:
+        """What is queued is not sent any more."""
+        self._clear()
+        with suppress(Full):
+            self._queue.put_nowait(None)
+
+    def _run(self) -> None:
+        link: socket.socket | None = None
+        while True:
+            frame = self._queue.get()
+            if frame is None:
+                break
+            try:
+                link = call(self.reach, self._token) if link is None else link
+                send_all(link, *frame)
+            except OSError as error:
+                log.info("link to port=%d broke: %s", self.reach.port, error)
+                self._clear()
+                _close(link)
+                link = None
+            del frame  # a view of weights: it would keep their memory until the next chunk
+        _close(link)
+
+    def _clear(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+
+
+class Senders:
+    """One for each host that asked for something."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._by_host: dict[int, Sender] = {}
+
+    def to(self, host: int, reach: Reach) -> Sender:
+        sender = self._by_host.get(host)
+        if sender is None or sender.reach != reach:  # it was started anew, on another port
+            if sender is not None:
+                sender.close()
+            sender = self._by_host[host] = Sender(reach, self._token)
+        return sender
+
+
+def receive_into(link: socket.socket, room: memoryview) -> bool:
+    """False: the link was closed before `room` was full."""
+    filled = 0
+    while filled < len(room):
+        received = link.recv_into(room[filled:])
+        if not received:
+            return False
+        filled += received
+    return True
+
+
+def send_all(link: socket.socket, header: bytes, chunk: memoryview) -> None:
+    """One call for both, so that a small header is no packet of its own."""
+    sent = link.sendmsg([header, chunk])
+    if sent < len(header):
+        link.sendall(header[sent:])
+        sent = len(header)
+    link.sendall(chunk[sent - len(header) :])
+
+
+def _prepare(link: socket.socket) -> None:
+    link.settimeout(STALLED_S)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+
+
+def _prove(link: socket.socket, token: bytes, *, own: bytes, other: bytes) -> None:
+    """Each end sends a nonce and proves that it can sign both; a proof is of no use to anybody else or again."""
+    own_nonce = secrets.token_bytes(_NONCE_BYTES)
+    link.sendall(own_nonce)
+    other_nonce = _received(link, _NONCE_BYTES)
+    link.sendall(_proof(token, own, own_nonce, other_nonce))
+    if not hmac.compare_digest(_received(link, _PROOF_BYTES), _proof(token, other, other_nonce, own_nonce)):
+        raise Stranger
+
+
+def _proof(token: bytes, whose: bytes, own_nonce: bytes, other_nonce: bytes) -> bytes:
+    return hmac.digest(token, whose + own_nonce + other_nonce, "sha256")
+
+
+def _received(link: socket.socket, num_bytes: int) -> bytes:
+    room = bytearray(num_bytes)
+    if not receive_into(link, memoryview(room)):
+        raise Stranger
+    return bytes(room)
+
+
+def _drain(link: socket.socket, num_bytes: int) -> None:
+    scratch = memoryview(bytearray(min(num_bytes, SOCKET_BYTES)))
+    while num_bytes:
+        received = link.recv_into(scratch[: min(num_bytes, len(scratch))])
+        if not received:
+            return
+        num_bytes -= received
+
+
+def _close(link: socket.socket | None) -> None:
+    if link is not None:
+        link.close()

@@ -1,0 +1,140 @@
+"""Shared memory of one host: files in memory that processes map, each held by those who need it.
+
+    writer: create ─ copy ─ hand the name over        reader: map (nothing is copied)
+                                └──▶ another holder: adopt (a second name for the same memory)
+
+Invariants:
+- memory is reserved when a segment is made: a full host refuses there, and never kills a process in mid-copy;
+- a holder has a shared lock on its file for as long as it lives; the kernel drops it with the process, however that
+  ends, so whatever nobody has locked belongs to nobody, and `sweep` removes it;
+- a segment that is removed stays readable for those who have mapped it.
+"""
+
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+from uuid import uuid4
+
+from engine.weights.chunks import TornWeights
+
+_MEMORY: Final = Path("/dev/shm")
+FOLDER: Final = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+PREFIX: Final = "laminar-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBytes:
+    """Where they are, for any process of the same host."""
+
+    name: str
+    num_bytes: int
+    memory: str
+    """Whose shared memory: processes that agree on this see the same files."""
+
+
+def own_memory() -> str:
+    """Containers of one machine have a folder each, unless they share it on purpose."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    return f"{machine}/{FOLDER.stat().st_dev}"
+
+
+class Segment:
+    def __init__(self, path: Path, descriptor: int, num_bytes: int, *, memory: str) -> None:
+        self._path, self._descriptor = path, descriptor
+        mapped = mmap.mmap(descriptor, max(1, num_bytes), flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.buffer = memoryview(mapped)[:num_bytes]
+        self.shared = SharedBytes(name=path.name, num_bytes=num_bytes, memory=memory)
+
+    @classmethod
+    def create(cls, owner: str, num_bytes: int) -> Self:
+        """`owner` is part of the name, for whoever looks into the folder."""
+        path, descriptor = _locked_file(owner)
+        try:
+            os.posix_fallocate(descriptor, 0, max(1, num_bytes))
+            return cls(path, descriptor, num_bytes, memory=own_memory())
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+
+    @classmethod
+    def adopt(cls, owner: str, shared: SharedBytes) -> Self:
+        """Hold what another process made, under a name of one's own: it outlives the other."""
+        with _opened(shared, os.O_RDWR) as (source, descriptor):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            path = _new_path(owner)
+            try:
+                path.hardlink_to(source)
+            except FileNotFoundError as error:
+                raise TornWeights(f"{shared.name} is gone") from error
+            return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory)
+
+    def remove(self) -> None:
+        """Readers keep what they have mapped."""
+        self._path.unlink(missing_ok=True)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def map_shared(shared: SharedBytes) -> memoryview:
+    with _opened(shared, os.O_RDONLY) as (_, descriptor):
+        mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)
+        return memoryview(mapped)[: shared.num_bytes]
+
+
+def sweep() -> list[str]:
+    """Remove what processes left behind that are dead; their names."""
+    removed = []
+    for path in FOLDER.glob(f"{PREFIX}*"):
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError:  # gone by now, or another user's
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            removed.append(path.name)
+        except BlockingIOError:  # somebody holds it
+            pass
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def _new_path(owner: str) -> Path:
+    return FOLDER / f"{PREFIX}{owner}-{uuid4().hex}"
+
+
+def _locked_file(owner: str) -> tuple[Path, int]:
+    while True:
+        path = _new_path(owner)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if os.fstat(descriptor).st_nlink:  # a sweep may have come between the two calls
+            return path, descriptor
+        os.close(descriptor)
+
+
+@contextmanager
+def _opened(shared: SharedBytes, flags: int) -> Iterator[tuple[Path, int]]:
+    path = FOLDER / shared.name
+    if not shared.name.startswith(PREFIX) or path.parent != FOLDER:
+        raise TornWeights(f"{shared.name!r} is no name of weights")
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise TornWeights(f"{shared.name} is gone") from error
+    try:
+        if os.fstat(descriptor).st_size < shared.num_bytes:
+            raise TornWeights(f"{shared.name} is shorter than {shared.num_bytes} bytes")
+        yield path, descriptor
+    finally:
+        os.close(descriptor)

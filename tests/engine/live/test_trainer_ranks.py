@@ -1,0 +1,122 @@
+"""A trainer of two processes on a real Ray: what it makes is what one process makes, and a lost rank is an error."""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.models.loading import DEMO_FOLDER
+from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import verify_checkpoint
+from engine.training.port import TrainingTrajectory
+
+pytestmark = pytest.mark.ray
+
+TIMEOUT_S = 20.0
+
+
+def make_trainer(**place: Any) -> Any:
+    from engine.training.deepspeed_trainer import DeepSpeedTrainer
+
+    return DeepSpeedTrainer(
+        DEMO_FOLDER,
+        optimizer=OptimizerSpec(warmup_steps=0),
+        algorithm=AlgorithmSpec(),
+        trainer=TrainerSpec(backend="deepspeed", zero_stage=3, micro_batch_tokens=128),
+        temperature=1.0,
+        max_new_tokens=40,
+        seed=0,
+        **place,
+    )
+
+
+def trajectories_of(seed: int) -> list[TrainingTrajectory]:
+    rng = random.Random(seed)
+    responses = [tuple(rng.randrange(100) for _ in range(rng.randint(1, 30))) for _ in range(12)]
+    return [
+        TrainingTrajectory(
+            group=index // 4,
+            prompt_ids=(1, 2, 3),
+            response_ids=response,
+            behaviour_logprobs=(-30.0,) * len(response),  # the demo has hardly ever said such a thing
+            reward=float(rng.random() < 0.5),
+        )
+        for index, response in enumerate(responses)
+    ]
+
+
+class TrainerHost:
+    """Rank 0's process, which is an actor too; it answers with what can be sent."""
+
+    def __init__(self, make: Callable[..., Any], timeout_s: float) -> None:
+        from engine.live.devices import claim_device
+        from engine.live.trainer_ranks import RankGroup
+
+        self._group = RankGroup(make, device=claim_device(), options=[{"num_cpus": 0.1}], timeout_s=timeout_s)
+
+    def train(self, batch: list[TrainingTrajectory]) -> dict[str, float]:
+        return self._group.train_step(batch).metrics
+
+    def weights(self) -> bytes:
+        return bytes(self._group.snapshot(1).buffer)
+
+    def save(self, folder: Path) -> None:
+        self._group.prepare_save(folder)()
+
+    def load(self, folder: Path) -> None:
+        self._group.load(folder)
+
+    def close(self) -> None:
+        self._group.close()
+
+
+@pytest.fixture
+def host(own_ray: str) -> Iterator[Any]:
+    import ray
+
+    remote: Any = ray.remote(TrainerHost)
+    host = remote.options(num_cpus=0.1).remote(make_trainer, TIMEOUT_S)
+    yield host
+    ray.kill(host)
+
+
+def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_error(
+    host: Any, processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
+) -> None:
+    import ray
+
+    first = ray.get(host.train.remote(trajectories_of(0)))
+    assert first["train/skipped"] == 0.0 and first["train/grad_norm"] > 0.0
+    ray.get(host.save.remote(tmp_path))
+    verify_checkpoint(tmp_path)
+    second, weights = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
+    ray.get(host.load.remote(tmp_path))
+    again, weights_again = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
+    assert (again, weights_again) == (second, weights)
+
+    (rank,) = processes_of("TrainerRankActor")
+    os.kill(rank.pid, signal.SIGKILL)
+    with pytest.raises(Exception, match="rank 1: its process has died"):
+        ray.get(host.train.remote(trajectories_of(2)), timeout=TIMEOUT_S * 3)
+    ray.get(host.close.remote())
+    assert not processes_of("TrainerRankActor")
+
+
+@pytest.mark.soak
+def test_a_frozen_rank_is_given_up_in_bounded_time_and_ended(
+    host: Any, processes_of: Callable[[str], list[psutil.Process]]
+) -> None:
+    import ray
+
+    ray.get(host.train.remote(trajectories_of(0)))
+    (rank,) = processes_of("TrainerRankActor")
+    os.kill(rank.pid, signal.SIGSTOP)
+    with pytest.raises(Exception, match="rank 1: no answer"):
+        ray.get(host.train.remote(trajectories_of(1)), timeout=TIMEOUT_S * 3)
+    psutil.wait_procs([rank], timeout=TIMEOUT_S)
+    assert not processes_of("TrainerRankActor")
