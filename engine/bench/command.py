@@ -1,0 +1,44 @@
+"""`python -m engine bench NAME [--json]`: the benchmarks by name.
+
+Invariant: a bench is a module of this folder with `add_arguments` and `measure`; nothing of it is imported
+before it is asked for.
+"""
+
+import argparse
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from engine.bench.report import Report, machine, show
+
+TITLES: Final = {
+    "schedules": "who waits for whom: every schedule on the same trace of waits",
+    "repack": "moving tails together, on and off; a move with its KV cache against computing it again",
+    "relay": "weights on their way: the trainer's stall and the time to the last relay",
+    "decode": "tokens per second against transformers, and against vLLM where its environment is",
+    "learn": "reward against samples and time, every schedule, several seeds",
+    "peer": "trained samples per second against TRL's GRPOTrainer",
+}
+
+
+def bench(words: Sequence[str]) -> int:
+    """`words`: what follows `python -m engine bench`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine bench",
+        description="Measures this machine: a table, or with --json one object, last on standard output.",
+        epilog="\n".join(f"{name:<10} {title}" for name, title in TITLES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=TITLES, metavar="NAME", help=f"one of {', '.join(TITLES)}; NAME -h tells more")
+    name = parser.parse_args(words[:1]).name
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    module = importlib.import_module(f"engine.bench.{name}")
+    parser = argparse.ArgumentParser(prog=f"python -m engine bench {name}", description=module.__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object, last on standard output")
+    module.add_arguments(parser)
+    arguments = parser.parse_args(words[1:])
+    found = machine()
+    report: Report = module.measure(arguments)
+    show(report, found, as_json=arguments.json)
+    return 0

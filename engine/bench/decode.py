@@ -1,0 +1,209 @@
+"""Tokens per second of the torch engine, of `transformers` generate, and of vLLM where its environment is.
+
+The same random Llama, the same prompts, the same number of new tokens, greedy, no end token; one thread. Warm-up is
+not counted, prefill is.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from engine.bench.report import Report, Row, Spread, in_turns
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.models.loading import DEMO_FOLDER
+
+PROMPT_TOKENS: Final = 16
+VOCABULARY: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    name: str
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    mlp: int
+
+
+SHAPES: Final = (
+    Shape(name="0.5M", width=96, layers=4, heads=4, kv_heads=4, mlp=256),
+    Shape(name="2.9M", width=224, layers=5, heads=8, kv_heads=4, mlp=608),
+    Shape(name="15M", width=448, layers=7, heads=8, kv_heads=4, mlp=1216),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--models", nargs="+", default=["0.5M", "2.9M"], choices=[shape.name for shape in SHAPES])
+    parser.add_argument("--vllm-python", default=None, help="the interpreter of vLLM's environment; default: found")
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    remarks = [f"{PROMPT_TOKENS} prompt tokens, {arguments.new_tokens} new ones, greedy, float32, one thread"]
+    for shape in [shape for shape in SHAPES if shape.name in arguments.models]:
+        with tempfile.TemporaryDirectory() as folder:
+            num_parameters = write_model(shape, Path(folder), positions=PROMPT_TOKENS + arguments.new_tokens)
+            rows += _rows(shape, num_parameters, Path(folder), arguments, remarks)
+    return Report(bench="decode", rows=rows, remarks=list(dict.fromkeys(remarks)))
+
+
+def _rows(
+    shape: Shape, num_parameters: int, folder: Path, arguments: argparse.Namespace, remarks: list[str]
+) -> Iterator[Row]:
+    with _vllm(folder, arguments, remarks) as vllm:
+        for batch in arguments.batches:
+            contestants: dict[str, Callable[[], float]] = {
+                "torch engine": _torch_engine(folder, batch, arguments.new_tokens),
+                "transformers": _transformers(folder, batch, arguments.new_tokens),
+                **({} if vllm is None else {"vllm": partial(vllm, batch)}),
+            }
+            for run in contestants.values():
+                run()
+            samples = in_turns(contestants, repeats=arguments.repeats)
+            baseline = Spread.of(samples["transformers"]).median
+            for name, values in samples.items():
+                spread = Spread.of(values)
+                ratio = {"times_transformers": round(spread.median / baseline, 2)}
+                yield {
+                    "model": shape.name,
+                    "parameters": num_parameters,
+                    "batch": batch,
+                    "engine": name,
+                    **spread.columns("tokens_per_s"),
+                    **ratio,
+                }
+
+
+def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.width,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=positions + 8,
+        eos_token_id=VOCABULARY,  # cannot be drawn: every run generates the same number of tokens
+        bos_token_id=None,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    shutil.copy(DEMO_FOLDER / "tokenizer.json", folder)  # vLLM's engine wants one; no text is looked at
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+_NEXT_PROMPTS = itertools.count()
+
+
+def prompts(batch: int) -> list[list[int]]:
+    """New ones every time: an engine that remembers prefixes finds nothing to reuse."""
+    generator = torch.Generator().manual_seed(next(_NEXT_PROMPTS))
+    return torch.randint(1, VOCABULARY - 1, (batch, PROMPT_TOKENS), generator=generator).tolist()
+
+
+def requests(batch: int, new_tokens: int) -> list[SequenceRequest]:
+    sampling = SamplingParams(max_new_tokens=new_tokens, temperature=0.0, seed=0)
+    return [
+        SequenceRequest(sequence_id=str(at), prompt_ids=tuple(ids), sampling=sampling)
+        for at, ids in enumerate(prompts(batch))
+    ]
+
+
+def timed_engine(engine: Any, batch: int, new_tokens: int) -> float:
+    """Any rollout engine behind the port."""
+    wanted = requests(batch, new_tokens)
+    started = time.perf_counter()
+    engine.submit(wanted)
+    num_tokens, num_left = 0, batch
+    while num_left:
+        ended = engine.step()
+        num_left -= len(ended)
+        num_tokens += sum(len(output.token_ids) for output in ended)
+    return num_tokens / (time.perf_counter() - started)
+
+
+def _torch_engine(folder: Path, batch: int, new_tokens: int) -> Callable[[], float]:
+    from engine.inference.torch_engine import TorchRolloutEngine
+
+    engine = TorchRolloutEngine(folder, max_batch=batch, device="cpu")
+    return lambda: timed_engine(engine, batch, new_tokens)
+
+
+def _transformers(folder: Path, batch: int, new_tokens: int) -> Callable[[], float]:
+    from transformers import LlamaForCausalLM
+
+    model: Any = LlamaForCausalLM.from_pretrained(folder)
+
+    def run() -> float:
+        ids = torch.tensor(prompts(batch))
+        started = time.perf_counter()
+        with torch.inference_mode():
+            said = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
+            )
+        return float(batch * (said.shape[1] - PROMPT_TOKENS)) / (time.perf_counter() - started)
+
+    return run
+
+
+@contextlib.contextmanager
+def _vllm(folder: Path, arguments: argparse.Namespace, remarks: list[str]) -> Iterator[Callable[[int], float] | None]:
+    """A process of vLLM's own environment that decodes a batch for each line it is sent."""
+    python = arguments.vllm_python or _vllm_python()
+    if python is None:
+        remarks.append("vLLM was left out: its environment is not set up here")
+        yield None
+        return
+    command = [python, "-m", "engine.bench.decode_vllm", str(folder), str(max(arguments.batches))]
+    command.append(str(arguments.new_tokens))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdin is not None and process.stdout is not None
+    sent, answered = process.stdin, process.stdout
+
+    def run(batch: int) -> float:
+        sent.write(f"{batch}\n")
+        sent.flush()
+        while True:
+            line = answered.readline()
+            if not line:
+                raise RuntimeError("vLLM's process ended; run it by hand to see why: " + " ".join(command))
+            if line.startswith("{"):
+                return float(json.loads(line)["tokens_per_s"])
+
+    try:
+        yield run
+    finally:
+        sent.close()
+        process.wait(timeout=60)
+
+
+def _vllm_python() -> str | None:
+    from engine.inference.vllm_interpreter import find_vllm_python
+
+    try:
+        return str(find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
+    except ValueError:
+        return None

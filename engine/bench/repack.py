@@ -1,0 +1,93 @@
+"""Repack on and off, on the same heavy-tailed trace; and what one move costs with its KV cache and by re-prefill.
+
+The first rows are whole runs of the laminar schedule. The last rows move sequences between two engines in this
+process: export, import and the first token after it, so they hold no network.
+"""
+
+import argparse
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from engine.bench.decode import SHAPES, write_model
+from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.runs import Run, own_ray, run_job
+from engine.bench.schedules import GROUP, row, spec_of
+from engine.bench.schedules import add_arguments as add_trace_arguments
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+
+CONTEXTS = (256, 1_024, 4_096)
+MOVED = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_trace_arguments(parser)
+    parser.add_argument("--repeats", type=int, default=5, help="of each move")
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    rows: list[Row] = []
+    with own_ray():
+        for repack in (True, False):
+            run = run_job(spec_of("laminar", "tailed", arguments, repack=repack))
+            rows.append({"what": f"repack {'on' if repack else 'off'}", **_of_run(run, arguments)})
+    rows += move_rows(arguments.repeats)
+    remark = f"moves: {MOVED} sequences at once, model 2.9M, one thread, in one process"
+    return Report(bench="repack", rows=rows, remarks=[remark])
+
+
+def _of_run(run: Run, arguments: argparse.Namespace) -> Row:
+    measured = row("laminar", "tailed", run, arguments)
+    steps = [step.metrics for _, step in run.steps[arguments.warm_up :]]
+    return {
+        **{name: measured[name] for name in ("trajectories_per_s", "of_bound", "staleness_mean")},
+        "kv_used": rounded(sum(metrics["rollout/kv_used"] for metrics in steps) / len(steps)),
+        "idle": rounded(sum(metrics.get("rollout/time_idle", 0.0) for metrics in steps) / len(steps)),
+        "samples_moved": steps[-1].get("buffer/samples_moved", 0.0),
+        "group": GROUP,
+    }
+
+
+def move_rows(repeats: int) -> list[Row]:
+    torch.set_num_threads(1)
+    [shape] = [shape for shape in SHAPES if shape.name == "2.9M"]
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(shape, Path(folder), positions=max(CONTEXTS) + 64)
+        for context in CONTEXTS:
+            samples = in_turns(
+                {
+                    "move with KV": partial(_move_s, Path(folder), context, with_kv=True),
+                    "move by re-prefill": partial(_move_s, Path(folder), context, with_kv=False),
+                },
+                repeats=repeats,
+            )
+            for what, seconds in samples.items():
+                spread = Spread.of([each * 1e3 for each in seconds])
+                rows.append({"what": what, "context_tokens": context, **spread.columns("milliseconds")})
+    return rows
+
+
+def _move_s(folder: Path, context: int, *, with_kv: bool) -> float:
+    """Until each moved sequence has said its next token on the other engine."""
+    source, host = (TorchRolloutEngine(folder, max_batch=MOVED, device="cpu") for _ in range(2))
+    sampling = SamplingParams(max_new_tokens=32, temperature=0.0, seed=0)
+    drawn = torch.randint(1, 500, (MOVED, context), generator=torch.Generator().manual_seed(context)).tolist()
+    names = [str(at) for at in range(MOVED)]
+    source.submit(
+        [
+            SequenceRequest(sequence_id=name, prompt_ids=tuple(ids), sampling=sampling)
+            for name, ids in zip(names, drawn, strict=True)
+        ]
+    )
+    while source.view().num_decoded < 2 * MOVED:
+        source.step()
+    started = time.perf_counter()
+    host.submit(source.export(names, leave=True, with_kv=with_kv))
+    while host.view().num_decoded < MOVED:
+        host.step()
+    return time.perf_counter() - started

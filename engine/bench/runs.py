@@ -1,0 +1,74 @@
+"""Whole jobs on this machine's own Ray, for benches that measure the engine as it runs.
+
+Invariants:
+- Ray is started once for all runs of a bench, so no figure holds its start;
+- a figure is taken between ends of steps, after a warm-up: loading is never part of it.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from engine.spec.facts import Evaluated, FactBody, RunFinished, StepTrained
+from engine.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    facts: tuple[tuple[float, FactBody], ...]
+    """When (seconds of a clock that never goes back), and what."""
+
+    @property
+    def steps(self) -> list[tuple[float, StepTrained]]:
+        return [(at, body) for at, body in self.facts if isinstance(body, StepTrained)]
+
+    @property
+    def evaluations(self) -> list[tuple[float, Evaluated]]:
+        return [(at, body) for at, body in self.facts if isinstance(body, Evaluated)]
+
+    def windows(self, *, warm_up: int, steps: int) -> list[tuple[float, list[StepTrained]]]:
+        """Seconds and steps of each stretch of so many steps; the last steps are left out, since no further batch is
+        prepared while they train."""
+        ends = self.steps[warm_up - 1 :: steps]
+        taken = [body for _, body in self.steps]
+        return [
+            (to - since, taken[warm_up + at * steps : warm_up + (at + 1) * steps])
+            for at, ((since, _), (to, _)) in enumerate(pairwise(ends))
+        ]
+
+
+class TimedSink:
+    def __init__(self) -> None:
+        self.facts: list[tuple[float, FactBody]] = []
+
+    def record(self, body: FactBody) -> None:
+        self.facts.append((time.monotonic(), body))
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+@contextmanager
+def own_ray() -> Iterator[None]:
+    from engine.live.ray_session import disconnect, start_own
+
+    start_own()
+    try:
+        yield
+    finally:
+        disconnect()
+
+
+def run_job(spec: JobSpec) -> Run:
+    from engine.live.attempt import Attempt, AttemptPlan
+
+    sink = TimedSink()
+    with tempfile.TemporaryDirectory() as folder:
+        finished: RunFinished = Attempt(AttemptPlan(spec=spec, checkpoints=Path(folder)), sink).run(lambda: None)
+    if finished.outcome != "succeeded":
+        raise RuntimeError(f"{spec.name}: {finished.outcome}: {finished.message}")
+    return Run(facts=tuple(sink.facts))
