@@ -45,7 +45,7 @@ from engine.pipeline.relay_messages import (
     WeightsServed,
 )
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.chunks import TornWeights, WeightsGone, hash_chunks
 from engine.weights.delta import apply_delta, make_delta
 from engine.weights.port import ParcelId, WeightManifest, WeightVersion
 
@@ -214,7 +214,7 @@ class RelayBody:
         try:
             segment = self._fetched(manifest, offered)
         except (OSError, TornWeights) as error:
-            self._tell(FetchFailed(arrival=effect.arrival, reason=str(error)))
+            self._tell(_failed(effect.arrival, error))
             return
         hashed = self._hashed(manifest, segment.buffer, effect.chunk_bytes)
         if manifest.is_hashed and manifest.sha256 != hashed.sha256:
@@ -249,7 +249,7 @@ class RelayBody:
         try:
             content = self._assembled(effect)
         except (OSError, TornWeights) as error:
-            self._tell(FetchFailed(arrival=effect.arrival, reason=str(error)))
+            self._tell(_failed(effect.arrival, error))
             return
         if content is None:
             self._tell(FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
@@ -309,6 +309,10 @@ def _whole(segment: Segment, manifest: WeightManifest, arrival: int) -> Parcel:
         arrival=arrival,
         states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
     )
+
+
+def _failed(arrival: int, error: Exception) -> FetchFailed:
+    return FetchFailed(arrival=arrival, reason=str(error), is_gone=isinstance(error, WeightsGone))
 
 
 def _broken(body: Any) -> list[Message]:

@@ -48,7 +48,7 @@ from engine.pipeline.reports import Doing, ReplicaObserved
 from engine.pipeline.rollout import RolloutBrain
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.spec.job import JobSpec
-from engine.weights.chunks import TornWeights, verify_weights
+from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
 
 OUT_OF_TOKENS: Final = "It ran out of tokens before the environment reached a verdict."
 
@@ -143,7 +143,8 @@ class RolloutBody:
             weights = map_version(manifest, effect.payload)
             verify_weights(weights)
         except TornWeights as error:
-            return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error))
+            is_gone = isinstance(error, WeightsGone)
+            return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error), is_gone=is_gone)
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
             interrupted = self._engine.export(list(self._decoding), leave=True, with_kv=False)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 from uuid import uuid4
 
-from engine.weights.chunks import TornWeights
+from engine.weights.chunks import TornWeights, WeightsGone
 
 _MEMORY: Final = Path("/dev/shm")
 FOLDER: Final = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
@@ -73,7 +73,7 @@ class Segment:
             try:
                 path.hardlink_to(source)
             except FileNotFoundError as error:
-                raise TornWeights(f"{shared.name} is gone") from error
+                raise WeightsGone(f"{shared.name} is gone") from error
             return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory)
 
     def remove(self) -> None:
@@ -131,7 +131,7 @@ def _opened(shared: SharedBytes, flags: int) -> Iterator[tuple[Path, int]]:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise TornWeights(f"{shared.name} is gone") from error
+        raise WeightsGone(f"{shared.name} is gone") from error
     try:
         if os.fstat(descriptor).st_size < shared.num_bytes:
             raise TornWeights(f"{shared.name} is shorter than {shared.num_bytes} bytes")

@@ -199,6 +199,8 @@ class InstallRefused:
 
     version: int
     reason: str
+    is_gone: bool = False
+    """They were dropped because a newer version is there, which is nobody's fault."""
     epoch: int = 0
 
 

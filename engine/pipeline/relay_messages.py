@@ -138,6 +138,8 @@ class FetchFailed:
 
     arrival: int
     reason: str
+    is_gone: bool = False
+    """The trainer has made a newer version meanwhile, which is nobody's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,8 @@ class Transfer:
                 if message.sha256 != arrival.manifest.sha256:
                     return self._refuse(arrival, "the whole has another hash than its manifest says", now)
                 return self._show(arrival, now)
+            case FetchFailed() if message.is_gone and arrival.source is None:
+                return [*self._give_up(arrival), _refused(arrival, message.reason)]
             case FetchFailed() if arrival.source is None:
                 return self._refuse(arrival, message.reason, now)
             case FetchFailed():  # it is announced again once the relay before has forgotten this order
@@ -131,8 +133,7 @@ class Transfer:
     def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
         effects = [*self._give_up(arrival), _fault(f"version {arrival.id}: {reason}")]
         if arrival.source is None:
-            refused = VersionRefused(version=arrival.id.version, epoch=arrival.id.epoch, reason=reason)
-            return [*effects, Send(to=TRAINER, message=refused)]
+            return [*effects, _refused(arrival, reason)]
         again = self._arrivals.open(
             arrival.manifest, pinned=arrival.pinned, path=(), source=arrival.source, now=now
         )  # the whole this time: whatever went wrong with deltas does not go wrong twice
@@ -278,6 +279,11 @@ class Transfer:
     def evict(self) -> list[Effect]:
         bases = {arrival.path[0].base for arrival in self._arrivals if arrival.path}
         return self._shelf.evict(is_needed=lambda version: version in bases or self._sending.is_wanted(version))
+
+
+def _refused(arrival: Arrival, reason: str) -> Send:
+    refused = VersionRefused(version=arrival.id.version, epoch=arrival.id.epoch, reason=reason)
+    return Send(to=TRAINER, message=refused)
 
 
 def _fault(message: str) -> Effect:

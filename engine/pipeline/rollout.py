@@ -279,6 +279,9 @@ class RolloutBrain:
 
     def _on_refused(self, message: InstallRefused) -> list[Effect]:
         self._is_installing = False  # asked for again after RESEND_AFTER_S, as if it had never come
+        if message.is_gone:
+            self._pulling_since = None
+            return []
         fault = FaultReported(
             component=f"rollout/{self._replica}",
             message=f"version {message.version} was refused: {message.reason}",

@@ -25,6 +25,10 @@ class TornWeights(Exception):
         super().__init__(message or type(self).__doc__)
 
 
+class WeightsGone(TornWeights):
+    """They were dropped meanwhile, because a newer version is there: no fault of anybody's."""
+
+
 def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """(start, end) of each chunk; the last may be short."""
     for start in range(0, num_bytes, chunk_bytes):
