@@ -5,6 +5,8 @@ Invariant: Ray's usage statistics are off before Ray is imported by anyone: noth
 
 import logging
 import os
+import shlex
+from pathlib import Path
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -34,6 +36,11 @@ def start_own() -> None:
 
 def _start_local() -> None:
     ray.init(address="local", include_dashboard=False, logging_level=logging.WARNING)
+
+
+def in_interpreter(python: Path) -> dict[str, str]:
+    """The runtime environment of an actor that runs in another Python. Ray hands the path to a shell as it is."""
+    return {"py_executable": shlex.quote(str(python))}
 
 
 def disconnect() -> None:

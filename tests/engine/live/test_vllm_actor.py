@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine.inference.port import SequenceOutput, SequenceRequest
+from engine.live.ray_session import in_interpreter
 from engine.models.loading import DEMO_FOLDER
 from tests.engine.rollout_engine_builders import ask
 
@@ -34,7 +35,7 @@ def test_an_actor_in_vllms_interpreter_answers_on_the_demo_model(own_ray: str, v
 
             return sys.executable
 
-    options = {"num_cpus": 0.1, "runtime_env": {"py_executable": str(vllm_python)}}
+    options = {"num_cpus": 0.1, "runtime_env": in_interpreter(vllm_python)}
     actor: Any = ray.remote(Replica).options(**options).remote(DEMO_FOLDER)
     try:
         requests = [ask(str(i), (20 + i, 30, 3), new=20, temperature=1.0, seed=i) for i in range(12)]
