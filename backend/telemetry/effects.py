@@ -30,7 +30,6 @@ from engine.spec.facts import (
     RunFinished,
     StepTrained,
     TrajectoriesSampled,
-    WeightsPublished,
 )
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class FactEffects:
         self._event("fault_detected", message=body.message[:LONGEST_MESSAGE], data=data)
 
     @_apply.register
-    def _(self, body: ReplicasObserved | WeightsPublished, at: datetime) -> None:
+    def _(self, body: ReplicasObserved, at: datetime) -> None:
         """Nothing to keep: their sums are series of the steps; the rest is for readers of the engine's own log."""
 
     @_apply.register

@@ -47,7 +47,7 @@ def _of_run(run: Run, arguments: argparse.Namespace) -> Row:
         **{name: measured[name] for name in ("trajectories_per_s", "of_bound", "staleness_mean")},
         "kv_used": rounded(sum(metrics["rollout/kv_used"] for metrics in steps) / len(steps)),
         "idle": rounded(sum(metrics.get("rollout/time_idle", 0.0) for metrics in steps) / len(steps)),
-        "samples_moved": steps[-1].get("buffer/samples_moved", 0.0),
+        "samples_moved": steps[-1]["moves/samples"],
         "group": GROUP,
     }
 

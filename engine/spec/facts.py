@@ -137,21 +137,6 @@ class ReplicasObserved(Strict):
     replicas: list[ReplicaState] = Field(max_length=64)
 
 
-class WeightsPublished(Strict):
-    """A version is whole on its relays."""
-
-    type: Literal["weights_published"] = "weights_published"
-    version: int = Field(ge=0)
-    num_bytes: int = Field(ge=0)
-    num_sent_bytes: int = Field(ge=0)
-    """By the master to each; fewer than the whole where a delta did."""
-    stall_s: float
-    """How long the trainer stood still for it."""
-    spread_s: float
-    """From the hand-over until the last relay had it."""
-    num_relays: int = Field(ge=1)
-
-
 class RequestAcknowledged(Strict):
     type: Literal["request_acknowledged"] = "request_acknowledged"
     request_id: Annotated[Text, Field(max_length=64)]
@@ -177,7 +162,6 @@ FactBody = Annotated[
     | CheckpointSaved
     | FaultDetected
     | ReplicasObserved
-    | WeightsPublished
     | RequestAcknowledged
     | RunFinished,
     Field(discriminator="type"),

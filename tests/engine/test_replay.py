@@ -1,77 +1,111 @@
-"""A recorded run decides again what it decided."""
+"""A recorded brain decides again what it decided: in memory, and from the file that a run leaves."""
 
+from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.live.recording import Recording, plain
+from engine.live.replaying import replay
 from engine.pipeline.data import DataBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager import ManagerBrain
-from engine.pipeline.messages import Message, Tick
+from engine.pipeline.messages import BatchWanted, Message, PartLost, Tick, TrainerLoaded
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
 from engine.pipeline.relay import RelayBrain
-from engine.pipeline.replay import Recorder, make_brain, replay
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.trainer import TrainerBrain
 from engine.sim.scenario import world_of
 from engine.sim.world import Brains
+from engine.spec.job import JobSpec
 
-RECORDERS: list[tuple[Recorder, list[list[Effect]]]] = []
+HEARD: list[tuple[Any, list[tuple[float, Message]], list[list[Effect]]]] = []
+"""A brain as it was made, what it heard, and what it decided."""
 
 
-def recorded(component: str, kind: type) -> type:
-    """The brain, with somebody who writes down what it hears and what it decides."""
-
+def recorded(kind: type) -> type:
     class Recorded(kind):  # type: ignore[misc]
         def __init__(self, *positional: Any, **options: Any) -> None:
-            arguments = {**dict(zip(["plan"], positional, strict=False)), **options}
-            # The manager's repacker has a state of its own: the recording keeps it as it was.
-            self._recorder = Recorder(component, **deepcopy(arguments))
-            self._decided: list[list[Effect]] = []
-            RECORDERS.append((self._recorder, self._decided))
+            # The manager's repacker has a state of its own: it is kept as it was.
+            HEARD.append((kind(*deepcopy(positional), **deepcopy(options)), [], []))
+            self._heard, self._decided = HEARD[-1][1:]
             super().__init__(*positional, **options)
 
         def handle(self, message: Message, now: float) -> list[Effect]:
             effects: list[Effect] = super().handle(message, now)
-            self._recorder.recording.heard.append((now, message))
+            self._heard.append((now, message))
             self._decided.append(list(effects))
             return effects
 
     return Recorded
 
 
-@pytest.fixture
-def recorders() -> list[tuple[Recorder, list[list[Effect]]]]:
-    RECORDERS.clear()
-    return RECORDERS
-
-
-def test_every_component_decides_again_what_it_decided(
-    recorders: list[tuple[Recorder, list[list[Effect]]]],
-) -> None:
+def test_every_component_decides_again_what_it_decided() -> None:
+    HEARD.clear()
     brains = Brains(
-        data=recorded("data", DataBrain),
-        rollout=recorded("rollout", RolloutBrain),
-        relay=recorded("relay", RelayBrain),
-        trainer=recorded("trainer", TrainerBrain),
-        manager=recorded("manager", ManagerBrain),
+        data=recorded(DataBrain),
+        rollout=recorded(RolloutBrain),
+        relay=recorded(RelayBrain),
+        trainer=recorded(TrainerBrain),
+        manager=recorded(ManagerBrain),
     )
     for seed in (2, 21):
         world_of(seed, "laminar", brains=brains).run()
-    components = {recorder.recording.component for recorder, _ in recorders}
-    assert components == {"data", "rollout", "relay", "trainer", "manager"}
-    for recorder, decided in recorders:
-        again = [list(decision.effects) for decision in replay(recorder.recording)]
-        assert again == decided and again
+    assert {type(brain) for brain, _, _ in HEARD} == {
+        DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain,
+    }  # fmt: skip
+    for brain, heard, decided in HEARD:
+        assert [brain.handle(message, now) for now, message in heard] == decided and decided
 
 
-def test_a_recorder_stands_where_a_brain_stands() -> None:
-    recorder = Recorder("manager", now=0.0, num_replicas=1)
-    effects = recorder.handle(Tick(), 400.0)
-    (decision,) = replay(recorder.recording)
-    assert list(decision.effects) == effects and effects
+SPEC = JobSpec(name="recorded")
+PLAN = Plan.from_spec(SPEC)
+DOCUMENT = SPEC.model_dump(mode="json")
 
 
-def test_an_unknown_component_is_named_with_those_that_are_known() -> None:
-    with pytest.raises(ValueError, match="one of data, rollout, relay, trainer, manager, not 'x'"):
-        make_brain("x", {})
+@pytest.mark.parametrize(
+    ("part", "brain", "built_with", "heard"),
+    [
+        (
+            "data",
+            DataBrain(PLAN, progress=DataProgress(ended=((0, 3),))),
+            {"spec": DOCUMENT, "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
+            [Tick(), BatchWanted(step=1)],
+        ),
+        (
+            "trainer",
+            TrainerBrain(PLAN, epoch=0),
+            {"spec": DOCUMENT, "epoch": 0},
+            [TrainerLoaded(step=0, num_parameters=7), Tick()],
+        ),
+        (
+            "manager",
+            ManagerBrain(now=0.0, incarnations={"data": 0, "trainer": 0}),
+            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}},
+            [Tick(), PartLost(part="data", incarnation=0, reason="killed")],
+        ),
+    ],
+)
+def test_a_file_replays_to_the_same_decisions_and_another_history_does_not(
+    part: str, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
+) -> None:
+    file = tmp_path / "log.jsonl"
+    recording = Recording(file, part=part, built_with=built_with)
+    for now, message in enumerate(heard):
+        recording.note(float(now), message, brain.handle(message, float(now)))
+    name, decisions = replay(file)
+    told = list(decisions)
+    assert name == part and len(told) == len(heard)
+    assert all(decision.is_the_same for decision in told) and any(decision.effects for decision in told)
+    file.write_text(file.read_text().replace('"decided":"', '"decided":"x'))
+    assert not any(decision.is_the_same for decision in replay(file)[1])
+
+
+def test_a_recording_of_no_known_part_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    Recording(file, part="x", built_with={"spec": DOCUMENT})
+    with pytest.raises(ValueError, match="'x'"):
+        replay(file)
