@@ -31,6 +31,9 @@ INSTALLED_APPS = [
     "backend.jobs",
     "backend.telemetry",
     "backend.checkpoints",
+    "backend.usage",
+    "backend.audit",
+    "backend.webhooks",
     "backend.pages",
     "backend.api",
 ]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
+from backend.accounts.scopes import SCOPES
 from backend.accounts.services import Caller, recognise_api_key
 from backend.errors import Denied
 
@@ -18,6 +19,7 @@ class ApiKeyAuth(HttpBearer):
     """API keys look like lam_live_…; send one as a bearer token."""
 
     def __init__(self, scope: str | None = None) -> None:
+        assert scope is None or scope in SCOPES, scope
         self.scope = scope
         super().__init__()
 
@@ -35,5 +37,5 @@ MAY_WRITE = ApiKeyAuth("jobs:write")
 
 def caller_of(request: HttpRequest) -> Caller:
     caller = getattr(request, "auth", None)
-    assert isinstance(caller, Caller), "a route without one of the three above has no caller"
+    assert isinstance(caller, Caller), "a route without ApiKeyAuth has no caller"
     return caller

@@ -8,9 +8,8 @@ from django.db.models import F, Q
 
 from backend.accounts import keys
 from backend.accounts.models import ApiKey, Membership, Role, Team, User
-from backend.accounts.selectors import MAY_SUBMIT
+from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 
-SCOPES = ("jobs:read", "jobs:write")
 _USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a row with every request
 
 
@@ -26,8 +25,7 @@ class Caller:
     @property
     def scopes(self) -> frozenset[str]:
         """The key's scopes, less those that its maker's role does not carry (any more)."""
-        granted = frozenset(self.key.scopes)
-        return granted if self.role in MAY_SUBMIT else granted - {"jobs:write"}
+        return frozenset(self.key.scopes) & scopes_of_role(self.role, is_operator=self.user.is_staff)
 
     @property
     def actor(self) -> str:
@@ -39,7 +37,7 @@ def create_api_key(
     team: Team,
     created_by: User,
     name: str,
-    scopes: Sequence[str] = SCOPES,
+    scopes: Sequence[str] = DEFAULT_SCOPES,
     expires_at: datetime | None = None,
     text: str | None = None,
 ) -> tuple[ApiKey, str]:

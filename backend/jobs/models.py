@@ -56,6 +56,15 @@ class Job(models.Model):
     target_state = models.CharField(max_length=12, blank=True, default="")
     failure_class = models.CharField(max_length=20, blank=True, default="")
 
+    parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="retries")
+    start_from = models.CharField(max_length=32, blank=True, default="")  # id of the checkpoint that it goes on from
+    priority = models.SmallIntegerField(default=0)
+    preemptible = models.BooleanField(default=False)
+    min_devices = models.PositiveIntegerField()  # what must be free at once; the others are elastic
+    max_runtime_s = models.PositiveIntegerField()
+    evaluated_at = models.DateTimeField(null=True)  # when the scheduler last looked at it
+    not_before = models.DateTimeField(null=True)  # after a failed start: wait until then
+
     version = models.PositiveIntegerField(default=1)  # of the row: the compare in every compare-and-set
     epoch = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
     num_attempts = models.PositiveIntegerField(default=0)
@@ -139,6 +148,7 @@ class JobRequest(models.Model):
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="requests")
     kind = models.CharField(max_length=20)
+    data = models.JSONField(default=dict)
     created_at = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, F, OuterRef, Prefetch, Subquery
+from django.db.models import Exists, OuterRef, Prefetch, Subquery
 
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, JobState, OutboxMessage
 from backend.reconcile.verdicts import JobView
@@ -28,7 +28,6 @@ def held_jobs(now: datetime) -> Iterator[Held]:
     jobs = (
         Job.objects.filter(state__in=HOLDING_STATES)
         .annotate(stopping_at=Subquery(stops.values("at")[:1]), launch_waits=Exists(launches))
-        .annotate(max_runtime_s=F("spec__max_runtime_s"))
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .order_by("created_at")
     )
@@ -50,7 +49,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime) -> JobView:
         silent_s=_since(last_word, now),
         stopping_s=_since(annotated["stopping_at"], now),
         running_s=_since(job.started_at or submitted_at, now),
-        max_runtime_s=annotated["max_runtime_s"],
+        max_runtime_s=job.max_runtime_s,
     )
 
 

@@ -97,18 +97,20 @@ def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY + 1,
         hidden_size=shape.width,
         intermediate_size=shape.mlp,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         max_position_embeddings=positions + 8,
-        eos_token_id=VOCABULARY,  # cannot be drawn: every run generates the same number of tokens
+        eos_token_id=VOCABULARY,  # never said (see below): every run generates the same number of tokens
         bos_token_id=None,
         pad_token_id=0,
     )
     model = LlamaForCausalLM(config)
+    with torch.no_grad():  # its logit is 0, and the largest of the others is above that
+        model.lm_head.weight[VOCABULARY] = 0.0
     model.save_pretrained(folder)
     shutil.copy(DEMO_FOLDER / "tokenizer.json", folder)  # vLLM's engine wants one; no text is looked at
     return sum(parameter.numel() for parameter in model.parameters())

@@ -54,8 +54,13 @@ class Heartbeat(Strict):
 
 
 class ControlRequest(Strict):
+    """`cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so many
+    replicas; those that leave hand their trajectories to the others."""
+
     id: Id
-    kind: Literal["cancel"]
+    kind: Literal["cancel", "pause", "resize"]
+    replicas: int | None = Field(None, ge=1, le=4_096)
+    """For `resize` only."""
 
 
 class HeartbeatReply(Strict):

@@ -200,6 +200,21 @@ class ResourceSpec(Strict):
     devices_per_replica: int = Field(1, ge=1, le=64, description="Devices that each replica holds.")
 
 
+class PlacementSpec(Strict):
+    """How the job stands in its pool's line."""
+
+    priority: int = Field(0, ge=-100, le=100, description="Within your team: higher goes first.")
+    preemptible: bool = Field(
+        False, description="May run on devices that other teams lend, and is paused when they want them back."
+    )
+    min_replicas: int | None = Field(
+        None,
+        ge=1,
+        le=4_096,
+        description="Starts with so many replicas; the others come and go with free devices. Empty: all or nothing.",
+    )
+
+
 class JobSpec(Strict):
     schema_version: Literal[1] = 1
     name: Name = Field(description="What you call this job.")
@@ -214,6 +229,7 @@ class JobSpec(Strict):
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec)
     resources: ResourceSpec = Field(default_factory=ResourceSpec)
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
     max_runtime_s: int = Field(3_600, ge=10, le=30 * 86_400, description="The job is stopped after this long.")
 
     @model_validator(mode="after")
@@ -224,6 +240,8 @@ class JobSpec(Strict):
             raise ValueError("evaluation.every must not exceed training.steps")
         if self.rollout.relays > self.rollout.replicas:
             raise ValueError("rollout.relays must not exceed rollout.replicas: a relay serves at least one")
+        if self.placement.min_replicas is not None and self.placement.min_replicas > self.rollout.replicas:
+            raise ValueError("placement.min_replicas must not exceed rollout.replicas")
         if bool(self.environment.code) != (self.environment.name == "custom"):
             raise ValueError("environment.code goes with the environment custom, and only with it")
         return self
@@ -231,6 +249,12 @@ class JobSpec(Strict):
     @property
     def num_devices(self) -> int:
         return self.resources.trainer_devices + self.rollout.replicas * self.resources.devices_per_replica
+
+    @property
+    def min_devices(self) -> int:
+        """What must be free at once for the job to start; the rest is elastic."""
+        replicas = self.placement.min_replicas or self.rollout.replicas
+        return self.resources.trainer_devices + replicas * self.resources.devices_per_replica
 
     @property
     def trajectories_per_step(self) -> int:

@@ -35,8 +35,8 @@ OLDEST_PYTHON = "3.11"
 SUBSETS = {
     "backend": ["backend"],
     "engine": ["engine"],
-    "local": ["backend", "local", "engine"],
-    "dev": ["backend", "local", "engine", "dev"],
+    "local": ["backend", "local", "engine", "client"],
+    "dev": ["backend", "local", "engine", "client", "dev"],
 }
 # vLLM names them and needs none of them for text; built for another torch than the CPU one, they break it.
 NOT_FOR_VLLM = ["torchvision", "torchaudio", "torchcodec"]

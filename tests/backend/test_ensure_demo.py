@@ -36,7 +36,7 @@ def works(files: tuple[Path, Path]) -> bool:
         user.check_password(files[0].read_text().strip())
         and user.is_active
         and caller is not None
-        and caller.scopes == {"jobs:read", "jobs:write"}
+        and caller.scopes >= {"jobs:read", "jobs:write"}
     )
 
 

@@ -113,7 +113,8 @@ def move(job: Job, times: int = 1) -> int:
 @pytest.fixture
 def other_job(job: Job, other_team: Any, other_project: Any, charlie: User) -> Job:
     """Of another team."""
-    fields = {"spec": job.spec, "devices": 2, "steps": 1, "created_at": job.created_at, "queued_at": job.queued_at}
+    same = ("spec", "devices", "min_devices", "max_runtime_s", "steps", "created_at", "queued_at")
+    fields = {name: getattr(job, name) for name in same}
     return Job.objects.create(
         team=other_team, project=other_project, pool=job.pool, created_by=charlie, name="theirs", **fields
     )

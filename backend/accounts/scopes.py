@@ -1,0 +1,41 @@
+"""What a key may be allowed to do, and which role carries it.
+
+Invariants:
+- a key never does more than its maker could: its scopes are cut by the role that the maker has now;
+- a scope that is not listed here does not exist; a route names exactly one.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from backend.accounts.models import Role
+
+SCOPES: Final[Mapping[str, str]] = {
+    "jobs:read": "Read jobs, their events, metrics, logs and timelines.",
+    "jobs:write": "Submit, cancel, pause, resume and retry jobs.",
+    "rollouts:read": "Read what models wrote: trajectories with their texts and tokens.",
+    "checkpoints:read": "List and download checkpoints and models.",
+    "checkpoints:write": "Pin, delete and promote checkpoints.",
+    "usage:read": "Read what was used, and budgets.",
+    "team:read": "Read members, projects and service accounts.",
+    "team:write": "Invite, change and remove members, projects, service accounts and keys.",
+    "webhooks:write": "Manage webhooks and read their deliveries.",
+    "audit:read": "Read the audit log.",
+    "quota:write": "Change pools, quotas and budgets of every team: for operators of the platform.",
+}
+
+_READS: Final = frozenset({"jobs:read", "rollouts:read", "checkpoints:read", "usage:read", "team:read"})
+_WORKS: Final = _READS | {"jobs:write", "checkpoints:write"}
+_RULES: Final = _WORKS | {"team:write", "webhooks:write", "audit:read"}
+_OF_ROLE: Final[Mapping[Role, frozenset[str]]] = {
+    Role.VIEWER: _READS,
+    Role.MEMBER: _WORKS,
+    Role.ADMIN: _RULES,
+    Role.OWNER: _RULES,
+}
+DEFAULT_SCOPES: Final = tuple(sorted(_WORKS))
+"""What a key may do that was made without naming scopes."""
+
+
+def scopes_of_role(role: Role, *, is_operator: bool = False) -> frozenset[str]:
+    return _OF_ROLE[role] | ({"quota:write"} if is_operator else frozenset())
