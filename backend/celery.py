@@ -14,13 +14,26 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
 
 app = Celery("laminar")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["backend.api", "backend.jobs", "backend.reconcile"], related_name="background")
+app.autodiscover_tasks(
+    ["backend.api", "backend.audit", "backend.jobs", "backend.reconcile", "backend.telemetry", "backend.webhooks"],
+    related_name="background",
+)
+app.autodiscover_tasks(["backend.checkpoints", "backend.usage"], related_name="background")
 
 SCHEDULE_EVERY_S = 5.0
 DISPATCH_EVERY_S = 2.0
+VALIDATE_EVERY_S = 15.0
 RECONCILE_EVERY_S = 3.0
 SWEEP_EVERY_S = 30.0
+FILE_EVERY_S = 30.0
+REDUCE_EVERY_S = 300.0
 FORGET_EVERY_S = 600.0
+VERIFY_EVERY_S = 5.0
+TIDY_EVERY_S = 30.0
+SETTLE_EVERY_S = 30.0
+ANCHOR_EVERY_S = 300.0
+WEBHOOKS_EVERY_S = 3.0
+FORGET_DELIVERIES_EVERY_S = 3_600.0
 
 
 def _tick(name: str, every_s: float) -> dict[str, object]:
@@ -30,8 +43,17 @@ def _tick(name: str, every_s: float) -> dict[str, object]:
 
 app.conf.beat_schedule = {
     "schedule-all-pools": _tick("jobs.schedule_all_pools", SCHEDULE_EVERY_S),
+    "validate-waiting": _tick("jobs.validate_waiting", VALIDATE_EVERY_S),
     "dispatch-outbox": _tick("jobs.dispatch_outbox", DISPATCH_EVERY_S),
     "reconcile": _tick("reconcile.reconcile", RECONCILE_EVERY_S),
+    "file-trajectories": _tick("telemetry.file_trajectories", FILE_EVERY_S),
+    "reduce-series": _tick("telemetry.reduce_old_series", REDUCE_EVERY_S),
     "sweep-zombies": _tick("reconcile.sweep_zombies", SWEEP_EVERY_S),
     "forget-expired-keys": _tick("api.forget_expired_keys", FORGET_EVERY_S),
+    "anchor-audit": _tick("audit.anchor_heads", ANCHOR_EVERY_S),
+    "send-webhooks": _tick("webhooks.send", WEBHOOKS_EVERY_S),
+    "forget-deliveries": _tick("webhooks.forget", FORGET_DELIVERIES_EVERY_S),
+    "verify-checkpoints": _tick("checkpoints.verify", VERIFY_EVERY_S),
+    "tidy-checkpoints": _tick("checkpoints.tidy", TIDY_EVERY_S),
+    "settle-usage": _tick("usage.settle", SETTLE_EVERY_S),
 }

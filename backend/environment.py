@@ -8,6 +8,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+# Without them everything works; infra/local passes those on that somebody has set.
+OPTIONAL = frozenset(
+    f"LAMINAR_{name}"
+    for name in (
+        *("DEBUG", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE", "TRUSTED_PROXIES"),
+        *("METRICS_TOKEN", "METRICS_DIR", "RATE_SCALE", "WEBHOOKS_TO_LOOPBACK", "EMAIL_URL", "EMAIL_FROM"),
+        *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
+    )
+)
+
 
 class MissingSetting(RuntimeError):
     """A variable of the environment is missing or malformed."""
@@ -25,12 +35,45 @@ class Environment:
     store_dir: Path
     allowed_hosts: tuple[str, ...]
     debug: bool
+    store_url: str
+    """s3://bucket/prefix for large things; empty: `store_dir`."""
+    store_endpoint: str
+    """Of an S3-compatible server that is not Amazon's."""
+    keep_points_days: int
+    """After a job's end; then long series are reduced to their rollups."""
+    audit_dir: Path
+    """Where anchors of the audit log are appended; best on another disk than the database's."""
+    audit_key_file: Path
+    """The Ed25519 key that signs them; made there if there is none."""
+    trusted_proxies: frozenset[str]
+    """Addresses whose X-Forwarded-For is believed."""
+    metrics_token: str
+    """Who sends it as a bearer token may read /metrics; empty: only this machine may."""
+    metrics_dir: str
+    """Several web processes on one port keep their counts in this folder; empty: there is one."""
+    rate_scale: float
+    """Multiplies every rate limit of the API."""
+    webhooks_to_loopback: bool
+    """For development: webhooks may go to http://127.0.0.1."""
+    email_url: str
+    """smtp://user:password@host:587 (STARTTLS) or smtps://…:465; empty: no mail is sent."""
+    email_from: str
+    open_sign_up: bool
+    """Whoever proves an address may make an account, with a team of their own. Needs mail."""
+    oidc_issuer: str
+    """Of the OpenID provider that people may sign in with; empty: passwords only."""
+    oidc_client_id: str
+    oidc_secret_file: str
+    oidc_name: str
+    """On the button."""
+    oidc_domains: tuple[str, ...]
+    """Addresses of these domains only; empty: of all."""
 
 
 def read_environment(source: dict[str, str] | None = None) -> Environment:
     values = dict(os.environ) if source is None else source
-    missing = [f"LAMINAR_{field.name.upper()}" for field in fields(Environment) if field.name not in {"debug"}]
-    missing = [name for name in missing if not values.get(name)]
+    names = [f"LAMINAR_{field.name.upper()}" for field in fields(Environment)]
+    missing = [name for name in names if name not in OPTIONAL and not values.get(name)]
     if missing:
         raise MissingSetting(
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
@@ -47,6 +90,26 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         store_dir=Path(values["LAMINAR_STORE_DIR"]),
         allowed_hosts=tuple(host.strip() for host in values["LAMINAR_ALLOWED_HOSTS"].split(",") if host.strip()),
         debug=values.get("LAMINAR_DEBUG", "0") == "1",
+        store_url=values.get("LAMINAR_STORE_URL", ""),
+        store_endpoint=values.get("LAMINAR_STORE_ENDPOINT", ""),
+        keep_points_days=int(values.get("LAMINAR_KEEP_POINTS_DAYS") or 90),
+        audit_dir=Path(values.get("LAMINAR_AUDIT_DIR") or Path(values["LAMINAR_STORE_DIR"]) / "audit"),
+        audit_key_file=Path(
+            values.get("LAMINAR_AUDIT_KEY_FILE") or Path(values["LAMINAR_STORE_DIR"]) / "audit" / "signing_key.pem"
+        ),
+        trusted_proxies=frozenset(values.get("LAMINAR_TRUSTED_PROXIES", "").replace(",", " ").split()),
+        metrics_token=values.get("LAMINAR_METRICS_TOKEN", ""),
+        metrics_dir=values.get("LAMINAR_METRICS_DIR", ""),
+        rate_scale=float(values.get("LAMINAR_RATE_SCALE") or 1),
+        webhooks_to_loopback=values.get("LAMINAR_WEBHOOKS_TO_LOOPBACK", "0") == "1",
+        email_url=values.get("LAMINAR_EMAIL_URL", ""),
+        email_from=values.get("LAMINAR_EMAIL_FROM", ""),
+        open_sign_up=values.get("LAMINAR_OPEN_SIGN_UP", "0") == "1",
+        oidc_issuer=values.get("LAMINAR_OIDC_ISSUER", "").rstrip("/"),
+        oidc_client_id=values.get("LAMINAR_OIDC_CLIENT_ID", ""),
+        oidc_secret_file=values.get("LAMINAR_OIDC_SECRET_FILE", ""),
+        oidc_name=values.get("LAMINAR_OIDC_NAME") or "single sign-on",
+        oidc_domains=tuple(values.get("LAMINAR_OIDC_DOMAINS", "").lower().replace(",", " ").split()),
     )
 
 
@@ -62,3 +125,42 @@ def database_settings(url: str) -> dict[str, object]:
         "PASSWORD": unquote(parts.password or ""),
         "NAME": parts.path.strip("/"),
     }
+
+
+def mail_settings(url: str, sender: str) -> dict[str, object]:
+    """Django's settings for sending mail. Without a server nothing is sent: a link in a log would be a leak."""
+    if not url:
+        return {"EMAIL_BACKEND": "django.core.mail.backends.dummy.EmailBackend"}
+    parts = urlsplit(url)
+    if parts.scheme not in {"smtp", "smtps"} or not parts.hostname or not sender:
+        raise MissingSetting(
+            "LAMINAR_EMAIL_URL must look like smtp://user:password@host:587, with LAMINAR_EMAIL_FROM beside it"
+        )
+    return {
+        "EMAIL_BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": parts.port or (465 if parts.scheme == "smtps" else 587),
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_SSL": parts.scheme == "smtps",
+        "EMAIL_USE_TLS": parts.scheme == "smtp" and bool(parts.username),
+        "EMAIL_TIMEOUT": 10,
+        "DEFAULT_FROM_EMAIL": sender,
+    }
+
+
+def oidc_app(environment: Environment) -> list[dict[str, object]]:
+    """The one OpenID provider, as allauth wants it; none if it is not configured."""
+    if not environment.oidc_issuer:
+        return []
+    if not environment.oidc_client_id or not environment.oidc_secret_file:
+        raise MissingSetting("LAMINAR_OIDC_ISSUER needs LAMINAR_OIDC_CLIENT_ID and LAMINAR_OIDC_SECRET_FILE beside it")
+    return [
+        {
+            "provider_id": "sso",
+            "name": environment.oidc_name,
+            "client_id": environment.oidc_client_id,
+            "secret": Path(environment.oidc_secret_file).read_text().strip(),
+            "settings": {"server_url": environment.oidc_issuer, "oauth_pkce_enabled": True},
+        }
+    ]

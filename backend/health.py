@@ -1,4 +1,9 @@
-"""Health for load balancers and supervisors: /healthz (this process runs) and /readyz (what it needs answers)."""
+"""Health for load balancers and supervisors: /healthz (this process runs) and /readyz (what it needs answers).
+
+Invariant: whoever reads a 503 reads in `problems` what is wrong and what to do; no address, name or password is told.
+"""
+
+from collections.abc import Callable
 
 import psycopg
 import redis
@@ -13,27 +18,36 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    parts = {"postgres": _postgres_answers(), "broker": _broker_answers()}
-    ready = all(parts.values())
-    return JsonResponse({"status": "ok" if ready else "unavailable"} | parts, status=200 if ready else 503)
+    wrong = {name: problem() for name, problem in _PARTS.items()}
+    problems = [f"{name}: {text}" for name, text in wrong.items() if text]
+    document = {"status": "unavailable" if problems else "ok", "problems": problems}
+    parts = {name: not text for name, text in wrong.items()}
+    return JsonResponse(document | parts, status=503 if problems else 200)
 
 
-def _postgres_answers() -> bool:
-    """By a connection of its own: the pool would make a probe wait its ten seconds."""
+def _postgres() -> str:
+    """By a connection of its own: the pool would make a probe wait its five seconds."""
     try:
         with psycopg.connect(settings.ENVIRONMENT.database_url, connect_timeout=_PATIENCE_S) as db:
-            return db.execute("SELECT 1").fetchone() == (1,)
+            row = db.execute("SELECT to_regclass('django_migrations') IS NOT NULL, pg_is_in_recovery()").fetchone()
     except psycopg.Error:
-        return False
+        return "does not answer; see its log, and LAMINAR_DATABASE_URL"
+    has_tables, is_standby = row or (False, False)
+    if not has_tables:
+        return "has no tables yet; run `manage.py migrate`"
+    return "is a standby, which takes no writes" if is_standby else ""
 
 
-def _broker_answers() -> bool:
+def _broker() -> str:
     client = redis.Redis.from_url(
         settings.CELERY_BROKER_URL, socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S
     )
     try:
-        return bool(client.ping())
+        return "" if client.ping() else "does not answer a ping"
     except redis.RedisError:
-        return False
+        return "does not answer; see its log, and LAMINAR_BROKER_URL"
     finally:
         client.close()
+
+
+_PARTS: dict[str, Callable[[], str]] = {"postgres": _postgres, "broker": _broker}

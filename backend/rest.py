@@ -3,22 +3,44 @@
 Above all apps, so that they can use backend.api (errors, pages of lists, idempotency, rates) without a cycle.
 """
 
+import re
 from typing import Any
 
-from ninja import NinjaAPI, Swagger
+from ninja import NinjaAPI, Router, Swagger
 from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation, PathView
 
 from backend.accounts.api import router as accounts_router
+from backend.accounts.bearer import caller_of
+from backend.accounts.people_api import router as people_router
+from backend.accounts.programs_api import router as programs_router
+from backend.accounts.project_limits import find_projects_with
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
+from backend.api.rate_limit import EveryRequest
+from backend.checkpoints.api import models_router
+from backend.checkpoints.api import router as checkpoints_router
+from backend.feeds.audit_api import router as audit_router
+from backend.feeds.events_api import router as events_router
 from backend.jobs.api import router as jobs_router
 from backend.jobs.catalogue_api import router as catalogue_router
+from backend.jobs.control_api import router as job_control_router
+from backend.jobs.key_use import project_of_job
+from backend.jobs.queue_api import router as queue_router
 from backend.pools.api import router as pools_router
+from backend.telemetry.activity_api import router as activity_router
 from backend.telemetry.api import router as telemetry_router
+from backend.telemetry.rollouts_api import router as rollouts_router
+from backend.usage.api import router as usage_router
+from backend.webhooks.api import router as webhooks_router
 
 
 class PublicApi(NinjaAPI):
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Made of method and address, so that it stays when code moves: get_job, post_job_cancel, get_jobs."""
+        return operation_id(operation.methods[0], operation.path)
+
     def get_openapi_schema(self, **kwargs: Any) -> OpenAPISchema:
         """ninja writes application/json beside every answer; our errors are problems."""
         document = super().get_openapi_schema(**kwargs)
@@ -27,7 +49,31 @@ class PublicApi(NinjaAPI):
                 for status, response in operation["responses"].items():
                     if int(status) >= 400:
                         response["content"] = {CONTENT_TYPE: response["content"]["application/json"]}
+        _name_tuples_as_3_1_does(document)
         return document
+
+
+def _name_tuples_as_3_1_does(node: object) -> None:
+    """ninja writes a tuple's members as `items`, as older JSON Schema had it; since 2020-12 they are `prefixItems`."""
+    if isinstance(node, dict):
+        if isinstance(node.get("items"), list):
+            node["prefixItems"] = node.pop("items")
+        for child in node.values():
+            _name_tuples_as_3_1_does(child)
+    elif isinstance(node, list):
+        for child in node:
+            _name_tuples_as_3_1_does(child)
+
+
+def operation_id(method: str, path: str) -> str:
+    """A placeholder makes the word before it singular: GET /jobs/{job_id}/events is get_job_events."""
+    words: list[str] = []
+    for part in re.split(r"[/:]", path.strip("/")):
+        if part.startswith("{"):
+            words[-1] = re.sub("s$", "", re.sub("ies$", "y", words[-1]))
+        else:
+            words.append(part.replace("-", "_"))
+    return "_".join([method.lower(), *words])
 
 
 api = PublicApi(
@@ -36,9 +82,42 @@ api = PublicApi(
     description="Submit jobs that post-train language models by reinforcement learning, and watch them.\n\n"
     "Send an API key as a bearer token. Errors are RFC 9457 problems; `errors` names every place at once.",
     parser=JsonParser(),
+    throttle=EveryRequest(lambda request: caller_of(request).key.pk),
     docs=Swagger(settings={"persistAuthorization": False}),
     urls_namespace="api-v1",
 )
 answer_with_problems(api)
-for router in (jobs_router, telemetry_router, catalogue_router, pools_router, accounts_router):
-    api.add_router("", router)
+
+
+def mount(*routers: Router) -> None:
+    """Routers may share an address, GET in one and PATCH in another: Django would only ever ask the first of them."""
+    views: dict[str, PathView] = {}
+    for router in routers:
+        for path, view in list(router.path_operations.items()):
+            if path in views:
+                views[path].operations += router.path_operations.pop(path).operations
+            else:
+                views[path] = view
+        api.add_router("", router)
+
+
+mount(
+    jobs_router,
+    job_control_router,
+    telemetry_router,
+    rollouts_router,
+    activity_router,
+    catalogue_router,
+    pools_router,
+    queue_router,
+    accounts_router,
+    audit_router,
+    events_router,
+    webhooks_router,
+    usage_router,
+    checkpoints_router,
+    models_router,
+    people_router,
+    programs_router,
+)
+find_projects_with(project_of_job)

@@ -1,12 +1,16 @@
 """Django's settings. What differs between machines comes from `environment.py`; the rest stands here."""
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backend.environment import database_settings, read_environment
+from backend.environment import MissingSetting, database_settings, mail_settings, oidc_app, read_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = read_environment()
+if ENVIRONMENT.metrics_dir:  # prometheus_client looks for it when it is imported, so before everything else
+    Path(ENVIRONMENT.metrics_dir).mkdir(parents=True, exist_ok=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = ENVIRONMENT.metrics_dir
 
 SECRET_KEY = ENVIRONMENT.secret_key
 DEBUG = ENVIRONMENT.debug
@@ -24,6 +28,9 @@ INSTALLED_APPS = [
     "django.contrib.admin",
     "allauth",
     "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
     "channels",
     "ninja",  # serves the API page's own scripts, so that it works without a network
     "backend.accounts",
@@ -75,12 +82,35 @@ AUTH_PASSWORD_VALIDATORS = [
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
-ACCOUNT_EMAIL_VERIFICATION = "none"
-ACCOUNT_ADAPTER = "backend.accounts.adapter.InvitationOnlyAdapter"
+# An invitation's link proves its address, and so does the OpenID provider; a stranger's must be proved by mail.
+ACCOUNT_EMAIL_VERIFICATION = "mandatory" if ENVIRONMENT.open_sign_up else "none"
+ACCOUNT_ADAPTER = "backend.accounts.adapter.AccountAdapter"
 ACCOUNT_LOGOUT_ON_GET = False
+ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False  # of this session; all others die with the hash that they carry
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+# Passwords are counted by our adapter. `login_failed` is left for codes of second factors, by person.
+ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": "5/300s/key"}
+SOCIALACCOUNT_ADAPTER = "backend.accounts.oidc.adapter.SocialAdapter"
+SOCIALACCOUNT_EMAIL_VERIFICATION = "none"  # the adapter refuses an address that the provider has not verified
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = True
+SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
+SOCIALACCOUNT_ONLY = False
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "provider_class": "backend.accounts.oidc.provider.VerifyingProvider",
+        "APPS": oidc_app(ENVIRONMENT),
+    }
+}
+MFA_ADAPTER = "backend.accounts.second_factor.SecondFactorAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_TOTP_ISSUER = "Laminar"
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # an address of ours is one that an administrator invited
+CACHES = {"default": {"BACKEND": "backend.accounts.shared_cache.SharedCache", "LOCATION": ""}}
+if ENVIRONMENT.open_sign_up and not ENVIRONMENT.email_url:
+    raise MissingSetting("LAMINAR_OPEN_SIGN_UP=1 needs LAMINAR_EMAIL_URL: a stranger's address is proved by mail")
 LOGIN_URL = "/accounts/login/"
 LOGIN_REDIRECT_URL = "/"
-EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+globals().update(mail_settings(ENVIRONMENT.email_url, ENVIRONMENT.email_from))
 
 TEMPLATES = [
     {

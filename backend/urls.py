@@ -4,6 +4,8 @@ from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
+from backend.checkpoints.views import download as download_checkpoint
+from backend.feeds.prometheus import metrics
 from backend.health import healthz, readyz
 from backend.rest import api
 from backend.telemetry.internal_api import internal_api
@@ -16,7 +18,9 @@ urlpatterns = [
     path("internal/engine/", internal_api.urls),
     path("accounts/", include("allauth.urls")),
     path("admin/", admin.site.urls),
+    path("downloads/checkpoints/<str:token>", download_checkpoint, name="checkpoint-download"),
     path("healthz", healthz),
     path("readyz", readyz),
+    path("metrics", metrics),
     path("", include("backend.pages.urls")),
 ]

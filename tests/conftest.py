@@ -24,15 +24,30 @@ def vllm_python() -> Path:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Transactional tests empty the database by TRUNCATE, which the event log refuses: lift that one guard here.
+    """Transactional tests empty the database by TRUNCATE, which event log and audit log refuse: lift those guards here.
 
-    tests/backend/test_guards.py puts it back inside its own transaction to prove that it holds.
+    tests/backend/test_guards.py and test_audit.py put them back inside their own transactions to prove that they hold.
     """
     from django.db import connection
 
     with django_db_blocker.unblock(), connection.cursor() as db:
         db.execute("ALTER TABLE jobs_jobevent DISABLE TRIGGER laminar_guard_event_truncate")
+        db.execute("ALTER TABLE audit_auditentry DISABLE TRIGGER laminar_guard_audit_truncate")
+        db.execute("ALTER TABLE audit_audithead DISABLE TRIGGER laminar_guard_audit_head_truncate")
     connection.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `make test`, which runs two processes: whatever starts a Ray shares one of them, and begins first, since it
+    takes longest and waits most; a file stays whole."""
+
+    def group(item: pytest.Item) -> str:
+        starts_ray = item.get_closest_marker("ray") or item.get_closest_marker("e2e")
+        return "ray" if starts_ray else item.path.name
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: group(item) != "ray")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,57 @@
-"""How allauth treats people here: nobody signs up by themselves, an administrator invites them."""
+"""How allauth treats people here: who may sign up, and how often somebody may try a password.
+
+Invariants:
+- without an invitation nobody signs up, unless the operator opened sign-up; then the address is proved by mail first;
+- attempts are counted before the password is looked at, in one statement each (`backend.api.counters`), by address, by
+  account and by both: exact over all processes, and without Postgres nobody gets in;
+- the answer to a wrong password and to an unknown account is the same.
+"""
+
+from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.core import context
+from django.conf import settings
 from django.http import HttpRequest
 
+from backend.accounts.models import User
+from backend.accounts.teams import found_team
+from backend.api.counters import take
+from backend.api.request_context import client_ip
 
-class InvitationOnlyAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
+# (bucket, limit, seconds). Somebody who forgot a password tries three or four; a robot tries thousands.
+PER_ACCOUNT_AND_ADDRESS = ("sign-in", 6, 300)
+PER_ACCOUNT = ("sign-in-account", 30, 300)  # wider: else anybody could lock somebody out
+PER_ADDRESS = ("sign-in-address", 60, 60)  # an office behind one address signs in on Monday morning
+
+
+class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth ships no types
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        return False
+        return bool(settings.ENVIRONMENT.open_sign_up)
+
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        """Who signs up without an invitation gets a team of their own."""
+        saved: User = super().save_user(request, user, form, commit=commit)
+        if commit:
+            found_team(saved, f"{saved.email.partition('@')[0][:60]}'s team")
+        return saved
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies) or "unknown"
+
+    def reauthenticate(self, user: User, password: str) -> bool:
+        """allauth would look for the address in a table of its own, which an invited person is not in."""
+        found = self.authenticate(context.request, email=user.email, password=password)
+        return found is not None and found.pk == user.pk
+
+    def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
+        account = str(credentials.get("email") or credentials.get("username") or "").strip().lower()
+        address = self.get_client_ip(request)
+        counted = (
+            (PER_ADDRESS, address),
+            (PER_ACCOUNT_AND_ADDRESS, f"{account} {address}"),
+            (PER_ACCOUNT, account),
+        )
+        for (bucket, limit, window_s), key in counted:
+            if not take(bucket, key, limit, window_s).allowed:
+                raise self.validation_error("too_many_login_attempts")

@@ -40,9 +40,9 @@ class ProjectAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only 
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in the stubs
-    list_display = ("prefix", "team", "created_by", "scopes", "last_used_at", "expires_at", "revoked_at")
+    list_display = ("prefix", "team", "owner", "scopes", "last_used_at", "expires_at", "revoked_at")
     fields = (*list_display, "name")
-    readonly_fields = ("prefix", "team", "created_by", "scopes", "last_used_at", "name")
+    readonly_fields = ("prefix", "team", "owner", "scopes", "last_used_at", "name")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

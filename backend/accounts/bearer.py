@@ -2,7 +2,8 @@
 
 Invariants:
 - an invalid key is 401 and says nothing about why; a valid key without the scope is 403;
-- what belongs to another team is looked up within the caller's team, so it is 404 like what does not exist.
+- what belongs to another team is looked up within the caller's team, so it is 404 like what does not exist;
+- a key that is limited to a project is held to it here, before any route runs.
 """
 
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
+from backend.accounts.project_limits import refuse_beyond_project
 from backend.accounts.scopes import SCOPES
 from backend.accounts.services import Caller, recognise_api_key
 from backend.errors import Denied
@@ -26,7 +28,9 @@ class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
         caller = recognise_api_key(token, now=datetime.now(UTC))
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
-            raise Denied(f"This needs the scope {self.scope}, which this key or its maker's role does not have.")
+            raise Denied(f"This needs the scope {self.scope}, which this key or its owner's role does not have.")
+        if caller is not None:
+            refuse_beyond_project(caller.key, request)
         return caller
 
 

@@ -1,8 +1,10 @@
-"""Users, teams, projects, and the keys that programs use.
+"""Users, teams, projects, invitations, service accounts, and the keys that programs use.
 
-Invariants:
+Invariants, held by the database too (constraints here, triggers in the migrations):
 - everything that a tenant owns hangs on a team; a project belongs to one team for ever;
-- an API key's secret is never stored, only its SHA-256 (256 random bits need no slow hash).
+- a team that has an owner keeps one;
+- the secret of a key or an invitation is never stored, only its SHA-256 (256 random bits need no slow hash);
+- a service account has no password, is no operator and rules no team.
 """
 
 from typing import Any, ClassVar
@@ -11,8 +13,13 @@ from django.contrib.auth.base_user import BaseUserManager
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Q
 
 from backend.ids import new_id
+
+
+def _user_id() -> str:
+    return new_id("user")
 
 
 def _team_id() -> str:
@@ -25,6 +32,14 @@ def _project_id() -> str:
 
 def _key_id() -> str:
     return new_id("key")
+
+
+def _invitation_id() -> str:
+    return new_id("inv")
+
+
+def _service_account_id() -> str:
+    return new_id("svc")
 
 
 class UserManager(BaseUserManager["User"]):
@@ -41,15 +56,26 @@ class UserManager(BaseUserManager["User"]):
 class User(AbstractUser):
     username = None  # type: ignore[assignment]  # people sign in with their e-mail address
     email = models.EmailField(unique=True)
+    public_id = models.CharField(max_length=32, unique=True, default=_user_id, editable=False)  # what the API shows
+    is_service = models.BooleanField(default=False, editable=False)  # the shadow of a service account
 
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []
     objects: ClassVar[UserManager] = UserManager()  # type: ignore[assignment]
 
+    class Meta(AbstractUser.Meta):
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(is_service=False) | Q(password__startswith="!", is_staff=False, is_superuser=False),
+                name="service_accounts_do_not_sign_in",
+            )
+        ]
+
 
 class Team(models.Model):
     id = models.CharField(primary_key=True, max_length=32, default=_team_id, editable=False)
     name = models.CharField(max_length=80)
+    requires_mfa = models.BooleanField(default=False)  # who rules it needs a second factor
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -64,6 +90,8 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
+    """A service account's membership is its shadow's."""
+
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=10, choices=Role.choices)
@@ -85,15 +113,79 @@ class Project(models.Model):
         return self.name
 
 
+class Invitation(models.Model):
+    """For one e-mail address, once. The token of its link is shown to nobody but who sends it."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=_invitation_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
+    email = models.EmailField()  # lower case
+    role = models.CharField(max_length=10, choices=Role.choices)
+    token_sha256 = models.CharField(max_length=64, unique=True)
+    invited_by = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["team", "email"],
+                condition=Q(accepted_at__isnull=True, revoked_at__isnull=True),
+                name="one_open_invitation_per_address",
+            )
+        ]
+
+
+class ServiceAccount(models.Model):
+    """A program's own identity in a team. Jobs and keys hang on `user`, a shadow that nobody signs in as."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=_service_account_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="service_accounts")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, null=True, related_name="service_accounts")
+    user = models.OneToOneField(User, on_delete=models.PROTECT, related_name="service_account")
+    name = models.CharField(max_length=80)
+    created_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["team", "name"], condition=Q(closed_at__isnull=True), name="service_account_name_in_team"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ApiKey(models.Model):
+    """Speaks for `owner`, a person or a service account, in one team."""
+
     id = models.CharField(primary_key=True, max_length=32, default=_key_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
-    created_by = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_keys")
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_keys")
+    created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
+    created_with = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="offspring")
     name = models.CharField(max_length=80)
     prefix = models.CharField(max_length=40, unique=True)  # the lookup of every authenticated request
     secret_sha256 = models.CharField(max_length=64)
     scopes = ArrayField(models.CharField(max_length=30))
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, null=True, related_name="api_keys")
+    max_devices = models.PositiveIntegerField(null=True)  # of its jobs that hold or wait for some
+    max_gpu_hours = models.DecimalField(max_digits=12, decimal_places=2, null=True)  # of all its jobs, ever
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)
+
+
+class SharedEntry(models.Model):
+    """What allauth keeps in Django's cache: its attempts and locks, the same for every process."""
+
+    key = models.CharField(primary_key=True, max_length=300)
+    value = models.JSONField()
+    expires_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["expires_at"], name="shared_entry_expiry")]

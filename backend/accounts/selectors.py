@@ -3,9 +3,11 @@
 Invariant: a question about another team is answered as if that team did not exist.
 """
 
-from django.db.models import QuerySet
+from datetime import datetime
 
-from backend.accounts.models import Membership, Project, Role, Team, User
+from django.db.models import OuterRef, QuerySet, Subquery
+
+from backend.accounts.models import ApiKey, Invitation, Membership, Project, Role, ServiceAccount, Team, User
 
 MAY_SUBMIT = frozenset({Role.OWNER, Role.ADMIN, Role.MEMBER})
 """Viewers read; everyone else also submits and cancels."""
@@ -26,3 +28,36 @@ def may_submit(user: User, team: Team) -> bool:
 
 def projects_of(team: Team) -> QuerySet[Project]:
     return Project.objects.filter(team=team).order_by("name", "id")
+
+
+def members_of(team: Team) -> QuerySet[Membership]:
+    """People; service accounts have a list of their own."""
+    return (
+        Membership.objects.select_related("user")
+        .filter(team=team, user__is_service=False)
+        .order_by("user__email", "user_id")
+    )
+
+
+def open_invitations_of(team: Team, *, now: datetime) -> QuerySet[Invitation]:
+    return (
+        Invitation.objects.select_related("invited_by")
+        .filter(team=team, accepted_at=None, revoked_at=None, expires_at__gt=now)
+        .order_by("-created_at", "-id")
+    )
+
+
+def service_accounts_of(team: Team) -> QuerySet[ServiceAccount]:
+    role = Membership.objects.filter(user=OuterRef("user"), team=OuterRef("team")).values("role")
+    return (
+        ServiceAccount.objects.select_related("project")
+        .annotate(role=Subquery(role))
+        .filter(team=team, closed_at=None)
+        .order_by("-created_at", "-id")
+    )
+
+
+def keys_visible_to(user: User, team: Team, *, rules: bool) -> QuerySet[ApiKey]:
+    """Who rules sees every key of the team, everybody else their own. Never a secret: there is none stored."""
+    keys = ApiKey.objects.select_related("owner__service_account", "created_by", "project").filter(team=team)
+    return (keys if rules else keys.filter(owner=user)).order_by("-created_at", "-id")

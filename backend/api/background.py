@@ -1,11 +1,16 @@
-"""The background task of the API: answers kept for idempotency keys are forgotten once their day is over."""
+"""The background task of the API: what was kept for a while is forgotten (answers for idempotency keys, after a day;
+buckets that are full again)."""
 
 from celery import shared_task
 
+from backend.api import background_times  # noqa: F401  # connects its receivers in the worker
+from backend.api.counters import forget_full_buckets
 from backend.api.idempotency import forget_expired_keys
 from backend.clock import database_now
 
 
 @shared_task(name="api.forget_expired_keys")
 def forget_keys() -> None:
-    forget_expired_keys(now=database_now())
+    now = database_now()
+    forget_expired_keys(now=now)
+    forget_full_buckets(now=now)

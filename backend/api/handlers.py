@@ -17,18 +17,20 @@ from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from ninja import NinjaAPI
-from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.errors import AuthenticationError, HttpError, Throttled, ValidationError
 
 from backend.api.bodies import parsed_body
 from backend.api.problems import (
     REQUEST_ID,
     Malformed,
     TooLarge,
+    TooManyRequests,
     Unauthenticated,
     Unavailable,
     Unexpected,
     problem_response,
 )
+from backend.api.rate_limit import RateExceeded, allowance_of
 from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain_message, pointer_into
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
     match failure:
         case Refusal():
             return failure
+        case Throttled():
+            allowance = allowance_of(request)
+            return RateExceeded(allowance) if allowance else TooManyRequests()
         case HttpError(__cause__=Refusal() as cause):  # ninja wraps whatever the body's parser raises
             return cause
         case ValidationError(errors=errors):

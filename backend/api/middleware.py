@@ -1,19 +1,26 @@
-"""Around every request: its id, and the one shape of errors under /api/ and /internal/.
+"""Around every request: its id, what is left of its caller's rate, and the one shape of errors under /api/ and
+/internal/.
 
 Invariants:
 - every answer, of a page too, carries X-Request-Id; a caller's own id is kept if it is a plain word;
+- while a request is worked on, and no longer, `current_request` names it;
 - no HTML error page ever leaves /api/ or /internal/, not even one that Django made before a route was found.
 """
 
 import re
 import secrets
+import time
 from collections.abc import Callable
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from backend.api.handlers import DATABASE_IS_AWAY, refusal_for_status
 from backend.api.problems import CONTENT_TYPE, REQUEST_ID, RETRY_AFTER_S, problem_response
+from backend.api.rate_limit import allowance_of
+from backend.api.request_context import RequestContext, client_ip, current_request
+from backend.api.request_times import note_request
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _FOR_PROGRAMS = ("/api/", "/internal/")
@@ -27,10 +34,21 @@ class RequestIdMiddleware:
         sent = request.headers.get("X-Request-Id", "")
         request_id = sent if _PLAIN_WORD.fullmatch(sent) else f"req_{secrets.token_hex(10)}"
         request.META[REQUEST_ID] = request_id
-        response = self.get_response(request)
+        ip = client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies)
+        began = time.monotonic()
+        before = current_request.set(RequestContext(request_id=request_id, ip=ip))
+        try:
+            response = self.get_response(request)
+        finally:
+            current_request.reset(before)
         if response.status_code >= 400 and request.path.startswith(_FOR_PROGRAMS):
             response = _as_problem(request, response)
         response["X-Request-Id"] = request_id
+        note_request(request, response.status_code, time.monotonic() - began)
+        allowance = allowance_of(request)
+        if allowance and "RateLimit" not in response:
+            for name, value in allowance.headers.items():
+                response[name] = value
         return response
 
     def process_exception(self, request: HttpRequest, failure: Exception) -> HttpResponse | None:

@@ -31,3 +31,14 @@ class RateBucket(models.Model):
 
     name = models.CharField(primary_key=True, max_length=120)
     full_at = models.DateTimeField()
+
+
+class BackgroundTime(models.Model):
+    """What background tasks took since the table was made."""
+
+    name = models.CharField(primary_key=True, max_length=80)
+    runs = models.PositiveBigIntegerField()
+    failures = models.PositiveBigIntegerField()
+    seconds = models.FloatField()
+    longest_s = models.FloatField()
+    last_at = models.DateTimeField()

@@ -94,7 +94,7 @@ class Problem(BaseModel):
 
 def problems(*statuses: int) -> dict[int, type[Problem]]:
     """For a route's `response=`: what it may answer beside its success, with what every route may."""
-    return dict.fromkeys(sorted({401, 403, 500, 503, *statuses}), Problem)
+    return dict.fromkeys(sorted({401, 403, 429, 500, 503, *statuses}), Problem)
 
 
 def problem_document(refusal: Refusal, *, instance: str, request_id: str) -> dict[str, Any]:

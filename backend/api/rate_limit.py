@@ -1,15 +1,18 @@
-"""How often one caller may do one thing: exact, in one statement, on the database's clock.
+"""How often one caller of the REST API may do one thing.
 
-The bucket is a GCRA: `full_at` moves one interval ahead with every request and may be at most a whole window ahead of
-now. The row lock of the upsert makes racing requests take turns, so no more than the limit ever pass.
+Every request takes from its key's bucket of reads or of writes; a submission also from that of submissions, an event
+stream from that of streams. Counted by `counters`, so exact however many web processes there are.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
-from django.db import connection, transaction
+from django.conf import settings
+from django.http import HttpRequest
+from ninja.throttling import BaseThrottle
 
+from backend.api import counters
+from backend.api.counters import Allowance
 from backend.api.problems import TooManyRequests
 
 
@@ -22,22 +25,11 @@ class Rate:
 
 # Far above what a person or a sweep does, far below what would hurt: a submit is one transaction of milliseconds.
 SUBMITS = Rate(name="submit", limit=300, window_s=60)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """What is left of a rate, in the words of draft-ietf-httpapi-ratelimit-headers."""
-
-    rate: Rate
-    remaining: int
-    wait_s: int
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {
-            "RateLimit-Policy": f'"{self.rate.name}";q={self.rate.limit};w={self.rate.window_s}',
-            "RateLimit": f'"{self.rate.name}";r={self.remaining};t={self.wait_s}',
-        }
+READS = Rate(name="read", limit=3_000, window_s=60)
+WRITES = Rate(name="write", limit=1_200, window_s=60)
+STREAMS = Rate(name="stream", limit=60, window_s=60)  # opened, not open: a client that reconnects in a loop is slowed
+_ALLOWANCE = "laminar.allowance"
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class RateExceeded(TooManyRequests):
@@ -45,33 +37,36 @@ class RateExceeded(TooManyRequests):
 
     def __init__(self, allowance: Allowance) -> None:
         super().__init__()
-        self.headers = allowance.headers | {"Retry-After": str(allowance.wait_s)}
-
-
-_TAKE = """
-INSERT INTO api_ratebucket AS bucket (name, full_at)
-VALUES (%(name)s, clock_timestamp() + %(interval)s * interval '1 second')
-ON CONFLICT (name) DO UPDATE
-SET full_at = greatest(bucket.full_at, clock_timestamp()) + %(interval)s * interval '1 second'
-WHERE greatest(bucket.full_at, clock_timestamp()) + %(interval)s * interval '1 second'
-      <= clock_timestamp() + %(window)s * interval '1 second'
-RETURNING full_at, clock_timestamp()
-"""
+        self.allowance = allowance
+        self.headers = allowance.headers
 
 
 def take(rate: Rate, *, caller: str) -> Allowance:
     """Counts one request. Raises `RateExceeded` if it is one too many."""
-    interval = rate.window_s / rate.limit
-    name = f"{rate.name}:{caller}"
-    with transaction.atomic(), connection.cursor() as db:
-        db.execute(_TAKE, {"name": name, "interval": interval, "window": rate.window_s})
-        row: tuple[datetime, datetime] | None = db.fetchone()
-        if row is None:
-            db.execute("SELECT full_at, clock_timestamp() FROM api_ratebucket WHERE name = %s", [name])
-            row = db.fetchone()
-            assert row is not None, "a bucket is never removed while it is not full"
-            wait = (row[0] - row[1]).total_seconds() + interval - rate.window_s
-            raise RateExceeded(Allowance(rate=rate, remaining=0, wait_s=max(1, math.ceil(wait))))
-    debt = max(0.0, (row[0] - row[1]).total_seconds())
-    remaining = int((rate.window_s - debt) / interval + 1e-6)
-    return Allowance(rate=rate, remaining=remaining, wait_s=math.ceil(debt))
+    limit = max(1, round(rate.limit * settings.ENVIRONMENT.rate_scale))
+    allowance = counters.take(rate.name, caller, limit, rate.window_s)
+    if not allowance.allowed:
+        raise RateExceeded(allowance)
+    return allowance
+
+
+class EveryRequest(BaseThrottle):
+    """ninja asks it once the caller is known, before anything else is looked at."""
+
+    def __init__(self, name_of_caller: Callable[[HttpRequest], str]) -> None:
+        self._name_of_caller = name_of_caller
+
+    def allow_request(self, request: HttpRequest) -> bool:
+        rate = READS if request.method in _SAFE else WRITES
+        try:
+            allowance = take(rate, caller=self._name_of_caller(request))
+        except RateExceeded as refusal:
+            allowance = refusal.allowance
+        request.META[_ALLOWANCE] = allowance
+        return allowance.allowed
+
+
+def allowance_of(request: HttpRequest) -> Allowance | None:
+    """What is left of the caller's rate, once it was taken from."""
+    found = request.META.get(_ALLOWANCE)
+    return found if isinstance(found, Allowance) else None

@@ -1,23 +1,29 @@
 """Who did what to which thing: one chain of rows a team, each holding the hash of the one before.
 
-Invariant: rows are added and nothing else, which triggers hold for raw SQL too.
+Invariants, held by triggers for raw SQL too:
+- rows are added and nothing else; a head moves by one, or is anchored;
+- a team that has a chain is not deleted: what it did outlives it.
 """
 
 from typing import ClassVar
 
 from django.db import models
 
+FIRST_HASH = "0" * 64
+"""What stands before a team's first entry."""
+
 
 class AuditHead(models.Model):
     """The end of a team's chain; the row is the lock under which the next entry is written."""
 
-    team = models.OneToOneField("accounts.Team", on_delete=models.CASCADE, primary_key=True, related_name="audit_head")
+    team = models.OneToOneField("accounts.Team", on_delete=models.PROTECT, primary_key=True, related_name="audit_head")
     seq = models.PositiveBigIntegerField(default=0)
-    hash = models.CharField(max_length=64, default="0" * 64)
+    hash = models.CharField(max_length=64, default=FIRST_HASH)
+    anchored_seq = models.PositiveBigIntegerField(default=0)  # a hint which heads to sign next; proves nothing
 
 
 class AuditEntry(models.Model):
-    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="audit_entries")
+    team = models.ForeignKey("accounts.Team", on_delete=models.PROTECT, related_name="audit_entries")
     seq = models.PositiveBigIntegerField()
     at = models.DateTimeField()
     actor = models.CharField(max_length=80)  # "user:<id>", "key:<id>", "scheduler", "reconcile"
@@ -25,8 +31,14 @@ class AuditEntry(models.Model):
     target = models.CharField(max_length=80)
     data = models.JSONField(default=dict)
     request_id = models.CharField(max_length=64, blank=True, default="")
+    ip = models.CharField(max_length=45, blank=True, default="")
     previous_hash = models.CharField(max_length=64)
     hash = models.CharField(max_length=64)
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["team", "seq"], name="one_audit_entry_per_seq")]
+        indexes: ClassVar = [
+            # GET /audit-log?actor= and ?target=, newest first.
+            models.Index(fields=["team", "actor", "-seq"], name="audit_by_actor"),
+            models.Index(fields=["team", "target", "-seq"], name="audit_by_target"),
+        ]

@@ -1,31 +1,46 @@
-"""Adding to a team's chain."""
+"""Adding to a team's chain.
+
+Invariants:
+- an entry is written in the transaction of what it tells of, under the lock of the team's head: neither is there
+  without the other, and a chain has no forks;
+- the hash covers everything that is stored, in a form that survives the way through Postgres' jsonb.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import transaction
 
+from backend.api.request_context import current_request
 from backend.audit.models import AuditEntry, AuditHead
+
+_EXACT = 2**53  # beyond it a float is not a whole number any more, and jsonb writes it with other digits than we do
 
 
 @transaction.atomic
 def record_action(
     *, team_id: str, actor: str, action: str, target: str, now: datetime, data: Mapping[str, Any] | None = None
 ) -> AuditEntry:
-    """Call it in the transaction of what it tells of, as the last thing: the team's chain is locked until its end."""
+    """Call it in the transaction of what it tells of, as the last thing: the team's chain is locked until its end.
+
+    The request's id and address come from the request that is being worked on, if there is one.
+    """
     AuditHead.objects.get_or_create(team_id=team_id)
     head = AuditHead.objects.select_for_update(no_key=True).get(pk=team_id)
+    request = current_request.get()
     entry = AuditEntry(
         team_id=team_id,
         seq=head.seq + 1,
         at=now,
         actor=actor,
         action=action,
-        target=target,
-        data=dict(data or {}),
+        target=_storable(target),
+        data=_storable(dict(data or {})),
+        request_id=request.request_id,
+        ip=request.ip,
         previous_hash=head.hash,
     )
     entry.hash = hash_of(entry)
@@ -36,7 +51,41 @@ def record_action(
 
 def hash_of(entry: AuditEntry) -> str:
     told = [
-        entry.previous_hash, entry.team_id, entry.seq, entry.at.isoformat(), entry.actor, entry.action, entry.target,
-        entry.data, entry.request_id,
+        entry.previous_hash, entry.team_id, entry.seq, entry.at.astimezone(UTC).isoformat(), entry.actor, entry.action,
+        entry.target, _canonical(entry.data), entry.request_id, entry.ip,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _storable(value: Any) -> Any:
+    """What jsonb takes: no NUL, no half of a surrogate pair, no number that is not one."""
+    match value:
+        case str():
+            return value.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case Mapping():
+            return {_storable(str(name)): _storable(child) for name, child in value.items()}
+        case list() | tuple():
+            return [_storable(child) for child in value]
+        case float() if value != value or value in {float("inf"), float("-inf")}:
+            return str(value)
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return str(value)
+
+
+def _canonical(value: Any) -> Any:
+    """One spelling of each number: jsonb gives 1e16 back as a whole number, and 1.0 as 1.0."""
+    match value:
+        case dict():
+            return {name: _canonical(child) for name, child in value.items()}
+        case list():
+            return [_canonical(child) for child in value]
+        case bool():
+            return value
+        case int() | float() if abs(value) >= _EXACT:
+            return repr(float(value))
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value

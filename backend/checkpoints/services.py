@@ -1,14 +1,62 @@
-"""Writing down what the engine saved."""
+"""What happens to checkpoints on purpose: recorded, pinned, dated, deleted.
 
-from datetime import datetime
+Invariants:
+- a change is made under the checkpoint's lock and leaves one entry in the team's audit log;
+- nothing that is pinned, in use or being written is deleted, by nobody;
+- files are touched only `GRACE` after the mark, when every transaction that had not seen the mark is over, and not
+  if one of those began a job from it: then the mark is taken back.
+"""
 
-from backend.checkpoints.models import Checkpoint
-from backend.jobs.models import Job
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import transaction
+
+from backend.audit.services import record_action
+from backend.checkpoints.models import GONE, Checkpoint, CheckpointState, Retention
+from backend.checkpoints.selectors import checkpoints_in_use
+from backend.errors import Conflict, NotFound, Refusal
+from backend.jobs.models import Job, JobAttempt
 from engine.spec.facts import CheckpointSaved
+
+GRACE: Final = timedelta(seconds=60)
+"""Longer than the database lets a statement (20 s) and an idle transaction (30 s) live."""
+
+
+class Pinned(Conflict):
+    """The checkpoint is pinned; unpin it first."""
+
+    code = "pinned"
+
+
+class Promoted(Conflict):
+    """A version of a model is made of this checkpoint, so it stays pinned."""
+
+    code = "promoted"
+
+
+class InUse(Conflict):
+    """A job that is not over goes on from this checkpoint."""
+
+    code = "in_use"
+
+
+class NotWhole(Conflict):
+    """The checkpoint is corrupt; nothing can be done with it but delete it."""
+
+    code = "corrupt"
+
+
+class StillWritten(Refusal):
+    """The checkpoint is still being written or read back; ask again in a moment."""
+
+    status = 425
+    code = "being_written"
+    retryable = True
 
 
 def record_checkpoint(job: Job, attempt: int, saved: CheckpointSaved, *, now: datetime) -> Checkpoint:
-    """The engine read the manifest back before it said so; the row is written once per attempt and step."""
+    """The engine read it back before it said so, and we do that again. The row is written once per attempt and step."""
     checkpoint, _ = Checkpoint.objects.get_or_create(
         job=job,
         attempt=attempt,
@@ -19,6 +67,104 @@ def record_checkpoint(job: Job, attempt: int, saved: CheckpointSaved, *, now: da
             "manifest_sha256": saved.manifest_sha256,
             "num_bytes": saved.num_bytes,
             "created_at": now,
+            "next_check_at": now,
+            "code_version": saved.code_version,
         },
     )
     return checkpoint
+
+
+def doubt_resume_point(attempt: JobAttempt, *, now: datetime) -> bool:
+    """The attempt found no data that it could go on with. If that was its own job's checkpoint, which it never got
+    past, it is read again, and until then the next attempt goes on from the one before."""
+    actor = f"engine:{attempt.n}"
+    if not attempt.resume_from or attempt.job.events.filter(type="state_changed", to_state="running", actor=actor):
+        return False
+    own = Checkpoint.objects.filter(job=attempt.job_id, uri=attempt.resume_from)
+    found = own.filter(state__in=(CheckpointState.COMPLETE, CheckpointState.VERIFYING))
+    doubted = {"is_doubted": True, "is_hashed": True, "num_parts_checked": 0, "next_check_at": now}
+    return found.update(state=CheckpointState.VERIFYING, **doubted) > 0
+
+
+def change_checkpoint(
+    checkpoint_id: str, *, actor: str, now: datetime, pinned: bool | None, expires_at: datetime | None, has_expiry: bool
+) -> Checkpoint:
+    """`has_expiry`: set `expires_at` to what is given, which may be never."""
+    with transaction.atomic():
+        checkpoint = locked_checkpoint(checkpoint_id)
+        before = _shown(checkpoint)
+        if pinned is False and checkpoint.promotions.exists():
+            raise Promoted()
+        if pinned is not None:
+            checkpoint.pinned = pinned
+        if has_expiry:
+            checkpoint.expires_at = expires_at
+        if checkpoint.state == CheckpointState.COMPLETE:
+            checkpoint.next_check_at = now  # retention looks again
+        checkpoint.save(update_fields=["pinned", "expires_at", "next_check_at"])
+        if _shown(checkpoint) != before:
+            _record(checkpoint, "checkpoint.changed", actor=actor, now=now, data=_shown(checkpoint))
+    return checkpoint
+
+
+def delete_checkpoint(checkpoint_id: str, *, actor: str, now: datetime, reason: str = "asked") -> Checkpoint:
+    """Marks it. Its files go after the commit, however often that has to be begun again."""
+    with transaction.atomic():
+        checkpoint = locked_checkpoint(checkpoint_id)
+        if checkpoint.pinned:
+            raise Pinned()
+        if checkpoint.state == CheckpointState.VERIFYING:
+            raise StillWritten()
+        user = checkpoints_in_use([checkpoint.pk]).get(checkpoint.pk)
+        if user is not None:
+            raise InUse(job=user) if user == checkpoint.job_id else InUse()
+        checkpoint.state, checkpoint.next_check_at = CheckpointState.DELETING, now + GRACE
+        checkpoint.save(update_fields=["state", "next_check_at"])
+        data = {"job": checkpoint.job_id, "step": checkpoint.step, "reason": reason}
+        _record(checkpoint, "checkpoint.deleted", actor=actor, now=now, data=data)
+    return checkpoint
+
+
+def set_retention(
+    job: Job, *, actor: str, now: datetime, keep_last: int, keep_best: int, metric: str, ttl_s: int | None
+) -> Retention:
+    values = {"keep_last": keep_last, "keep_best": keep_best, "metric": metric, "ttl_s": ttl_s}
+    with transaction.atomic():
+        retention, _ = Retention.objects.update_or_create(job=job, defaults=values)
+        Checkpoint.objects.filter(job=job, state=CheckpointState.COMPLETE).update(next_check_at=now)
+        record_action(team_id=job.team_id, actor=actor, action="retention.changed", target=job.pk, now=now, data=values)
+    return retention
+
+
+def lock_for_use(checkpoint_id: str) -> Checkpoint:
+    """For whoever is about to make something of it, in their transaction."""
+    checkpoint = locked_checkpoint(checkpoint_id)
+    refuse_unless_whole(checkpoint)
+    return checkpoint
+
+
+def refuse_unless_whole(checkpoint: Checkpoint) -> None:
+    if checkpoint.state == CheckpointState.VERIFYING:
+        raise StillWritten()
+    if checkpoint.state == CheckpointState.CORRUPT:
+        raise NotWhole()
+    if checkpoint.state in GONE:
+        raise NotFound("This checkpoint was deleted.")
+
+
+def locked_checkpoint(checkpoint_id: str) -> Checkpoint:
+    """Raises `NotFound` for one that is gone."""
+    rows = Checkpoint.objects.select_related("job").select_for_update(of=("self",), no_key=True)
+    checkpoint = rows.filter(pk=checkpoint_id).exclude(state__in=GONE).first()
+    if checkpoint is None:
+        raise NotFound("There is no checkpoint with this id.")
+    return checkpoint
+
+
+def _shown(checkpoint: Checkpoint) -> dict[str, object]:
+    expires_at = checkpoint.expires_at
+    return {"pinned": checkpoint.pinned, "expires_at": expires_at.isoformat() if expires_at else None}
+
+
+def _record(checkpoint: Checkpoint, action: str, *, actor: str, now: datetime, data: dict[str, object]) -> None:
+    record_action(team_id=checkpoint.job.team_id, actor=actor, action=action, target=checkpoint.pk, now=now, data=data)

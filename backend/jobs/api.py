@@ -1,36 +1,41 @@
 """REST: jobs. Shape in, call, shape out; the services decide."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
+from django.db import transaction
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Status
 from pydantic import Field
 
 from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
 from backend.accounts.models import Project, Team
+from backend.accounts.project_limits import refuse_other_project
 from backend.accounts.selectors import projects_of
+from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.idempotency import Answer, Key, once
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.api.rate_limit import SUBMITS, take
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound
+from backend.jobs.key_use import refuse_spec_over_ceiling
+from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import JobState
 from backend.jobs.representations import (
     AttemptOut,
-    EventsOut,
     JobOut,
     PreviewOut,
     represent_attempt,
-    represent_event,
     represent_job,
 )
 from backend.jobs.scheduling import outlook, waiting_message
-from backend.jobs.selectors import attempts_of, events_after, jobs_visible_to, the_job
-from backend.jobs.services import SpecRefused, cancel_job, refuse_spec, submit_job
+from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
+from backend.jobs.services import SpecRefused, cancel_job, change_job, refuse_spec, submit_job
 from backend.pools.models import ResourcePool
 from backend.pools.selectors import pools_of
-from engine.spec.job import JobSpec
+from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
@@ -42,6 +47,18 @@ class SubmitJob(Strict):
     pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
         None, description="Its name; may be left out if the team has one pool."
     )
+    start_from: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
+        None, description="A checkpoint of your team's to go on from: its weights, step and place in the data."
+    )
+
+
+class ChangeJob(Strict):
+    """What is left out stays."""
+
+    name: Name | None = None
+    tags: list[Tag] | None = Field(None, max_length=20)
+    priority: int | None = Field(None, ge=-100, le=100)
+    max_runtime_s: int | None = Field(None, ge=10, le=30 * 86_400)
 
 
 class PreviewJob(Strict):
@@ -64,6 +81,8 @@ def submit(
     allowance = take(SUBMITS, caller=caller.key.pk)
 
     def effect() -> Answer:
+        refuse_other_project(caller.key, body.project)
+        refuse_spec_over_ceiling(caller.key, body.spec, now=now)
         job = submit_job(
             team=caller.team,
             project=_project(caller.team, body.project),
@@ -72,6 +91,7 @@ def submit(
             pool=_pool(caller.team, body.pool),
             actor=caller.actor,
             now=now,
+            start_from=body.start_from or "",
         )
         shown = represent_job(job)
         return Answer(status=202, body=shown.model_dump(mode="json"), location=shown.links.self)
@@ -116,6 +136,10 @@ def list_jobs(
     request: HttpRequest,
     state: Annotated[list[JobState], Query()] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
     project: Annotated[Text | None, Query(max_length=64)] = None,
+    tag: Annotated[list[Text], Query(max_length=20, description="Jobs that have all of these.")] = [],  # noqa: B006
+    q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or begin of an id.")] = None,
+    created_by: Annotated[Text | None, Query(max_length=254, description="An e-mail address.")] = None,
+    since: Annotated[datetime | None, Query(description="Submitted then or later; RFC 3339.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[JobOut]:
@@ -125,13 +149,46 @@ def list_jobs(
         jobs = jobs.filter(state__in=state)
     if project is not None:
         jobs = jobs.filter(project_id=project)
+    if tag:
+        jobs = jobs.filter(tags__contains=tag)
+    if q is not None:
+        jobs = jobs.filter(Q(name__icontains=q) | Q(pk__startswith=q))
+    if created_by is not None:
+        jobs = jobs.filter(created_by__email__iexact=created_by)
+    if since is not None:
+        jobs = jobs.filter(created_at__gte=since if since.tzinfo else since.replace(tzinfo=UTC))
     found, next_cursor = page_after(jobs, cursor=cursor, limit=limit)
     return Page(data=[represent_job(job) for job in found], has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
 @router.get("/jobs/{job_id}", auth=MAY_READ, response={200: JobOut} | problems(404), summary="One job")
-def show(request: HttpRequest, job_id: str) -> JobOut:
-    return represent_job(the_job(caller_of(request).team, job_id))
+def show(request: HttpRequest, response: HttpResponse, job_id: str) -> JobOut:
+    """The ETag tells whether the job was moved or changed since; send it as If-Match to change it."""
+    job = the_job(caller_of(request).team, job_id)
+    tagged(response, etag_of(job.version))
+    return represent_job(job)
+
+
+@router.patch(
+    "/jobs/{job_id}",
+    auth=MAY_WRITE,
+    response={200: JobOut} | problems(400, 404, 409, 412, 413, 415, 422),
+    summary="Change name, tags, priority or runtime",
+)
+def change(
+    request: HttpRequest, response: HttpResponse, job_id: str, body: ChangeJob, if_match: IfMatch = None
+) -> JobOut:
+    """Name and tags while the job is not over; priority and max_runtime_s while it waits. The spec stays as it was
+    submitted. Send the ETag of what you read as If-Match, and nobody's change is overwritten unseen."""
+    caller, now = caller_of(request), database_now()
+    job = the_job(caller.team, job_id)
+    changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
+    with transaction.atomic():
+        refuse_if_changed(if_match, etag_of(locked_job(job.pk).version))
+        change_job(job.pk, changes, actor=caller.actor, now=now)
+    job = the_job(caller.team, job_id)
+    tagged(response, etag_of(job.version))
+    return represent_job(job)
 
 
 @router.post(
@@ -147,24 +204,6 @@ def cancel(request: HttpRequest, job_id: str) -> Status[JobOut]:
     job = the_job(caller.team, job_id)
     _, changed = cancel_job(job.pk, actor=caller.actor, now=database_now())
     return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
-
-
-@router.get(
-    "/jobs/{job_id}/events", auth=MAY_READ, response={200: EventsOut} | problems(404, 422), summary="What happened"
-)
-def events(
-    request: HttpRequest,
-    job_id: str,
-    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The last `seq` that you have seen.")] = 0,
-    limit: Limit = DEFAULT_LIMIT,
-) -> EventsOut:
-    found = list(events_after(the_job(caller_of(request).team, job_id), after)[: limit + 1])
-    page = found[:limit]
-    return EventsOut(
-        data=[represent_event(event) for event in page],
-        has_more=len(found) > limit,
-        next_after=page[-1].seq if page else after,
-    )
 
 
 @router.get(

@@ -1,8 +1,10 @@
 """The background tasks of jobs: two lines each, a safety net under every one.
 
-`jobs.deliver` is the only mover; whatever message is lost, `dispatch_outbox` and `schedule_all_pools` make good.
+`jobs.deliver` is the usual mover. The ticks do by themselves what is late: with every other message lost, jobs still
+go their whole way.
 """
 
+import time
 from functools import cache
 
 from celery import shared_task
@@ -10,11 +12,13 @@ from celery import shared_task
 from backend.clock import database_now
 from backend.jobs import outbox
 from backend.jobs.launcher import LauncherError, RayLauncher
-from backend.jobs.launching import launch_attempt, stop_superseded
-from backend.jobs.models import JobState
+from backend.jobs.launching import gather_evidence, launch_attempt, stop_superseded
 from backend.jobs.nudge import DELIVER, publish_now
-from backend.jobs.scheduling import schedule_pool
-from backend.pools.models import ResourcePool
+from backend.jobs.scheduling import pools_due, schedule_pool
+from backend.jobs.selectors import late_pools
+from backend.jobs.validation import forgotten_validations, validate_job
+
+TICK_WORKS_S = 5.0  # then it leaves the rest to the next one
 
 
 @cache
@@ -26,6 +30,8 @@ HANDLERS: dict[str, outbox.Handler] = {
     "schedule": lambda pool_id: _schedule(pool_id),
     "launch": lambda job_id: launch_attempt(job_id, ray()),
     "stop": lambda job_id: stop_superseded(job_id, ray()),
+    "validate": lambda job_id: validate_job(job_id, now=database_now()),
+    "evidence": lambda job_id: gather_evidence(job_id, ray()),
 }
 
 
@@ -40,7 +46,10 @@ def deliver(ids: list[int]) -> None:
 
 @shared_task(name="jobs.dispatch_outbox")
 def dispatch_outbox() -> None:
-    outbox.dispatch_due(database_now(), publish_now)
+    now = database_now()
+    ends_at = time.monotonic() + TICK_WORKS_S
+    outbox.deliver_overdue(now, HANDLERS, lambda: time.monotonic() < ends_at)
+    outbox.dispatch_due(now, publish_now)
 
 
 @shared_task(name="jobs.schedule_pool")
@@ -50,6 +59,18 @@ def schedule_one_pool(pool_id: str) -> None:
 
 @shared_task(name="jobs.schedule_all_pools")
 def schedule_all_pools() -> None:
-    """A message a pool, so that one pool's trouble is not another's."""
-    for pool_id in ResourcePool.objects.filter(jobs__state=JobState.QUEUED).values_list("pk", flat=True).distinct():
-        schedule_one_pool.delay(pool_id)
+    """A message a pool, so that one pool's trouble is not another's. One that nobody took is seen to here."""
+    now = database_now()
+    late = set(late_pools(now))
+    for pool_id in pools_due():
+        if pool_id in late:
+            schedule_pool(pool_id, now=now)
+        else:
+            schedule_one_pool.delay(pool_id)
+
+
+@shared_task(name="jobs.validate_waiting")
+def validate_waiting() -> None:
+    """Those whose message was lost, the oldest first."""
+    for job_id in forgotten_validations(database_now()):
+        validate_job(job_id, now=database_now())

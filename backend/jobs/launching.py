@@ -13,16 +13,19 @@ from django.db import transaction
 
 from backend.clock import database_now
 from backend.jobs.attempt_tokens import attempt_token
+from backend.jobs.failures import LONGEST_TAIL, add_log_tail
 from backend.jobs.launcher import Launcher, LauncherError
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
+from backend.jobs.selectors import replicas_granted, runtime_used_s
 from engine.spec.control import AttemptOrder
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
 
 LAUNCHABLE = (JobState.STARTING, JobState.RECOVERING)
+LEAST_RUNTIME_S = 1.0  # a job that was paused in its last second learns from its engine that it is out of time
 ENGINE_AWAY = "The engine cannot be reached right now; the job starts as soon as it answers."
 ENGINE_HAS_IT = "The engine has the job and is setting it up."
 
@@ -49,15 +52,26 @@ def stop_superseded(job_id: str, launcher: Launcher) -> None:
             log.info("stopped superseded job=%s submission=%s", job_id, submission_id)
 
 
+def gather_evidence(job_id: str, launcher: Launcher) -> None:
+    """The last lines of a failed attempt's log, while Ray still has them."""
+    last = JobAttempt.objects.filter(job_id=job_id).exclude(failure_class="").order_by("-n").first()
+    if last is not None and not last.evidence.get("log_tail"):
+        add_log_tail(last, launcher.log_tail(last.submission_id, max_chars=LONGEST_TAIL))
+
+
 def order_for(attempt: JobAttempt) -> AttemptOrder:
+    spec = JobSpec.model_validate(attempt.job.spec)
+    used_s = runtime_used_s(attempt.job, before=attempt.n)
     return AttemptOrder(
         job=attempt.job_id,
         attempt=attempt.n,
         epoch=attempt.epoch,
-        spec=JobSpec.model_validate(attempt.job.spec),
+        spec=spec,
         control_url=settings.ENVIRONMENT.control_url,
         token=attempt_token(attempt.job_id, attempt.n, attempt.epoch),
         resume_from=attempt.resume_from or None,
+        replicas=replicas_granted(attempt.job, spec),
+        runtime_left_s=max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
     )
 
 

@@ -3,13 +3,19 @@
 Invariants:
 - every change is a legal move, made by compare-and-set on (state, version), and leaves exactly one event with
   `seq = last + 1` in the same transaction: no event, no change;
-- a terminal state releases the job's devices, ends its attempt and calls the scheduler in that transaction;
+- a state that holds nothing releases the job's devices, ends its attempt, closes what was wanted of its driver and
+  calls the scheduler, in that transaction;
 - the job row is locked (`locked_job`) while its cursor moves, so cursors are committed in order.
 
-             ┌────────────────────────── recovering ◀──┐
- queued ──▶ starting ──▶ running ──────────▲───────────┘
-   │           │            └──▶ stopping ──▶ succeeded | failed | cancelled
-   └───────────┴─────────────────────────────────────▲
+ validating ──▶ queued ──▶ starting ──▶ running ◀──▶ recovering
+     │          ▲ │  ▲        │  └─────────┬──────────────┤
+     │          │ │  └────────┴────────────┼──────────────┘      (a start that failed; a loss with a pause before it)
+     │   resume │ │                        ▼
+     │          │ │     preempted      pausing ──▶ paused
+     │          │ └◀──────────────────────┘          │
+     ▼          │                                    │
+  failed        └────────────────────────────────────┘
+ starting, running, recovering, pausing ──▶ stopping ──▶ succeeded | failed | cancelled
 """
 
 from collections.abc import Mapping
@@ -18,8 +24,9 @@ from typing import Any
 
 from django.db import connection
 
-from backend.jobs.models import TERMINAL_STATES, Job, JobEvent, JobState
+from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
 from backend.jobs.outbox import enqueue
+from backend.pools.decide import WaitingReason
 
 S = JobState
 LEGAL_MOVES: Mapping[str, frozenset[str]] = {
@@ -51,10 +58,10 @@ def locked_job(job_id: str) -> Job:
     return Job.objects.select_for_update(of=("self",), no_key=True).get(pk=job_id)
 
 
-def next_cursor(job: Job) -> int:
-    """One step of the job's cursor, told to the browsers when the transaction commits."""
-    job.cursor += 1
-    if Job.objects.filter(pk=job.pk, cursor=job.cursor - 1).update(cursor=job.cursor) != 1:
+def next_cursor(job: Job, *, count: int = 1) -> int:
+    """So many steps of the job's cursor, told to the browsers when the transaction commits. The last of them."""
+    job.cursor += count
+    if Job.objects.filter(pk=job.pk, cursor=job.cursor - count).update(cursor=job.cursor) != 1:
         raise LostRace(f"cursor of {job.pk} moved on under us; lock the job first")
     with connection.cursor() as db:  # NOTIFY is delivered at commit, and not at all on rollback
         db.execute("SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"])
@@ -72,6 +79,7 @@ def record_event(
     reason: str = "",
     message: str = "",
     data: Mapping[str, Any] | None = None,
+    job_version: int | None = None,
 ) -> JobEvent:
     last = JobEvent.objects.filter(job=job).order_by("-seq").values_list("seq", flat=True).first() or 0
     return JobEvent.objects.create(
@@ -83,6 +91,7 @@ def record_event(
         actor=actor,
         from_state=from_state,
         to_state=to_state,
+        job_version=job_version,
         reason=reason,
         message=message,
         data=dict(data or {}),
@@ -101,17 +110,25 @@ def advance(
     data: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> JobEvent:
-    """Move a locked job to another state. `changes` are further columns of the job, set in the same write."""
+    """Move a locked job to another state. `changes` are further columns of the job, set in the same write.
+
+    `reason` is what led to the move. A job that waits in line has a reason of its own, from the scheduler's list.
+    """
     source = job.state
     if to not in LEGAL_MOVES[source]:
         raise IllegalMove(f"{job.pk}: {source} cannot become {to}")
     changes |= {"state": to, "phase": phase, "reason": reason, "message": message, "version": job.version + 1}
     if to == S.QUEUED:
+        changes["reason"] = WaitingReason.NOT_EVALUATED_YET
+        changes["evaluated_at"] = None
         changes.setdefault("queued_at", job.queued_at or now)
     if to == S.RUNNING and job.started_at is None:
         changes["started_at"] = now
     if to in TERMINAL_STATES:
         changes["finished_at"] = now
+    if to not in {S.PAUSING, S.STOPPING, *TERMINAL_STATES}:
+        changes.setdefault("target_state", "")
+    if to not in HOLDING_STATES:
         _let_go(job, outcome=to, message=message, now=now)
     if Job.objects.filter(pk=job.pk, state=source, version=job.version).update(**changes) != 1:
         raise LostRace(f"{job.pk} left {source} under us")
@@ -127,10 +144,17 @@ def advance(
         reason=reason,
         message=message,
         data=data,
+        job_version=job.version,
     )
+
+
+def close_requests(job: Job, now: datetime) -> None:
+    """What was wanted of an attempt that is over is not wanted of the next one."""
+    job.requests.filter(acknowledged_at__isnull=True).update(acknowledged_at=now)
 
 
 def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
     job.reservations.filter(released_at__isnull=True).update(released_at=now)
     job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)
+    close_requests(job, now)
     enqueue("schedule", job.pool_id, now)

@@ -3,11 +3,13 @@
 Invariants, held by the database too (constraints here, triggers in the migrations):
 - a spec never changes, a terminal state never changes, an event is never changed or deleted;
 - a job has at most one attempt that has not ended;
-- every change of state is made by `lifecycle.advance` and leaves exactly one event.
+- every change of state is made by `lifecycle.advance` and leaves exactly one event;
+- a job holds devices (a live reservation of its trainer's) if and only if its state is one of HOLDING_STATES.
 """
 
 from typing import ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
@@ -36,6 +38,7 @@ class JobState(models.TextChoices):
 
 TERMINAL_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 HOLDING_STATES = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING, JobState.PAUSING, JobState.STOPPING)
+WAITING_STATES = (JobState.VALIDATING, JobState.QUEUED, JobState.PAUSED)
 
 
 class Job(models.Model):
@@ -45,6 +48,7 @@ class Job(models.Model):
     pool = models.ForeignKey(ResourcePool, on_delete=models.PROTECT, related_name="jobs")
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="jobs")
     name = models.CharField(max_length=120)
+    tags = ArrayField(models.CharField(max_length=40), default=list)
     spec = models.JSONField()
     devices = models.PositiveIntegerField()
     steps = models.PositiveIntegerField()
@@ -53,7 +57,7 @@ class Job(models.Model):
     phase = models.CharField(max_length=30, blank=True, default="")
     reason = models.CharField(max_length=60, blank=True, default="")
     message = models.TextField(blank=True, default="")
-    target_state = models.CharField(max_length=12, blank=True, default="")
+    target_state = models.CharField(max_length=12, blank=True, default="")  # where pausing and stopping lead
     failure_class = models.CharField(max_length=20, blank=True, default="")
 
     parent = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="retries")
@@ -68,6 +72,9 @@ class Job(models.Model):
     version = models.PositiveIntegerField(default=1)  # of the row: the compare in every compare-and-set
     epoch = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
     num_attempts = models.PositiveIntegerField(default=0)
+    num_validations = models.PositiveSmallIntegerField(
+        default=0
+    )  # begun: a spec that kills its validator is known by it
     step = models.PositiveIntegerField(default=0)
     cursor = models.PositiveBigIntegerField(default=0)  # counts what a page may pull, across events, metrics, samples
 
@@ -107,6 +114,7 @@ class JobAttempt(models.Model):
     submission_id = models.CharField(max_length=80, unique=True)
     token_sha256 = models.CharField(max_length=64, unique=True)  # the lookup of everything that a driver sends
     resume_from = models.CharField(max_length=2_000, blank=True, default="")
+    resume_step = models.PositiveIntegerField(default=0)  # the step that it goes on after
     acked_seq = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField()
     submitted_at = models.DateTimeField(null=True)
@@ -114,6 +122,8 @@ class JobAttempt(models.Model):
     ended_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=30, blank=True, default="")
     message = models.TextField(blank=True, default="")
+    failure_class = models.CharField(max_length=20, blank=True, default="")
+    evidence = models.JSONField(default=dict)  # `failures.Evidence`: what was seen when it failed
 
     class Meta:
         constraints: ClassVar = [
@@ -133,12 +143,16 @@ class JobEvent(models.Model):
     actor = models.CharField(max_length=80)  # "user:<id>", "key:<id>", "scheduler", "engine:<attempt>", "reconcile"
     from_state = models.CharField(max_length=12, blank=True, default="")
     to_state = models.CharField(max_length=12, blank=True, default="")
+    job_version = models.PositiveIntegerField(null=True)  # of a change of state: the row version that it made
     reason = models.CharField(max_length=60, blank=True, default="")
     message = models.TextField(blank=True, default="")
     data = models.JSONField(default=dict)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["job", "seq"], name="one_event_per_seq"),
+            models.UniqueConstraint(fields=["job", "job_version"], name="one_event_per_change_of_state"),
+        ]
         indexes: ClassVar = [models.Index(fields=["job", "cursor"], name="event_pull")]
 
 

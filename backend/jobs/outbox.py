@@ -9,6 +9,8 @@ Invariants:
   also if the broker forgets everything; handlers are written so that twice is as good as once;
 - rows are claimed by SKIP LOCKED and named by id, never by "all up to id N": a late commit with a lower id is not
   skipped, and not deleted unseen;
+- a row that is OVERDUE although it was handed out is delivered by the dispatcher itself: with every message of the
+  broker's lost, everything still happens, later;
 - the nudge is a shortcut. A request never waits for the broker, and a broker that is down costs delay only.
 """
 
@@ -27,7 +29,7 @@ from backend.jobs.nudge import publish_soon
 
 log = logging.getLogger(__name__)
 
-Topic = Literal["schedule", "launch", "stop"]
+Topic = Literal["schedule", "launch", "stop", "validate", "evidence"]
 Handler = Callable[[str], None]
 """Takes the key: a pool's id for "schedule", a job's for the others."""
 Publish = Callable[[Sequence[int]], None]
@@ -37,6 +39,9 @@ NUDGE_HEAD_START = timedelta(seconds=2)
 CLAIM_LASTS = timedelta(seconds=15)
 """Then a published row whose handler was never heard of is due again. A delivery takes well under that."""
 CLAIM_LIMIT = 100
+OVERDUE = timedelta(seconds=20)
+"""Longer than a nudge and one publication take. By then messages get lost, or no worker is there to take them."""
+MOST_OVERDUE = 20  # a tick; the next one goes on
 LONGEST_BACKOFF_S = 30
 
 
@@ -57,6 +62,25 @@ def dispatch_due(now: datetime, publish: Publish) -> int:
     for batch in _by_subject(claimed):
         publish(batch)
     return len(claimed)
+
+
+def deliver_overdue(now: datetime, handlers: Mapping[str, Handler], has_time: Callable[[], bool]) -> int:
+    """One after the other, while there is time. A failure is logged, and its row has its next turn."""
+    with transaction.atomic():
+        late = OutboxMessage.objects.filter(not_before__lte=now, created_at__lte=now - OVERDUE).order_by("not_before")
+        claimed = list(late.select_for_update(skip_locked=True)[:MOST_OVERDUE])
+        ids = [message.pk for message in claimed]
+        OutboxMessage.objects.filter(pk__in=ids).update(not_before=now + CLAIM_LASTS)
+    num_delivered = 0
+    for batch in _by_subject(claimed):
+        if not has_time():
+            break
+        try:
+            deliver(batch, handlers, now)
+        except Exception as error:  # noqa: BLE001 - whatever one handler raised must not keep the others waiting
+            log.warning("overdue delivery failed ids=%s error=%s", batch, error)
+        num_delivered += len(batch)
+    return num_delivered
 
 
 def deliver(ids: Sequence[int], handlers: Mapping[str, Handler], now: datetime) -> None:

@@ -20,6 +20,7 @@ class JobLinks(BaseModel):
 class JobOut(BaseModel):
     id: str
     name: str
+    tags: list[str]
     project: str
     team: str
     pool: str = Field(description="The pool's name.")
@@ -33,6 +34,10 @@ class JobOut(BaseModel):
     step: int
     steps: int
     spec: dict[str, Any] = Field(description="With all defaults filled in; GET /schemas/job-spec describes it.")
+    priority: int
+    max_runtime_s: int
+    parent: str | None = Field(description="The job that this one is a retry of.")
+    start_from: str | None = Field(description="The checkpoint that it was submitted to go on from.")
     created_at: datetime
     queued_at: datetime | None
     started_at: datetime | None
@@ -61,17 +66,29 @@ class EventsOut(BaseModel):
     next_after: int
 
 
+class FaultOut(BaseModel):
+    seq: int = Field(description="Of its event.")
+    at: datetime
+    attempt: int
+    component: str
+    message: str
+    action: str = Field(description="What was done about it.")
+
+
 class AttemptOut(BaseModel):
     n: int
     epoch: int
     submission_id: str
     resume_from: str
+    resume_step: int = Field(description="It goes on after this step.")
     created_at: datetime
     submitted_at: datetime | None
     last_seen_at: datetime | None
     ended_at: datetime | None
     outcome: str
     message: str
+    failure_class: str
+    evidence: dict[str, Any] = Field(description="What was seen when it failed; empty if it did not.")
 
 
 class PreviewOut(BaseModel):
@@ -99,6 +116,7 @@ def represent_job(job: Job) -> JobOut:
     return JobOut(
         id=job.pk,
         name=job.name,
+        tags=job.tags,
         project=job.project_id,
         team=job.team_id,
         pool=job.pool.name,
@@ -112,6 +130,10 @@ def represent_job(job: Job) -> JobOut:
         step=job.step,
         steps=job.steps,
         spec=job.spec,
+        priority=job.priority,
+        max_runtime_s=job.max_runtime_s,
+        parent=job.parent_id,
+        start_from=job.start_from or None,
         created_at=job.created_at,
         queued_at=job.queued_at,
         started_at=job.started_at,
@@ -141,10 +163,24 @@ def represent_attempt(attempt: JobAttempt) -> AttemptOut:
         epoch=attempt.epoch,
         submission_id=attempt.submission_id,
         resume_from=attempt.resume_from,
+        resume_step=attempt.resume_step,
         created_at=attempt.created_at,
         submitted_at=attempt.submitted_at,
         last_seen_at=attempt.last_seen_at,
         ended_at=attempt.ended_at,
         outcome=attempt.outcome,
         message=attempt.message,
+        failure_class=attempt.failure_class,
+        evidence=attempt.evidence,
+    )
+
+
+def represent_fault(event: JobEvent) -> FaultOut:
+    return FaultOut(
+        seq=event.seq,
+        at=event.at,
+        attempt=int(event.actor.partition(":")[2]),
+        component=event.data["component"],
+        message=event.message,
+        action=event.data["action"],
     )

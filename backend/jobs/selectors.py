@@ -4,13 +4,18 @@ Invariant: what another team owns is answered exactly like what does not exist.
 """
 
 import re
+from datetime import datetime, timedelta
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
 from backend.accounts.models import Team, User
 from backend.errors import NotFound
-from backend.jobs.models import Job, JobAttempt, JobEvent
+from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
+from backend.pools.models import ReservationRole
+from engine.spec.job import JobSpec
 
+SCHEDULER_IS_LATE = timedelta(seconds=30)  # a round comes every 5 s, and says so every 10 s at the latest
 _JOB_ID = re.compile(r"job_[0-9a-z]{20}", re.ASCII)
 
 
@@ -43,3 +48,31 @@ def the_job(viewer: Team | User, job_id: str) -> Job:
     if job is None:
         raise NotFound("There is no job with this id.")
     return job
+
+
+def runtime_used_s(job: Job, *, before: int) -> float:
+    """By attempts that are over, with a smaller number: from their submission, so waiting in line is not running."""
+    over = JobAttempt.objects.filter(job=job, n__lt=before, submitted_at__isnull=False, ended_at__isnull=False)
+    used: timedelta | None = over.aggregate(used=Sum(F("ended_at") - F("submitted_at")))["used"]
+    return used.total_seconds() if used else 0.0
+
+
+def replicas_granted(job: Job, spec: JobSpec) -> int:
+    """From what is reserved for its replicas now; at least the fewest that it may start with."""
+    kept = job.reservations.filter(released_at__isnull=True, reclaimed_at__isnull=True)
+    live = kept.exclude(role=ReservationRole.TRAINER)
+    devices: int = live.aggregate(devices=Sum("devices"))["devices"] or 0
+    fewest = spec.placement.min_replicas or spec.rollout.replicas
+    return min(spec.rollout.replicas, max(fewest, devices // spec.resources.devices_per_replica))
+
+
+def faults_of(job: Job) -> QuerySet[JobEvent]:
+    """What the engine noticed and mended, newest first."""
+    return JobEvent.objects.filter(job=job, type="fault_detected").order_by("-seq")
+
+
+def late_pools(now: datetime) -> QuerySet[Job, str]:
+    """Ids of pools with a job that no scheduler has looked at for long."""
+    seen = Coalesce("evaluated_at", "queued_at", "created_at")
+    waiting = Job.objects.filter(state=JobState.QUEUED).annotate(seen=seen).filter(seen__lt=now - SCHEDULER_IS_LATE)
+    return waiting.values_list("pool_id", flat=True).distinct()

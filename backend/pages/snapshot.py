@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import F, OuterRef, Subquery
+from django.db.models import F, OuterRef, Q, Subquery
 
 from backend.jobs.models import Job
 from backend.pages.charts import HELD_OUT, KEYS, REWARD, STEP_S
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
+from backend.telemetry.sampled import metrics_sampled
 
+LONG = 8_192  # steps; a longer series is drawn from its rollups
 MAX_POINTS = 500  # a trace; more cannot be told apart on a screen and costs the browser
 NUM_SAMPLED_STEPS = 12  # of the newest trajectories; older ones of this visit stay in the browser
 _PACE_OVER_STEPS = 20  # recent enough to follow a change of speed, long enough to be calm
@@ -106,16 +108,37 @@ GROUP BY name, (step - low) * %(buckets)s / (high - low + 1)
 
 
 def _thinned_series(job: Job) -> dict[str, Points]:
+    of_job = MetricSeries.objects.filter(job=job, name__in=KEYS)
+    long = set(of_job.filter(Q(is_reduced=True) | Q(rolled_to__gt=LONG)).values_list("name", flat=True))
+    points = _thinned_points(job, [name for name in KEYS if name not in long])
+    return points | (_thinned_rollups(job, sorted(long)) if long else {})
+
+
+def _thinned_rollups(job: Job, names: Sequence[str]) -> dict[str, Points]:
+    """The extremes of each bucket at its two ends: nearer cannot be seen, and no point is read."""
+    page = metrics_sampled(job, MAX_POINTS // 2, names)
+    found: dict[str, Points] = {}
+    for name, line in page.series.items():
+        found[name] = points = []
+        before = max(0, 2 * line[0][0] - line[1][0]) if len(line) > 1 else 0
+        bands = page.bands.get(name) or [(step, value, value) for step, value in line]
+        for (step, mean), (_, low, high) in zip(line, bands, strict=True):
+            points += [(before + 1, low), (step, high)] if before + 1 < step else [(step, mean)]
+            before = step
+    return found
+
+
+def _thinned_points(job: Job, names: Sequence[str]) -> dict[str, Points]:
     found: dict[str, dict[int, float]] = {}
     with connection.cursor() as db:
-        db.execute(_THINNED, {"job": job.pk, "names": list(KEYS), "buckets": MAX_POINTS // 2})
+        db.execute(_THINNED, {"job": job.pk, "names": list(names), "buckets": MAX_POINTS // 2})
         for name, *extremes in db.fetchall():
             found.setdefault(name, {}).update((int(step), value) for value, step in extremes)
     return {name: sorted(points.items()) for name, points in found.items()}
 
 
 def _last_values(job: Job) -> list[LastValue]:
-    newest = MetricPoint.objects.filter(series=OuterRef("pk")).order_by("-attempt", "-step")
+    newest = MetricPoint.objects.filter(series=OuterRef("pk")).order_by("-cursor")  # of the latest attempt
     rows = (
         MetricSeries.objects.filter(job=job)
         .annotate(last_step=Subquery(newest.values("step")[:1]), last_value=Subquery(newest.values("value")[:1]))

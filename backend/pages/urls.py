@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from backend.pages import job_views, submit_views, views
+from backend.pages import invitation_views, job_views, key_views, submit_views, team_views, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -11,5 +11,14 @@ urlpatterns = [
     path("jobs/<str:job_id>/", job_views.job_page, name="job"),
     path("jobs/<str:job_id>/cancel", job_views.cancel, name="cancel_job"),
     path("jobs/<str:job_id>/live", job_views.live, name="job_live"),
+    path("keys/", key_views.keys, name="keys"),
+    path("keys/<str:key_id>/revoke", key_views.revoke, name="revoke_key"),
+    path("members/", team_views.members, name="members"),
+    path("members/rules", team_views.rules, name="team_rules"),
+    path("members/<str:user_id>/change", team_views.member, name="change_member"),
+    path("invitations/<str:token>", invitation_views.accept, name="accept_invitation"),
+    path("invitations/<str:invitation_id>/revoke", team_views.invitation, name="revoke_invitation"),
+    path("service-accounts/", team_views.service_accounts, name="new_service_account"),
+    path("service-accounts/<str:account_id>/close", team_views.close_account, name="close_service_account"),
     path("help/", views.help_page, name="help"),
 ]

@@ -1,47 +1,112 @@
-"""GET /pools: what there is, and how much of it the caller's team has and holds."""
+"""REST: pools, quotas and budgets. Who may change quotas and budgets is an operator of the platform."""
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Router
-from pydantic import BaseModel
 
-from backend.accounts.bearer import MAY_READ, caller_of
+from backend.accounts.bearer import MAY_READ, ApiKeyAuth, caller_of
+from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems
-from backend.pools.models import ResourcePool
-from backend.pools.selectors import nominal_of, pools_of, use_by_team
+from backend.clock import database_now
+from backend.pools.budgets import budget_states
+from backend.pools.representations import (
+    BudgetIn,
+    BudgetOut,
+    PoolOut,
+    PoolQuotaOut,
+    QuotaIn,
+    TeamQuotaOut,
+    represent_budget,
+    represent_pool,
+    represent_pool_quota,
+    represent_team_quota,
+)
+from backend.pools.selectors import pools_of, quotas_in, quotas_of, the_pool, the_team, use_by_team
+from backend.pools.services import QuotaTerms, set_budget, set_quota
 
 router = Router(tags=["Pools"])
 
-
-class QuotaOut(BaseModel):
-    nominal: int
-    used: int
-
-
-class PoolOut(BaseModel):
-    """Devices. `reserved` counts every team's, `quota` is the caller's own."""
-
-    id: str
-    name: str
-    flavor: str
-    capacity: int
-    reserved: int
-    quota: QuotaOut
+MAY_SEE_USE = ApiKeyAuth("usage:read")
+MAY_OPERATE = ApiKeyAuth("quota:write")
 
 
 @router.get("/pools", auth=MAY_READ, response={200: Page[PoolOut]} | problems(), summary="Pools the team may use")
 def pools(request: HttpRequest) -> Page[PoolOut]:
     team = caller_of(request).team
-    return Page(data=[_represent(pool, team_id=team.pk, nominal=nominal_of(team, pool)) for pool in pools_of(team)])
+    mine = {quota.pool_id: quota for quota in quotas_of(team)}
+    shown = []
+    for pool in pools_of(team):
+        use = use_by_team(pool)
+        shown.append(represent_pool(pool, mine[pool.pk], used=use.get(team.pk, 0), reserved=sum(use.values())))
+    return Page(data=shown)
 
 
-def _represent(pool: ResourcePool, *, team_id: str, nominal: int) -> PoolOut:
+@router.get(
+    "/quota",
+    auth=MAY_SEE_USE,
+    response={200: Page[PoolQuotaOut]} | problems(),
+    summary="What the team may use, by pool",
+)
+def quota(request: HttpRequest) -> Page[PoolQuotaOut]:
+    team = caller_of(request).team
+    rows = quotas_of(team)
+    return Page(data=[represent_pool_quota(row, used=use_by_team(row.pool).get(team.pk, 0)) for row in rows])
+
+
+@router.get(
+    "/pools/{pool_id}/quotas",
+    auth=MAY_OPERATE,
+    response={200: Page[TeamQuotaOut]} | problems(404),
+    summary="Every team's quota in a pool",
+)
+def pool_quotas(request: HttpRequest, response: HttpResponse, pool_id: str) -> Page[TeamQuotaOut]:
+    """For operators. The ETag is of all quotas of the pool: send it as If-Match to change one of them."""
+    pool = the_pool(pool_id)
     use = use_by_team(pool)
-    return PoolOut(
-        id=pool.pk,
-        name=pool.name,
-        flavor=pool.flavor,
-        capacity=pool.capacity,
-        reserved=sum(use.values()),
-        quota=QuotaOut(nominal=nominal, used=use.get(team_id, 0)),
-    )
+    tagged(response, etag_of(pool.version))
+    return Page(data=[represent_team_quota(row, used=use.get(row.team_id, 0)) for row in quotas_in(pool)])
+
+
+@router.put(
+    "/pools/{pool_id}/quotas/{team_id}",
+    auth=MAY_OPERATE,
+    response={200: TeamQuotaOut} | problems(400, 404, 409, 412, 413, 415, 422),
+    summary="Set a team's quota",
+)
+def put_quota(
+    request: HttpRequest, response: HttpResponse, pool_id: str, team_id: str, body: QuotaIn, if_match: IfMatch = None
+) -> TeamQuotaOut:
+    """For operators. What runs stays. 409 `quota_exceeds_pool`: the teams' nominal quotas must fit into the pool
+    together, so that each can be given back."""
+    pool, team = the_pool(pool_id), the_team(team_id)
+    caller = caller_of(request)
+    terms = QuotaTerms(**body.model_dump())
+    row = set_quota(pool, team, terms, if_match=if_match, actor=caller.actor, now=database_now())
+    tagged(response, etag_of(row.pool.version))
+    return represent_team_quota(row, used=use_by_team(pool).get(team.pk, 0))
+
+
+@router.get("/budgets", auth=MAY_SEE_USE, response={200: BudgetOut} | problems(), summary="The team's budget")
+def budget(request: HttpRequest, response: HttpResponse) -> BudgetOut:
+    return _budget(caller_of(request).team.pk, response)
+
+
+@router.put(
+    "/budgets/{team_id}",
+    auth=MAY_OPERATE,
+    response={200: BudgetOut} | problems(400, 404, 412, 413, 415, 422),
+    summary="Set a team's budget",
+)
+def put_budget(
+    request: HttpRequest, response: HttpResponse, team_id: str, body: BudgetIn, if_match: IfMatch = None
+) -> BudgetOut:
+    """For operators. What runs goes on to its end; the next start is judged by the new limit."""
+    team = the_team(team_id)
+    set_budget(team, body.gpu_seconds, if_match=if_match, actor=caller_of(request).actor, now=database_now())
+    return _budget(team.pk, response)
+
+
+def _budget(team_id: str, response: HttpResponse) -> BudgetOut:
+    state = budget_states([team_id], now=database_now())[team_id]
+    tagged(response, etag_of(state.version))
+    return represent_budget(team_id, state)

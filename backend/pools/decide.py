@@ -1,111 +1,255 @@
 """Who starts now, and why the others wait. Pure: snapshot in, verdict out.
 
-Invariants (tests/backend/test_decide.py):
-- what is admitted never exceeds the pool's capacity or a team's nominal quota; a job starts whole or not at all;
+Invariants (tests/backend/test_decide*.py):
+- what starts never exceeds the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
+  and least number of replicas) or not at all;
 - every job is either admitted or has exactly one reason;
-- nobody starves: jobs are looked at oldest first, and younger ones may overtake only while the one that they overtake
-  has waited less than BACKFILL_PATIENCE. Then the line is held for it: within its team while its team's quota is what
-  it waits for, in the whole pool once only devices are missing. What runs ends, so its turn comes.
+- **the guarantee**: what fits a team's unused nominal quota starts after at most one round of reclaiming, because what
+  others hold above their nominal may always be taken back (once it has run for `MIN_RUNTIME`);
+- nobody starves. Within a team priority rises with age past any other; across teams those that borrow least go first.
+  Younger jobs may overtake only while the one that they overtake has waited less than BACKFILL_PATIENCE; then the line
+  is held for it: in its team, and among all who borrow;
+- elastic replicas are granted only when nobody waits who could start on those devices.
+
+    across teams: within nominal first, then lowest share, then least history, then oldest
+    in a team:    priority + age, then oldest
+
+Shares are compared as they are, not as they would be after the start: else teams with small jobs would for ever go
+before the team with a big one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
+
+from backend.pools.balance import Balance
+from backend.pools.elastic import grant_replicas
+from backend.pools.victims import Plan, Victims, plan_preemption
+from backend.pools.views import (
+    Admission,
+    HolderView,
+    PoolView,
+    Preemption,
+    QueuedJobView,
+    Resize,
+    TeamView,
+    Verdict,
+    WaitingReason,
+)
+
+__all__ = ["BACKFILL_PATIENCE", "HolderView", "PoolView", "QueuedJobView", "TeamView", "WaitingReason", "decide"]
+
+R = WaitingReason
 
 # Long enough that small jobs fill the gaps while a big one gathers its devices, short enough that a stream of small
 # jobs costs the big one minutes and not days.
 BACKFILL_PATIENCE = timedelta(minutes=10)
-
-
-class WaitingReason(StrEnum):
-    """Closed list: a page and a program can know them all."""
-
-    NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has looked at the job; `decide` never gives it
-    EXCEEDS_MAX = "exceeds_max"  # more than the pool has, or than the team may ever use there
-    TEAM_CEILING = "team_ceiling"  # the team's quota is in use
-    BEHIND_PRIORITY = "behind_priority"  # the team's quota is being kept for an older job of the team
-    POOL_FULL = "pool_full"  # not enough devices are free
-    BACKFILL_HOLD = "backfill_hold"  # enough are free, but they are being kept for an older, bigger job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuedJobView:
-    id: str
-    team: str
-    devices: int
-    queued_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """`used` and `nominal` by team id; `queued` in the order of the line, oldest first."""
-
-    capacity: int
-    used: Mapping[str, int]
-    nominal: Mapping[str, int]
-    queued: Sequence[QueuedJobView]
-    now: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    admitted: tuple[str, ...]
-    reasons: Mapping[str, WaitingReason]
-
-
-@dataclass(slots=True)
-class _Round:
-    """What is left while the line is walked, and for whom it is being kept."""
-
-    capacity: int
-    nominal: Mapping[str, int]
-    used: dict[str, int]
-    held_teams: set[str] = field(default_factory=set)
-    held_pool: bool = False
-
-    @property
-    def free(self) -> int:
-        return self.capacity - sum(self.used.values())
-
-    def team_room(self, team: str) -> int:
-        return self.nominal.get(team, 0) - self.used.get(team, 0)
-
-    def reason_to_wait(self, job: QueuedJobView) -> WaitingReason | None:
-        if job.devices > min(self.capacity, self.nominal.get(job.team, 0)):
-            return WaitingReason.EXCEEDS_MAX
-        if job.devices > self.team_room(job.team):
-            return WaitingReason.TEAM_CEILING
-        if job.team in self.held_teams:
-            return WaitingReason.BEHIND_PRIORITY
-        if job.devices > self.free:
-            return WaitingReason.POOL_FULL
-        if self.held_pool:
-            return WaitingReason.BACKFILL_HOLD
-        return None
-
-    def hold_the_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
-        if reason is WaitingReason.TEAM_CEILING:
-            self.held_teams.add(job.team)
-        elif reason is WaitingReason.POOL_FULL:
-            self.held_pool = True
+# Points of priority an hour, up to the whole span of priorities (-100..100): a day's wait outdoes any priority.
+AGEING_PER_HOUR, AGEING_CAP = 10.0, 200.0
+# Added to a team's history at once when it starts something, per device: a hundred quick submissions do not all pass
+# before the first of them has used anything.
+ENTRY_PENALTY_S = 600.0
+# Reasons of those who could use a free device.
+_COULD_START = {R.POOL_FULL, R.BACKFILL_HOLD, R.WAITING_LENDER_FENCE, R.PREEMPTION_IN_PROGRESS}
+_TEAM_COULD_START = {R.TEAM_CEILING, R.BEHIND_PRIORITY}
 
 
 def decide(pool: PoolView) -> Verdict:
-    state = _Round(capacity=pool.capacity, nominal=pool.nominal, used=dict(pool.used))
-    admitted: list[str] = []
-    reasons: dict[str, WaitingReason] = {}
-    for job in in_line(pool.queued):
-        reason = state.reason_to_wait(job)
+    line = _Line(pool)
+    line.serve_claims()
+    line.walk()
+    grants = grant_replicas(line.balance, _growing(pool, line), now=pool.now) if _nobody_could_start(pool, line) else ()
+    return Verdict(
+        admissions=tuple(line.admitted),
+        reasons=line.reasons,
+        preemptions=tuple(line.preemptions),
+        grants=grants,
+        reclaims=tuple(
+            Resize(job=job, replicas=line.victims.replicas_left(job)) for job in sorted(line.victims.shrunk)
+        ),
+        claims=line.claims,
+        line=tuple(line.reasons),
+    )
+
+
+def in_line(jobs: Iterable[QueuedJobView], now: datetime) -> list[QueuedJobView]:
+    """The order within a team."""
+    keyed = [(-_aged(job, now), job.queued_at, job.id, job) for job in jobs]
+    return [job for *_, job in sorted(keyed)]
+
+
+def _aged(job: QueuedJobView, now: datetime) -> float:
+    return job.priority + min(AGEING_CAP, (now - job.queued_at).total_seconds() / 3_600 * AGEING_PER_HOUR)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The line while it is walked: what is left, and for whom it is being kept."""
+
+    pool: PoolView
+    claims: dict[str, int] = field(init=False)
+    balance: Balance = field(init=False)
+    victims: Victims = field(init=False)
+    waiting: dict[str, QueuedJobView] = field(init=False)
+    admitted: list[Admission] = field(default_factory=list)
+    reasons: dict[str, WaitingReason] = field(default_factory=dict)
+    preemptions: list[Preemption] = field(default_factory=list)
+    held_teams: set[str] = field(default_factory=set)
+    holds_borrowers: bool = False
+    hopeless: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By team: (devices, priority) for which no victims were found; bigger or less urgent ones find none either."""
+
+    def __post_init__(self) -> None:
+        self.waiting = {job.id: job for job in self.pool.queued}
+        self.claims = {job: devices for job, devices in self.pool.claims.items() if job in self.waiting}
+        self.balance = Balance.of(self.pool, self.claims)
+        self.victims = Victims(self.pool)
+
+    def serve_claims(self) -> None:
+        """Whom devices were freed for comes first; a claim that nothing will fulfil any more is given up."""
+        for job in in_line((self.waiting[name] for name in self.claims), self.pool.now):
+            devices = self.claims.pop(job.id)
+            self.balance.pledge(job.team, -devices)
+            if self._why_not_at_all(job) is not None:
+                continue
+            if self._fits(job):
+                self._admit(job)
+            elif self.balance.fits_soon(job):
+                self._claim(job)
+
+    def walk(self) -> None:
+        lines: dict[str, list[QueuedJobView]] = {}
+        settled = {admission.job for admission in self.admitted} | set(self.reasons)
+        for job in self.pool.queued:
+            if job.id not in settled:
+                lines.setdefault(job.team, []).append(job)
+        heads: list[tuple[tuple[bool, float, float, datetime, str], int]] = []
+        ordered = [in_line(jobs, self.pool.now) for _, jobs in sorted(lines.items())]
+        places = [0] * len(ordered)
+        for index, jobs in enumerate(ordered):
+            heads.append((self._key(jobs[0]), index))
+        heapq.heapify(heads)
+        while heads:
+            _, index = heapq.heappop(heads)
+            job = ordered[index][places[index]]
+            self._settle(job)
+            places[index] += 1
+            if places[index] < len(ordered[index]):
+                heapq.heappush(heads, (self._key(ordered[index][places[index]]), index))
+
+    def _key(self, job: QueuedJobView) -> tuple[bool, float, float, datetime, str]:
+        team = self.balance.teams[job.team]
+        return (
+            not self.balance.is_within_nominal(job),
+            self.balance.share(job.team),
+            team.usage / team.view.weight,
+            job.queued_at,
+            job.id,
+        )
+
+    def _settle(self, job: QueuedJobView) -> None:
+        reason = self._why_not_at_all(job) or self._why_not_now(job)
         if reason is None:
-            state.used[job.team] = state.used.get(job.team, 0) + job.devices
-            admitted.append(job.id)
-            continue
-        reasons[job.id] = reason
-        if pool.now - job.queued_at >= BACKFILL_PATIENCE:
-            state.hold_the_line_for(job, reason)
-    return Verdict(admitted=tuple(admitted), reasons=reasons)
+            self._admit(job)
+            return
+        if reason in {R.TEAM_CEILING, R.POOL_FULL, R.WAITING_LENDER_FENCE}:
+            if self._make_room(job):
+                return
+            if self.pool.now - job.queued_at >= BACKFILL_PATIENCE:
+                self._hold_the_line_for(job, reason)
+        self.reasons[job.id] = reason
+
+    def _why_not_at_all(self, job: QueuedJobView) -> WaitingReason | None:
+        """Reasons for which nobody else has to wait."""
+        team = self.balance.teams[job.team]
+        if job.devices > self.balance.most(job):
+            return R.EXCEEDS_MAX
+        if not self.pool.is_open:
+            return R.POOL_CLOSED
+        if job.not_before is not None and job.not_before > self.pool.now:
+            return R.BACKOFF_UNTIL
+        if team.budget_left is not None and job.devices * job.max_runtime_s > team.budget_left:
+            return R.BUDGET
+        return None
+
+    def _why_not_now(self, job: QueuedJobView) -> WaitingReason | None:
+        if not self.balance.has_quota(job):
+            return R.BEHIND_PRIORITY if job.team in self.held_teams else R.TEAM_CEILING
+        if job.team in self.held_teams:
+            return R.BEHIND_PRIORITY
+        if not self.balance.fits(job.team, job.devices):
+            return R.WAITING_LENDER_FENCE if job.devices <= self.balance.free else R.POOL_FULL
+        if self.holds_borrowers and not self.balance.is_within_nominal(job):
+            return R.BACKFILL_HOLD
+        return None
+
+    def _fits(self, job: QueuedJobView) -> bool:
+        return self.balance.has_quota(job) and self.balance.fits(job.team, job.devices)
+
+    def _admit(self, job: QueuedJobView) -> None:
+        team = self.balance.teams[job.team]
+        borrowed = self.balance.take(job.team, job.devices, firm=not job.preemptible)
+        team.usage += job.devices * ENTRY_PENALTY_S
+        if team.budget_left is not None:
+            team.budget_left -= job.devices * job.max_runtime_s
+        self.admitted.append(Admission(job=job.id, borrowed=borrowed))
+
+    def _claim(self, job: QueuedJobView) -> None:
+        self.claims[job.id] = job.devices
+        self.balance.pledge(job.team, job.devices)
+        self.reasons[job.id] = R.PREEMPTION_IN_PROGRESS
+
+    def _make_room(self, job: QueuedJobView) -> bool:
+        """Takes devices back for the job, if that lets it start soon."""
+        failed = self.hopeless.setdefault(job.team, [])
+        if job.team in self.held_teams or any(job.devices >= size and job.priority <= rank for size, rank in failed):
+            return False
+        plan = plan_preemption(job, self.balance, self.victims, now=self.pool.now)
+        if plan is None:
+            failed.append((job.devices, job.priority))
+            return False
+        self._carry_out(plan, job)
+        return True
+
+    def _carry_out(self, plan: Plan, job: QueuedJobView) -> None:
+        self.victims.remove(plan, self.balance)
+        self.preemptions += [Preemption(victim=victim, on_behalf_of=job.id) for victim in plan.jobs]
+        self._claim(job)
+
+    def _hold_the_line_for(self, job: QueuedJobView, reason: WaitingReason) -> None:
+        """A team's own line is held only where its own use is in the way: it must not go without what it is
+        guaranteed because one of its jobs waits for devices that others use by right."""
+        if reason is R.TEAM_CEILING:
+            self.held_teams.add(job.team)
+            return
+        self.holds_borrowers = True
+        balance = self.balance
+        by_others = balance.used - balance.teams[job.team].used + balance.others_fence(job.team)
+        if balance.is_within_nominal(job) or job.devices <= balance.capacity - by_others:
+            self.held_teams.add(job.team)
 
 
-def in_line(jobs: Iterable[QueuedJobView]) -> list[QueuedJobView]:
-    return sorted(jobs, key=lambda job: (job.queued_at, job.id))
+def _nobody_could_start(pool: PoolView, line: _Line) -> bool:
+    return pool.is_open and not _COULD_START & set(line.reasons.values())
+
+
+def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
+    """Who may get more replicas: what runs undisturbed, and what starts in this very round."""
+    touched = line.victims.touched
+    stuck = {line.waiting[job].team for job, reason in line.reasons.items() if reason in _TEAM_COULD_START}
+    running = [one for one in pool.holders if one.may_grow and not one.is_leaving and one.id not in touched]
+    starting = [
+        HolderView(
+            id=job.id,
+            team=job.team,
+            devices=job.devices,
+            since=pool.now,
+            may_grow=True,
+            replica_devices=job.replica_devices,
+            most_replicas=job.most_replicas,
+            ends_by=pool.now + timedelta(seconds=job.max_runtime_s),
+        )
+        for job in (line.waiting[admission.job] for admission in line.admitted)
+    ]
+    return [one for one in (*running, *starting) if one.replicas < one.most_replicas and one.team not in stuck]

@@ -1,11 +1,15 @@
 """What a pool has, who holds it, and who may."""
 
+import re
 from collections.abc import Mapping
 
-from django.db.models import QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 
 from backend.accounts.models import Team
+from backend.errors import NotFound
 from backend.pools.models import Reservation, ResourcePool, TeamQuota
+
+_ID = re.compile(r"[a-z]+_[0-9a-z_]{1,28}", re.ASCII)
 
 
 def nominal_of(team: Team, pool: ResourcePool) -> int:
@@ -13,13 +17,49 @@ def nominal_of(team: Team, pool: ResourcePool) -> int:
     return TeamQuota.objects.filter(team=team, pool=pool).values_list("nominal", flat=True).first() or 0
 
 
+def most_of(team: Team, pool: ResourcePool, *, preemptible: bool) -> int:
+    """The most that one job of the team may ever get: what may be taken back may be borrowed, up to the team's limit
+    and to what other teams lend."""
+    quotas = {quota.team_id: quota for quota in TeamQuota.objects.filter(pool=pool)}
+    mine = quotas.pop(team.pk, None)
+    if mine is None:
+        return 0
+    if not preemptible:
+        return min(mine.nominal, pool.capacity)
+    fenced = sum(max(0, one.nominal - one.lend_limit) for one in quotas.values() if one.lend_limit is not None)
+    lent = pool.capacity - fenced
+    return lent if mine.borrow_limit is None else min(lent, mine.nominal + mine.borrow_limit)
+
+
 def pools_of(team: Team) -> QuerySet[ResourcePool]:
-    """The pools in which the team may run something."""
-    return ResourcePool.objects.filter(quotas__team=team, quotas__nominal__gt=0).order_by("name")
+    """The pools in which the team may run something, be it on borrowed devices only."""
+    may_borrow = Q(quotas__borrow_limit__isnull=True) | Q(quotas__borrow_limit__gt=0)
+    return ResourcePool.objects.filter(Q(quotas__nominal__gt=0) | may_borrow, quotas__team=team).order_by("name")
 
 
-def nominals_in(pool: ResourcePool) -> Mapping[str, int]:
-    return dict(TeamQuota.objects.filter(pool=pool).values_list("team_id", "nominal"))
+def the_pool(pool_id: str, *, of: Team | None = None) -> ResourcePool:
+    """`of`: one that the team may use. Raises `NotFound`."""
+    pools = ResourcePool.objects.all() if of is None else pools_of(of)
+    found = pools.filter(pk=pool_id).first() if _ID.fullmatch(pool_id) else None
+    if found is None:
+        raise NotFound("There is no pool with this id.")
+    return found
+
+
+def the_team(team_id: str) -> Team:
+    """Any team: for operators of the platform. Raises `NotFound`."""
+    found = Team.objects.filter(pk=team_id).first() if _ID.fullmatch(team_id) else None
+    if found is None:
+        raise NotFound("There is no team with this id.")
+    return found
+
+
+def quotas_of(team: Team) -> QuerySet[TeamQuota]:
+    return TeamQuota.objects.filter(team=team).select_related("pool").order_by("pool__name")
+
+
+def quotas_in(pool: ResourcePool) -> QuerySet[TeamQuota]:
+    return TeamQuota.objects.filter(pool=pool).select_related("team", "pool").order_by("team__name", "team_id")
 
 
 def use_by_team(pool: ResourcePool) -> Mapping[str, int]:

@@ -3,26 +3,25 @@
 Invariants:
 - a job is changed only if it is still in the state, row version and attempt in which it was judged, and its driver
   has not been heard of since;
-- a lost attempt is followed by another from the newest checkpoint while there are attempts left, else by
-  `failed`/`infrastructure`.
+- a lost attempt is followed by another from the newest checkpoint while its class of failure has tries left (at once
+  on the devices that the job holds, later from the line and after a wait), else by `failed`.
 """
 
-import re
 from datetime import datetime
 
-from backend.checkpoints.selectors import newest_checkpoint
 from backend.ids import new_id
 from backend.jobs.attempts import begin_attempt
+from backend.jobs.failures import next_try, not_before, note_failure, scrubbed
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
 from backend.jobs.outbox import enqueue
+from backend.jobs.pausing import land
+from backend.jobs.resume_points import resume_point
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
 LOST = "lost"
-MOST_ATTEMPTS = 3
-
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+START_FAILED = "start_failed"
 
 
 class JobMovedOn(RuntimeError):
@@ -56,22 +55,29 @@ def run_out_of_time(held: Held, now: datetime) -> None:
 
 
 def lose_attempt(held: Held, ray_says: str, last_words: str, now: datetime) -> None:
-    job, attempt = _unchanged(held), held.attempt
-    assert attempt is not None
-    message = f"Attempt {attempt.n} ended without a word from its driver (Ray: {ray_says})."
-    JobAttempt.objects.filter(pk=attempt.pk).update(
-        ended_at=now, outcome=LOST, message="\n".join([message, _UNPRINTABLE.sub("", last_words)]).strip()
-    )
-    if job.state != JobState.RECOVERING:
-        advance(job, JobState.RECOVERING, actor=ACTOR, now=now, reason="driver_lost", message=message)
-    _go_on(job, message, now)
-    enqueue("stop", job.pk, now)  # what Ray called over is over; what it had forgotten may come back
+    message = f"Attempt {_attempt_of(held).n} ended without a word from its driver (Ray: {ray_says})."
+    _give_up(held, message, LOST, "infrastructure", last_words, now)
+
+
+def fail_start(held: Held, ray_says: str, last_words: str, now: datetime) -> None:
+    message = f"Attempt {_attempt_of(held).n} was not ready in time (Ray: {ray_says})."
+    _give_up(held, message, START_FAILED, "capacity", last_words, now)
 
 
 def next_attempt(held: Held, now: datetime) -> None:
-    """The driver itself gave its attempt up as a fault of the infrastructure."""
+    """The driver itself gave its attempt up."""
     job = _unchanged(held)
-    _go_on(job, job.message or "The last attempt ended by a fault.", now)
+    last = job.attempts.order_by("-n").first()
+    failure_class = (last.failure_class if last else "") or "infrastructure"
+    _go_on(job, failure_class, job.message or "The last attempt ended by a fault.", now)
+
+
+def land_pause(held: Held, ray_says: str, now: datetime) -> None:
+    """Without the engine's last word."""
+    job = _unchanged(held)
+    enqueue("stop", job.pk, now)
+    because = "" if held.attempt is None else f"The engine let go without a word (Ray: {ray_says})."
+    land(job, actor=ACTOR, now=now, because=because)
 
 
 def finish(held: Held, now: datetime) -> None:
@@ -90,30 +96,58 @@ def finish(held: Held, now: datetime) -> None:
     )
 
 
-def _go_on(job: Job, message: str, now: datetime) -> None:
-    if job.num_attempts < MOST_ATTEMPTS:
-        checkpoint = newest_checkpoint(job)
-        begin_attempt(
-            job,
-            now=now,
-            resume_from=checkpoint.uri if checkpoint else "",
-            actor=ACTOR,
-            reason="driver_lost",
-            message=f"{message} Going on from {f'step {checkpoint.step}' if checkpoint else 'the beginning'}.",
-        )
+def _give_up(held: Held, message: str, outcome: str, failure_class: str, last_words: str, now: datetime) -> None:
+    job, attempt = _unchanged(held), _attempt_of(held)
+    note_failure(job, attempt, failure_class, exit_reason=message, log_tail=last_words)
+    JobAttempt.objects.filter(pk=attempt.pk).update(
+        ended_at=now, outcome=outcome, message="\n".join([message, scrubbed(last_words)]).strip()
+    )
+    if job.state != JobState.RECOVERING:
+        advance(job, JobState.RECOVERING, actor=ACTOR, now=now, reason=f"driver_{outcome}", message=message)
+    _go_on(job, failure_class, message, now)
+    enqueue("stop", job.pk, now)  # what Ray called over is over; what it had forgotten may come back
+
+
+def _go_on(job: Job, failure_class: str, message: str, now: datetime) -> None:
+    following = next_try(job, failure_class)
+    if not following.is_left:
+        _fail(job, failure_class, f"{message} It was attempt {following.tried} of {following.tries} in a row.", now)
         return
-    final = f"{message} It was attempt {job.num_attempts} of {MOST_ATTEMPTS}."
+    point = resume_point(job)
+    message = f"{message} Going on {f'after step {point.step}' if point else 'from the beginning'}."
+    if following.backoff_s is None:
+        begin_attempt(job, now=now, actor=ACTOR, reason="driver_lost", message=message)
+        return
+    advance(
+        job,
+        JobState.QUEUED,
+        actor=ACTOR,
+        now=now,
+        reason="backoff",
+        message=f"{message} It waits {following.backoff_s:.0f} s first.",
+        phase="requeued",
+        data={"backoff_s": following.backoff_s, "tried": following.tried, "tries": following.tries},
+        not_before=not_before(now, following.backoff_s),
+    )
+
+
+def _fail(job: Job, failure_class: str, message: str, now: datetime) -> None:
     advance(
         job,
         JobState.STOPPING,
         actor=ACTOR,
         now=now,
         reason="attempts_used_up",
-        message=final,
+        message=message,
         target_state=JobState.FAILED,
-        failure_class="infrastructure",
+        failure_class=failure_class,
     )
-    advance(job, JobState.FAILED, actor=ACTOR, now=now, reason="attempts_used_up", message=final)
+    advance(job, JobState.FAILED, actor=ACTOR, now=now, reason="attempts_used_up", message=message)
+
+
+def _attempt_of(held: Held) -> JobAttempt:
+    assert held.attempt is not None
+    return held.attempt
 
 
 def _unchanged(held: Held) -> Job:

@@ -19,8 +19,11 @@ from backend.jobs.launcher import Launcher, LauncherError, SubmissionStatus
 from backend.jobs.models import JobAttempt
 from backend.reconcile.actions import (
     LOST,
+    START_FAILED,
     JobMovedOn,
+    fail_start,
     finish,
+    land_pause,
     launch_again,
     lose_attempt,
     next_attempt,
@@ -34,6 +37,7 @@ from backend.reconcile.views import Held, held_jobs
 log = logging.getLogger(__name__)
 
 MOST_LOST_A_MINUTE = 10
+GIVEN_UP = frozenset({Verdict.ATTEMPT_LOST, Verdict.START_FAILED})
 SWEEP_LOOKS_BACK = timedelta(days=2)
 SWEEP_GRACE = timedelta(seconds=30)  # a driver that finished needs a moment to end
 
@@ -83,9 +87,11 @@ def _verdicts(jobs: Iterable[Held], launcher: Launcher, lease: Lease) -> Verdict
 def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
     budget: int | None = None
     for held, verdict, status in verdicts:
-        if verdict is Verdict.ATTEMPT_LOST:
+        if verdict in GIVEN_UP:
             if budget is None:
-                recent = JobAttempt.objects.filter(outcome=LOST, ended_at__gt=clock() - timedelta(minutes=1))
+                recent = JobAttempt.objects.filter(
+                    outcome__in=(LOST, START_FAILED), ended_at__gt=clock() - timedelta(minutes=1)
+                )
                 budget = MOST_LOST_A_MINUTE - recent.count()
             if budget <= 0:
                 log.error("brake: %d attempts lost within a minute; %s waits", MOST_LOST_A_MINUTE, held.job.pk)
@@ -100,9 +106,10 @@ def _act(
     last_words = ""
     if held.attempt is not None:
         try:
-            if verdict is Verdict.STOP_SUBMISSION or (verdict is Verdict.FINISH and status and status.is_live):
+            must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
+            if verdict is Verdict.STOP_SUBMISSION or must_end:
                 launcher.stop(held.attempt.submission_id)
-            if verdict is Verdict.ATTEMPT_LOST:
+            if verdict in GIVEN_UP:
                 last_words = launcher.log_tail(held.attempt.submission_id, max_chars=2_000)
         except LauncherError as error:
             log.warning("ray does not answer: %s", error)
@@ -128,7 +135,11 @@ def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_w
             lose_attempt(held, str(status), last_words, now)
         case Verdict.NEXT_ATTEMPT:
             next_attempt(held, now)
+        case Verdict.START_FAILED:
+            fail_start(held, str(status), last_words, now)
         case Verdict.FINISH:
             finish(held, now)
+        case Verdict.LAND_PAUSE:
+            land_pause(held, str(status), now)
         case Verdict.STOP_SUBMISSION | Verdict.NOTHING:
             pass

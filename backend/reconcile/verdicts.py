@@ -4,15 +4,20 @@ Invariants:
 - losing sight of a job is never its death: only Ray's own word that the submission is over ends an attempt, and only
   after the grace in which its last facts may still arrive;
 - without an answer of Ray's nothing is failed, relaunched or let go;
-- a stopping job keeps its devices until Ray says that its submission is over, or the last deadline passed.
+- a job that stops or pauses keeps its devices until Ray says that its submission is over, or the last deadline passed;
+- a start that takes too long gives its devices back, also only once Ray says that its submission is over.
 
                        driver speaks ──▶ nothing to do
   silent > 10 s ──▶ ask Ray ──▶ pending, running ──▶ StillAlive
                             └──▶ over, unknown ──▶ silent > 20 s ──▶ AttemptLost
   stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish all the same)
                             └──▶ over, unknown ──▶ Finish
+  pausing > 300 s ──▶ as stopping, with more time for a checkpoint, and LandPause for Finish
+  starting > 900 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission
+                            └──▶ over, unknown ──▶ StartFailed
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -25,6 +30,9 @@ LAUNCH_OVERDUE_S = 10.0  # the outbox tries within 2 s; this is for an attempt t
 UNLAUNCHED_STOP_S = 3.0
 STOP_DEADLINE_S = 20.0  # for the driver to end by itself
 STOP_LAST_DEADLINE_S = 120.0  # Ray ends a process in 3 s; a node that is gone never answers
+PAUSE_DEADLINE_S = 300.0  # for the step that runs, and its checkpoint
+PAUSE_LAST_DEADLINE_S = 420.0
+START_DEADLINE_S = 900.0  # the engine gives placement 300 s and loading as much; beyond that it hangs
 RUNTIME_GRACE_S = 30.0  # the driver watches its own runtime and is given the chance to end well
 
 
@@ -37,6 +45,8 @@ class Verdict(Enum):
     ATTEMPT_LOST = auto()
     NEXT_ATTEMPT = auto()
     FINISH = auto()
+    LAND_PAUSE = auto()
+    START_FAILED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +59,45 @@ class JobView:
     """The outbox still holds its launch."""
     age_s: float
     silent_s: float
-    stopping_s: float
+    in_state_s: float
+    """Since it came into this state."""
+    submitted_s: float
     running_s: float
     max_runtime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Of a job that is on its way out."""
+
+    own_s: float
+    """For the driver to end by itself."""
+    last_s: float
+    verdict: Verdict
+
+
+_ON_THE_WAY_OUT: Mapping[str, Deadlines] = {
+    JobState.STOPPING: Deadlines(own_s=STOP_DEADLINE_S, last_s=STOP_LAST_DEADLINE_S, verdict=Verdict.FINISH),
+    JobState.PAUSING: Deadlines(own_s=PAUSE_DEADLINE_S, last_s=PAUSE_LAST_DEADLINE_S, verdict=Verdict.LAND_PAUSE),
+}
 
 
 def must_ask(view: JobView) -> bool:
     """Is Ray's word needed for a verdict?"""
     if not view.has_attempt:
         return False
-    if view.state == JobState.STOPPING:
-        patience_s = STOP_DEADLINE_S if view.submitted else UNLAUNCHED_STOP_S
-        return view.stopping_s > patience_s or (view.submitted and view.silent_s > SILENCE_S)
-    return view.submitted and view.silent_s > SILENCE_S
+    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    if deadlines is not None:
+        patience_s = deadlines.own_s if view.submitted else UNLAUNCHED_STOP_S
+        return view.in_state_s > patience_s or (view.submitted and view.silent_s > SILENCE_S)
+    return view.submitted and (view.silent_s > SILENCE_S or _starts_too_long(view))
 
 
 def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
     """`status` is None where Ray was not asked or did not answer."""
-    if view.state == JobState.STOPPING:
-        return _judge_stopping(view, status)
+    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    if deadlines is not None:
+        return _judge_going(view, status, deadlines)
     if not view.has_attempt:
         return Verdict.NEXT_ATTEMPT
     if view.submitted and view.running_s > view.max_runtime_s + RUNTIME_GRACE_S:
@@ -77,18 +107,25 @@ def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
         return Verdict.LAUNCH_AGAIN if overdue else Verdict.NOTHING
     if status is None:
         return Verdict.NOTHING
+    if _starts_too_long(view):
+        return Verdict.STOP_SUBMISSION if status.is_live else Verdict.START_FAILED
     if status.is_live:
         return Verdict.STILL_ALIVE
     return Verdict.ATTEMPT_LOST if view.silent_s > LAST_FACTS_GRACE_S else Verdict.NOTHING
 
 
-def _judge_stopping(view: JobView, status: SubmissionStatus | None) -> Verdict:
+def _starts_too_long(view: JobView) -> bool:
+    return view.state == JobState.STARTING and view.submitted and view.submitted_s > START_DEADLINE_S
+
+
+def _judge_going(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Verdict:
     if not view.has_attempt:
-        return Verdict.FINISH
+        return deadlines.verdict
     if status is None:
         return Verdict.NOTHING
     if not status.is_live:
-        return Verdict.FINISH
-    if view.stopping_s > STOP_LAST_DEADLINE_S:
-        return Verdict.FINISH
-    return Verdict.STOP_SUBMISSION if view.stopping_s > STOP_DEADLINE_S else Verdict.NOTHING
+        is_settled = view.state == JobState.STOPPING or view.silent_s > LAST_FACTS_GRACE_S or not view.submitted
+        return deadlines.verdict if is_settled else Verdict.NOTHING
+    if view.in_state_s > deadlines.last_s:
+        return deadlines.verdict
+    return Verdict.STOP_SUBMISSION if view.in_state_s > deadlines.own_s else Verdict.NOTHING

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Prefetch, Subquery
+from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
-from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, JobState, OutboxMessage
+from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
 from backend.reconcile.verdicts import JobView
 
 NEVER_S = 0.0
@@ -23,11 +23,13 @@ class Held:
 
 def held_jobs(now: datetime) -> Iterator[Held]:
     launches = OutboxMessage.objects.filter(topic="launch", key=OuterRef("pk"))
-    stops = JobEvent.objects.filter(job=OuterRef("pk"), to_state=JobState.STOPPING).order_by("-seq")
+    ends = JobEvent.objects.filter(job=OuterRef("pk"), to_state=OuterRef("state")).order_by("-seq")
+    is_over = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
+    ran = Sum(F("attempts__ended_at") - F("attempts__submitted_at"), filter=is_over)
     live = JobAttempt.objects.filter(ended_at__isnull=True)
     jobs = (
         Job.objects.filter(state__in=HOLDING_STATES)
-        .annotate(stopping_at=Subquery(stops.values("at")[:1]), launch_waits=Exists(launches))
+        .annotate(in_state_since=Subquery(ends.values("at")[:1]), launch_waits=Exists(launches), ran=ran)
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .order_by("created_at")
     )
@@ -47,8 +49,9 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime) -> JobView:
         launch_waits=annotated["launch_waits"],
         age_s=_since(attempt.created_at if attempt else None, now),
         silent_s=_since(last_word, now),
-        stopping_s=_since(annotated["stopping_at"], now),
-        running_s=_since(job.started_at or submitted_at, now),
+        in_state_s=_since(annotated["in_state_since"], now),
+        submitted_s=_since(submitted_at, now),
+        running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),
         max_runtime_s=job.max_runtime_s,
     )
 

@@ -1,4 +1,4 @@
-"""REST: what a job measured, showed and saved."""
+"""REST: what a job measured."""
 
 from typing import Annotated
 
@@ -7,18 +7,16 @@ from ninja import Query, Router
 from pydantic import Field
 
 from backend.accounts.bearer import MAY_READ, caller_of
-from backend.api.pagination import Page
 from backend.api.problems import problems
-from backend.checkpoints.selectors import checkpoints_of
 from backend.jobs.selectors import the_job
-from backend.telemetry.representations import CheckpointOut, MetricsOut, TrajectoryOut
-from backend.telemetry.selectors import metrics_sampled, metrics_since, trajectories
+from backend.telemetry.representations import MetricsOut, SeriesOut
+from backend.telemetry.sampled import metrics_sampled
+from backend.telemetry.selectors import metrics_since, series_of
 from engine.spec.strict import Text
 
 router = Router(tags=["Telemetry"])
 
 LARGEST = 2**63 - 1
-MOST_CHECKPOINTS = 200
 SeriesName = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
@@ -32,42 +30,27 @@ def metrics(
     names: Annotated[
         list[SeriesName], Query(max_length=100, description="Only these series; may be given more than once.")
     ] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
-    max_points: Annotated[int | None, Query(ge=2, le=2_000)] = None,
+    max_points: Annotated[int | None, Query(ge=2, le=2_000, description="Of each series.")] = None,
+    from_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    to_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
 ) -> MetricsOut:
-    """All points since a cursor, page by page; or, with `max_points` and no `after`, whole series at most so long,
-    each point the mean of a range of steps and `bands` its lowest and highest value."""
+    """All points since a cursor, page by page; or, with `max_points` or a range of steps and no `after`, series at most
+    so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value."""
     job = the_job(caller_of(request).team, job_id)
-    if max_points is not None and after == 0:
-        return MetricsOut.of(metrics_sampled(job, max_points, names))
+    if after == 0 and (max_points is not None or from_step is not None or to_step is not None):
+        page = metrics_sampled(
+            job, max_points or 500, names, from_step=from_step or 0, to_step=LARGEST if to_step is None else to_step
+        )
+        return MetricsOut.of(page)
     return MetricsOut.of(metrics_since(job, after, names))
 
 
 @router.get(
-    "/jobs/{job_id}/trajectories",
+    "/jobs/{job_id}/metrics/names",
     auth=MAY_READ,
-    response={200: Page[TrajectoryOut]} | problems(404, 422),
-    summary="Trajectories worth reading",
+    response={200: list[SeriesOut]} | problems(404),
+    summary="Which series there are",
 )
-def sampled_trajectories(
-    request: HttpRequest,
-    job_id: str,
-    step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 20,
-) -> Page[TrajectoryOut]:
-    """Newest first."""
-    found = list(trajectories(the_job(caller_of(request).team, job_id), step, limit + 1))
-    return Page(data=[TrajectoryOut.of(row) for row in found[:limit]], has_more=len(found) > limit)
-
-
-@router.get(
-    "/jobs/{job_id}/checkpoints",
-    auth=MAY_READ,
-    response={200: Page[CheckpointOut]} | problems(404),
-    summary="Its checkpoints",
-)
-def checkpoints(request: HttpRequest, job_id: str) -> Page[CheckpointOut]:
-    """Newest first; the first one is where the next attempt would go on from."""
-    found = list(checkpoints_of(the_job(caller_of(request).team, job_id))[: MOST_CHECKPOINTS + 1])
-    return Page(
-        data=[CheckpointOut.of(row) for row in found[:MOST_CHECKPOINTS]], has_more=len(found) > MOST_CHECKPOINTS
-    )
+def metric_names(request: HttpRequest, job_id: str) -> list[SeriesOut]:
+    """By name, each with its newest point."""
+    return [SeriesOut.of(series) for series in series_of(the_job(caller_of(request).team, job_id))]

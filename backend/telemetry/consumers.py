@@ -30,11 +30,13 @@ from backend.accounts.selectors import teams_of
 from backend.jobs.models import Job
 from backend.jobs.selectors import job_visible_to
 from backend.telemetry.hub import Inbox, hub, session_notice, user_notice
+from backend.telemetry.selectors import current_cursor
 
 log = logging.getLogger(__name__)
 
 RECHECK_EVERY_S = 30.0
 PAUSE_BETWEEN_FRAMES_S = 0.05  # what comes meanwhile is told in one
+PAUSE_A_SOCKET_S = 0.00012  # about what a frame costs: very many sockets are told less often, and none of them late
 MOST_WATCHED = 50
 MOST_CHARS = 1_000
 CLOSE_BAD_FRAME, CLOSE_NOT_ALLOWED, CLOSE_TRY_LATER = 4400, 4403, 1013
@@ -73,9 +75,9 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         if found is None or len(self._inbox.jobs) >= MOST_WATCHED:
             await self._send({"error": "not_found" if found is None else "too_many", "job": job_id[:40]})
             return
-        team, cursor = found
-        self._inbox.jobs[job_id] = team
-        self._inbox.offer(team, job_id, cursor)  # what came before the subscription is not missed
+        team = self._inbox.jobs[job_id] = found.team_id
+        # Asked after the subscription: what was told between the look-up and it was told to nobody.
+        self._inbox.offer(team, job_id, await _cursor(found))
 
     async def _deliver(self) -> None:
         try:
@@ -89,15 +91,17 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
             await self.close(CLOSE_TRY_LATER)
 
     async def _tell_until_recheck(self) -> None:
-        clock = asyncio.get_running_loop().time
-        recheck_at = clock() + RECHECK_EVERY_S
-        while clock() < recheck_at:
-            await self._inbox.wait(recheck_at - clock())
-            if self._inbox.must_recheck:
-                return
-            for frame in self._inbox.take():
-                await self._send(frame)
-            await asyncio.sleep(PAUSE_BETWEEN_FRAMES_S)
+        recheck = asyncio.get_running_loop().call_later(RECHECK_EVERY_S, self._inbox.recheck)
+        try:
+            while True:
+                await self._inbox.wait()
+                if self._inbox.must_recheck:
+                    return
+                for text in self._inbox.take():
+                    await self.send(text_data=text)
+                await asyncio.sleep(max(PAUSE_BETWEEN_FRAMES_S, hub().num_sockets * PAUSE_A_SOCKET_S))
+        finally:
+            recheck.cancel()
 
     async def _is_still_allowed(self) -> bool:
         self._inbox.must_recheck = False  # first: a notice that comes from here on is another reason to ask
@@ -120,9 +124,14 @@ def _parsed(text: str | None) -> object:
         return None
 
 
-async def _visible_job(user: User, job_id: str) -> tuple[str, int] | None:
+async def _visible_job(user: User, job_id: str) -> Job | None:
     job: Job | None = await database_sync_to_async(job_visible_to)(user, job_id)
-    return (job.team_id, job.cursor) if job else None
+    return job
+
+
+async def _cursor(job: Job) -> int:
+    cursor: int = await database_sync_to_async(current_cursor)(job)
+    return cursor
 
 
 async def _teams(user: User) -> frozenset[str]:

@@ -11,9 +11,15 @@ from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from typing import Any
 
-from backend.checkpoints.services import record_checkpoint
+from backend.checkpoints.services import doubt_resume_point, record_checkpoint
+from backend.jobs.failures import RETRIES, note_failure
 from backend.jobs.lifecycle import advance, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.jobs.outbox import enqueue
+from backend.jobs.pausing import begin_pause, land
+from backend.pools.services import release_elastic
+from backend.telemetry.activity import store_activity
+from backend.telemetry.logs import store_lines
 from backend.telemetry.series import NewPoint, store_points
 from backend.telemetry.trajectories import store_trajectories
 from engine.spec.facts import (
@@ -23,9 +29,11 @@ from engine.spec.facts import (
     Fact,
     FactBody,
     FaultDetected,
+    LogLines,
     PhaseChanged,
     PipelineReady,
     ReplicasObserved,
+    ReplicasResized,
     RequestAcknowledged,
     RunFinished,
     StepTrained,
@@ -34,8 +42,6 @@ from engine.spec.facts import (
 
 log = logging.getLogger(__name__)
 
-RETRIED = frozenset({"infrastructure"})
-"""Failures that say nothing about the job itself: reconcile starts another attempt."""
 OLDEST_FACT = timedelta(days=31)  # a spool may be shipped late
 NEWEST_FACT = timedelta(days=1)
 LONGEST_MESSAGE = 2_000
@@ -48,11 +54,16 @@ class FactEffects:
         self._job, self._attempt, self._now = job, attempt, now
         self._actor = f"engine:{attempt.n}"
         self._points: list[NewPoint] = []
+        self._steps: list[int] = []
+        """Trained, and not yet written to the job: a spool that is caught up has hundreds in a row."""
 
     def apply(self, fact: Fact) -> None:
+        if not isinstance(fact.body, StepTrained):
+            self._settle_steps()
         self._apply(fact.body, _plausible(fact.at, self._now))
 
     def store(self) -> None:
+        self._settle_steps()
         if store_points(self._job, self._attempt.n, self._points):
             return
         if not self._job.events.filter(type="series_limit_reached").exists():
@@ -82,8 +93,15 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: StepTrained, at: datetime) -> None:
-        self._change(step=body.step)
-        self._measure(body.step, at, next_cursor(self._job), body.metrics)
+        self._steps.append(body.step)
+        self._measure(body.step, at, self._job.cursor + len(self._steps), body.metrics)
+
+    def _settle_steps(self) -> None:
+        """One cursor each, all in one write."""
+        if self._steps:
+            self._change(step=self._steps[-1])
+            next_cursor(self._job, count=len(self._steps))
+            self._steps = []
 
     @_apply.register
     def _(self, body: Evaluated, at: datetime) -> None:
@@ -93,7 +111,7 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: TrajectoriesSampled, at: datetime) -> None:
-        store_trajectories(self._job, self._attempt.n, body, cursor=next_cursor(self._job))
+        store_trajectories(self._job, self._attempt.n, body, cursor=next_cursor(self._job), now=self._now)
 
     @_apply.register
     def _(self, body: CheckpointSaved, at: datetime) -> None:
@@ -107,7 +125,11 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: ReplicasObserved, at: datetime) -> None:
-        """Nothing to keep: their sums are series of the steps; the rest is for readers of the engine's own log."""
+        store_activity(self._job, self._attempt.n, body, at=at)
+
+    @_apply.register
+    def _(self, body: LogLines, at: datetime) -> None:
+        store_lines(self._job, self._attempt.n, body, cursor=next_cursor(self._job), now=self._now)
 
     @_apply.register
     def _(self, body: RequestAcknowledged, at: datetime) -> None:
@@ -116,20 +138,39 @@ class FactEffects:
             self._event("request_acknowledged", data={"request": body.request_id})
 
     @_apply.register
+    def _(self, body: ReplicasResized, at: datetime) -> None:
+        self._event("replicas_resized", data={"replicas": body.replicas})
+        release_elastic(self._job.pk, replicas=body.replicas, now=self._now)
+
+    @_apply.register
     def _(self, body: RunFinished, at: datetime) -> None:
         message = body.message[:LONGEST_MESSAGE]
         self._event("run_finished", reason=body.outcome, message=message, data={"ledger": body.ledger})
+        failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
+        if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
+            failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt tries the one before
+        if failure_class:
+            self._attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
+            note_failure(self._job, self._attempt, failure_class, exit_reason=message)
+            enqueue("evidence", self._job.pk, self._now)  # the log's last lines are with Ray
         if self._job.state == JobState.STOPPING:
             self._move(JobState(self._job.target_state or body.outcome), message or self._job.message)
-        elif body.outcome == "failed" and body.failure_class in RETRIED:
+        elif body.outcome == "paused" or (self._job.state == JobState.PAUSING and failure_class in RETRIES):
+            self._land(message)
+        elif failure_class in RETRIES:
             self._give_up_attempt(message)
         else:
-            failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
             target = JobState(body.outcome)
             self._move(JobState.STOPPING, message, target_state=target, failure_class=failure_class)
             self._move(target, message)
 
+    def _land(self, message: str) -> None:
+        if self._job.state != JobState.PAUSING:
+            begin_pause(self._job, reason="engine", message=message, actor=self._actor, now=self._now)
+        land(self._job, actor=self._actor, now=self._now, because=message)
+
     def _give_up_attempt(self, message: str) -> None:
+        """Reconcile decides on the next one."""
         ended = {"ended_at": self._now, "outcome": "failed", "message": message}
         JobAttempt.objects.filter(pk=self._attempt.pk).update(**ended)
         if self._job.state != JobState.RECOVERING:

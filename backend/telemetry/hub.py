@@ -10,9 +10,11 @@ Invariants:
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,8 +31,16 @@ PING_PATIENCE_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 MOST_JOBS_WAITING = 200
 
-Frame = dict[str, Any]
 Connect = Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
+
+
+PULL_EVERYTHING = json.dumps({"pull": True})
+
+
+@lru_cache(maxsize=256)
+def _nudge(job: str, cursor: int) -> str:
+    """A thousand sockets are told the same."""
+    return json.dumps({"job": job, "cursor": cursor})
 
 
 class Inbox:
@@ -65,17 +75,15 @@ class Inbox:
         self.must_recheck = True
         self._woken.set()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until there is something to tell or to check, or the time is over."""
-        try:
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
-        except TimeoutError:
-            return
+    async def wait(self) -> None:
+        """Until there is something to tell or to check."""
+        await self._woken.wait()
 
-    def take(self) -> list[Frame]:
+    def take(self) -> list[str]:
+        """Frames as they are sent."""
         self._woken.clear()
-        frames: list[Frame] = [{"pull": True}] if self._pull_everything else []
-        frames += [{"job": job, "cursor": cursor} for job, cursor in self._news.items()]
+        frames = [PULL_EVERYTHING] if self._pull_everything else []
+        frames += [_nudge(job, cursor) for job, cursor in self._news.items()]
         self._pull_everything = False
         self._news.clear()
         return frames
@@ -88,6 +96,10 @@ class Hub:
         self._connect = connect
         self._inboxes: set[Inbox] = set()
         self._listening: asyncio.Task[None] | None = None
+
+    @property
+    def num_sockets(self) -> int:
+        return len(self._inboxes)
 
     @asynccontextmanager
     async def joined(self, inbox: Inbox) -> AsyncIterator[None]:

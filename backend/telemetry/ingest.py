@@ -57,7 +57,10 @@ def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> li
     open_requests = JobRequest.objects.filter(job_id=attempt.job_id, acknowledged_at__isnull=True).order_by(
         "created_at"
     )
-    return [ControlRequest.model_validate({"id": request.pk, "kind": request.kind}) for request in open_requests]
+    return [
+        ControlRequest.model_validate({"id": request.pk, "kind": request.kind} | request.data)
+        for request in open_requests
+    ]
 
 
 def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:

@@ -1,11 +1,14 @@
-"""What the engine measured: points of named series, and trajectories worth reading.
+"""What the engine measured and said: series, trajectories, logs, and what replicas did when.
 
-Invariant: every row carries the job's cursor at which it was written, so `cursor > N` is all that is new since N.
+Invariants:
+- what pages pull carries the job's cursor at which it was written, so `cursor > N` is all that is new since N;
+- rows are small: long texts and tokens of trajectories are in files of the store, lines of logs in packed batches.
 """
 
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Q
 
 from backend.jobs.models import Job
 
@@ -13,16 +16,21 @@ from backend.jobs.models import Job
 class MetricSeries(models.Model):
     """An integer stands for (job, name) in every point: half the disk."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="series")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="series", db_index=False)
     name = models.CharField(max_length=100)
+    rolled_to = models.PositiveBigIntegerField(default=0)  # points of steps below this are in the rollups
+    is_reduced = models.BooleanField(default=False)  # points of steps below `rolled_to` are gone
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["job", "name"], name="one_series_per_name")]
 
 
 class MetricPoint(models.Model):
-    pk = models.CompositePrimaryKey("series_id", "attempt", "step")
-    series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="points")
+    pk = models.CompositePrimaryKey("series_id", "step", "attempt")  # a range of steps is one range of the index
+    # Not checked by the database: that would be half of what a point costs. Its writer has just read the series.
+    series = models.ForeignKey(
+        MetricSeries, on_delete=models.CASCADE, related_name="points", db_index=False, db_constraint=False
+    )
     attempt = models.PositiveIntegerField()
     step = models.PositiveBigIntegerField()
     at = models.DateTimeField()
@@ -33,8 +41,34 @@ class MetricPoint(models.Model):
         indexes: ClassVar = [models.Index(fields=["series", "cursor"], name="point_pull")]
 
 
+class MetricRollup(models.Model):
+    """What the points of `size` steps come to, of each step the latest attempt's."""
+
+    pk = models.CompositePrimaryKey("series_id", "size", "first_step")
+    series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="rollups", db_index=False)
+    size = models.PositiveIntegerField()
+    first_step = models.PositiveBigIntegerField()
+    last_step = models.PositiveBigIntegerField()  # the last one that has a point
+    count = models.PositiveIntegerField()
+    total = models.FloatField()
+    low = models.FloatField()
+    high = models.FloatField()
+
+
+class TrajectoryFile(models.Model):
+    """A Parquet file in the store: whole trajectories, one a row."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="trajectory_files")
+    key = models.CharField(max_length=200, unique=True)
+    num_bytes = models.PositiveBigIntegerField()
+    num_rows = models.PositiveIntegerField()
+    created_at = models.DateTimeField()
+
+
 class Trajectory(models.Model):
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="trajectories")
+    """The index of the trajectories that were chosen to be read. Its texts are the beginnings only."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
     attempt = models.PositiveIntegerField()
     step = models.PositiveBigIntegerField()
     prompt_ordinal = models.PositiveBigIntegerField()
@@ -44,18 +78,91 @@ class Trajectory(models.Model):
     num_tokens = models.PositiveIntegerField()
     reward = models.FloatField()
     advantage = models.FloatField()
+    outcome = models.CharField(max_length=20, default="rewarded")  # as the engine says; no verdict of ours
     prompt = models.TextField()
     response = models.TextField()
     remark = models.TextField(blank=True, default="")
     cursor = models.PositiveBigIntegerField()
+    file = models.ForeignKey(TrajectoryFile, on_delete=models.SET_NULL, null=True, related_name="trajectories")
+    row = models.PositiveIntegerField(null=True)  # its place in the file
 
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["job", "attempt", "step", "prompt_ordinal", "sample"], name="one_row_per_trajectory"
-            )
+            ),
+            models.CheckConstraint(
+                condition=Q(file__isnull=True, row__isnull=True) | Q(file__isnull=False, row__isnull=False),
+                name="trajectory_place_is_whole",
+            ),
         ]
         indexes: ClassVar = [
             models.Index(fields=["job", "cursor"], name="trajectory_pull"),
-            models.Index(fields=["job", "-step"], name="trajectory_newest"),
+            models.Index(fields=["job", "-step", "-id"], name="trajectory_newest"),
         ]
+
+    @property
+    def trajectory_id(self) -> str:
+        """The same however often its facts arrive."""
+        return f"traj_{self.attempt}_{self.step}_{self.prompt_ordinal}_{self.sample}"
+
+
+class UnfiledTrajectory(models.Model):
+    """The whole of a trajectory until it is in a file: the store may be away for hours and nothing is lost."""
+
+    trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="unfiled")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="unfiled_trajectories", db_index=False)
+    content = models.BinaryField()  # packed by `trajectory_content`
+    arrived_at = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["job", "trajectory"], name="unfiled_of_job"),
+            models.Index(fields=["arrived_at"], name="unfiled_oldest"),
+        ]
+
+
+class LogBatch(models.Model):
+    """Some consecutive lines of one component, packed."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_batches", db_index=False)
+    attempt = models.PositiveIntegerField()
+    component = models.CharField(max_length=60)
+    cursor = models.PositiveBigIntegerField()
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    highest_level = models.PositiveSmallIntegerField()  # batches without a line of interest are not unpacked
+    num_lines = models.PositiveIntegerField()
+    num_dropped = models.PositiveIntegerField()  # what the engine had to leave out before these lines
+    bytes_so_far = models.PositiveBigIntegerField()  # of the job's batches up to this one
+    content = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["job", "cursor"], name="one_log_batch_per_cursor")]
+        indexes: ClassVar = [models.Index(fields=["job", "component", "cursor"], name="log_of_component")]
+
+
+class ReplicaActivity(models.Model):
+    """What replicas did between two facts: their spans, packed."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="activity", db_index=False)
+    attempt = models.PositiveIntegerField()
+    since = models.DateTimeField()
+    until = models.DateTimeField()
+    num_spans = models.PositiveIntegerField()
+    content = models.BinaryField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["job", "until"], name="activity_by_time")]
+
+
+class ReplicaMinute(models.Model):
+    """Seconds of one replica's minute by what it did: what is drawn where spans would be too many."""
+
+    pk = models.CompositePrimaryKey("job_id", "minute", "attempt", "replica", "doing")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="replica_minutes", db_index=False)
+    minute = models.DateTimeField()
+    attempt = models.PositiveIntegerField()
+    replica = models.PositiveIntegerField()
+    doing = models.CharField(max_length=20)
+    seconds = models.FloatField()

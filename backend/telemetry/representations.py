@@ -5,11 +5,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backend.checkpoints.models import Checkpoint
 from backend.jobs.models import Job
 from backend.jobs.representations import EventOut
 from backend.telemetry.models import Trajectory
-from backend.telemetry.selectors import Band, Line, MetricsPage
+from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage
 
 
 class MetricsOut(BaseModel):
@@ -23,9 +22,22 @@ class MetricsOut(BaseModel):
         return cls(cursor=page.cursor, series=dict(page.series), bands=dict(page.bands), more=page.more)
 
 
+class SeriesOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    step: int = Field(description="Of the newest point.")
+    value: float
+
+    @classmethod
+    def of(cls, point: LastPoint) -> Self:
+        return cls.model_validate(point)
+
+
 class TrajectoryOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
+    trajectory_id: str = Field(description="Of the whole, with its tokens: GET /jobs/{job_id}/rollouts/{this}.")
     attempt: int
     step: int
     prompt_ordinal: int
@@ -35,30 +47,14 @@ class TrajectoryOut(BaseModel):
     num_tokens: int
     reward: float
     advantage: float
-    prompt: str
+    outcome: str = Field(description="As the engine says: rewarded, cut (too long), timeout, error.")
+    prompt: str = Field(description="Its first 4,000 characters, as of the other texts.")
     response: str
     remark: str
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Self:
         return cls.model_validate(trajectory)
-
-
-class CheckpointOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    attempt: int
-    step: int
-    version: int
-    uri: str
-    manifest_sha256: str
-    num_bytes: int
-    created_at: datetime
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Self:
-        return cls.model_validate(checkpoint)
 
 
 class JobSummary(BaseModel):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from backend.jobs.models import Job
-from backend.telemetry.models import Trajectory
+from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
 
 MOST_POINTS = 5_000
 """An answer of so many points is 100 to 200 kB of JSON. A single fact has at most 200, so there is always progress."""
@@ -32,24 +32,6 @@ CROSS JOIN LATERAL (
 ) AS point
 WHERE series.job_id = %(job)s AND (%(names)s::text[] IS NULL OR series.name = ANY(%(names)s))
 ORDER BY point.cursor, series.name LIMIT %(limit)s
-"""
-
-# DISTINCT ON follows the primary key (series, attempt, step) closely enough; buckets are equal ranges of steps.
-_SAMPLED = """
-WITH latest AS (
-    SELECT DISTINCT ON (series.id, point.step) series.id, series.name, point.step, point.value
-    FROM telemetry_metricseries AS series JOIN telemetry_metricpoint AS point ON point.series_id = series.id
-    WHERE series.job_id = %(job)s AND point.cursor <= %(upto)s
-      AND (%(names)s::text[] IS NULL OR series.name = ANY(%(names)s))
-    ORDER BY series.id, point.step, point.attempt DESC
-), extent AS (
-    SELECT id, min(step) AS low, max(step) AS high, count(*) > %(max_points)s AS is_sampled FROM latest GROUP BY id
-)
-SELECT name, max(step), avg(value), min(value), max(value), is_sampled
-FROM latest JOIN extent USING (id)
-GROUP BY name, is_sampled,
-    CASE WHEN is_sampled THEN (step - low) * %(max_points)s / (high - low + 1) ELSE step END
-ORDER BY name, max(step)
 """
 
 
@@ -82,17 +64,24 @@ def metrics_since(
     )
 
 
-def metrics_sampled(job: Job, max_points: int, names: Sequence[str] | None = None) -> MetricsPage:
-    """Whole series, each in at most `max_points` means."""
-    upto = current_cursor(job)
-    rows = _rows(_SAMPLED, {"job": job.pk, "names": _array(names), "upto": upto, "max_points": max_points})
-    series: dict[str, Line] = {}
-    bands: dict[str, Band] = {}
-    for name, step, mean, low, high, is_sampled in rows:
-        series.setdefault(name, []).append((step, mean))
-        if is_sampled:
-            bands.setdefault(name, []).append((step, low, high))
-    return MetricsPage(cursor=upto, series=series, more=False, bands=bands)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPoint:
+    name: str
+    step: int
+    value: float
+
+
+def series_of(job: Job) -> list[LastPoint]:
+    """By name, with the point that was written last: of the latest attempt."""
+    newest = MetricPoint.objects.filter(series=OuterRef("pk")).order_by("-cursor")
+    rows = (
+        MetricSeries.objects.filter(job=job)
+        .annotate(last_step=Subquery(newest.values("step")[:1]), last_value=Subquery(newest.values("value")[:1]))
+        .exclude(last_step=None)
+        .order_by("name")
+    )
+    found = rows.values_list("name", "last_step", "last_value")
+    return [LastPoint(name=name, step=step, value=value) for name, step, value in found]
 
 
 def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet[Trajectory]:

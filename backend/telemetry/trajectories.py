@@ -1,21 +1,41 @@
-"""Writing the trajectories that a step's facts chose to show."""
+"""Writing the trajectories that a step's facts chose to show: a small row to list, the whole to file.
+
+Invariants:
+- a row and its whole are written in one transaction with the fact, so neither is without the other;
+- the same fact again changes nothing, filed or not;
+- ingest never waits for the store: `filing` moves the whole into a file later.
+"""
+
+from datetime import datetime
 
 from backend.jobs.models import Job
-from backend.telemetry.models import Trajectory
-from engine.spec.facts import TrajectoriesSampled
+from backend.telemetry.models import Trajectory, UnfiledTrajectory
+from backend.telemetry.packed import pack
+from engine.spec.facts import TrajectoriesSampled, TrajectorySample
+
+MOST_SHOWN = 4_000
+"""Characters of a text in its row: what a list shows. Nearly every response of a small model is shorter."""
 
 
-def store_trajectories(job: Job, attempt: int, sampled: TrajectoriesSampled, *, cursor: int) -> None:
+def store_trajectories(job: Job, attempt: int, sampled: TrajectoriesSampled, *, cursor: int, now: datetime) -> None:
     Trajectory.objects.bulk_create(
-        (
-            Trajectory(
-                job=job,
-                attempt=attempt,
-                step=sampled.step,
-                cursor=cursor,
-                **sample.model_dump(exclude={"trace"}),
-            )
-            for sample in sampled.trajectories
-        ),
-        ignore_conflicts=True,
+        (_row(job, attempt, sampled.step, sample, cursor) for sample in sampled.trajectories), ignore_conflicts=True
     )
+    wholes = {(sample.prompt_ordinal, sample.sample): sample for sample in sampled.trajectories}
+    # Those that were there already have another cursor.
+    new = Trajectory.objects.filter(job=job, cursor=cursor).only("id", "prompt_ordinal", "sample")
+    UnfiledTrajectory.objects.bulk_create(
+        UnfiledTrajectory(
+            trajectory=row,
+            job=job,
+            content=pack(wholes[row.prompt_ordinal, row.sample].model_dump_json().encode()),
+            arrived_at=now,
+        )
+        for row in new
+    )
+
+
+def _row(job: Job, attempt: int, step: int, sample: TrajectorySample, cursor: int) -> Trajectory:
+    row = Trajectory(job=job, attempt=attempt, step=step, cursor=cursor, **sample.model_dump(exclude={"trace"}))
+    row.prompt, row.response, row.remark = (text[:MOST_SHOWN] for text in (row.prompt, row.response, row.remark))
+    return row

@@ -36,13 +36,15 @@ class Shape:
     layers: int
     heads: int
     kv_heads: int
+    head_dim: int
+    """One that vLLM's attention on CPUs knows."""
     mlp: int
 
 
 SHAPES: Final = (
-    Shape(name="0.5M", width=96, layers=4, heads=4, kv_heads=4, mlp=256),
-    Shape(name="2.9M", width=224, layers=5, heads=8, kv_heads=4, mlp=608),
-    Shape(name="15M", width=448, layers=7, heads=8, kv_heads=4, mlp=1216),
+    Shape(name="0.5M", width=96, layers=4, heads=3, kv_heads=3, head_dim=32, mlp=256),
+    Shape(name="2.9M", width=224, layers=5, heads=7, kv_heads=7, head_dim=32, mlp=608),
+    Shape(name="15M", width=448, layers=7, heads=7, kv_heads=7, head_dim=64, mlp=1216),
 )
 
 
@@ -103,6 +105,7 @@ def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
         max_position_embeddings=positions + 8,
         eos_token_id=VOCABULARY,  # never said (see below): every run generates the same number of tokens
         bos_token_id=None,

@@ -1,7 +1,8 @@
 """Repack on and off, on the same heavy-tailed trace; and what one move costs with its KV cache and by re-prefill.
 
-The first rows are whole runs of the laminar schedule. The last rows move sequences between two engines in this
-process: export, import and the first token after it, so they hold no network.
+The first rows are whole runs of the laminar schedule with one version a replica: only there does a replica drain
+before it takes newer weights, so that emptying it earlier gains something. The last rows move sequences between two
+engines in this process: export, import and the first token after it, so they hold no network.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(arguments: argparse.Namespace) -> Report:
     rows: list[Row] = []
+    arguments.weight_slots = 1
     with own_ray():
         for repack in (True, False):
             run = run_job(spec_of("laminar", "tailed", arguments, repack=repack))

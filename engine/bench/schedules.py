@@ -18,8 +18,10 @@ SCHEDULES: Final = ("sync", "one_step", "stream", "partial", "bounded", "laminar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES)
     parser.add_argument("--waits", nargs="+", default=["tailed", "constant"], choices=["tailed", "constant"])
-    parser.add_argument("--wait-s", type=float, default=0.15, help="mean seconds of one wait")
+    parser.add_argument("--wait-s", type=float, default=1.0, help="mean seconds of one wait")
+    parser.add_argument("--turns", type=int, default=3, help="turns a trajectory, with a wait between two of them")
     parser.add_argument("--replicas", type=int, default=4)
+    parser.add_argument("--weight-slots", type=int, default=2, help="laminar: versions that a replica holds")
     parser.add_argument("--prompts", type=int, default=16, help="prompts a step; each has a group of 4")
     parser.add_argument("--windows", type=int, default=6, help="figures of each run")
     parser.add_argument("--steps", type=int, default=4, help="steps a figure")
@@ -34,7 +36,8 @@ def measure(arguments: argparse.Namespace) -> Report:
                 rows.append(row(schedule, waits, run_job(spec_of(schedule, waits, arguments)), arguments))
     with_ratio = [{**row, "times_sync": _times_sync(row, rows)} for row in rows]
     remark = (
-        f"{arguments.replicas} replicas, {arguments.prompts} prompts x {GROUP} a step, waits of {arguments.wait_s} s"
+        f"{arguments.replicas} replicas, {arguments.prompts} prompts x {GROUP} a step, as many slots; "
+        f"{arguments.turns} turns, waits of {arguments.wait_s} s; laminar: {arguments.weight_slots} versions a replica"
     )
     return Report(bench="schedules", rows=with_ratio, remarks=[remark])
 
@@ -49,13 +52,17 @@ def spec_of(schedule: str, waits: str, arguments: argparse.Namespace, **schedule
         {
             "name": f"{schedule}, {waits} waits",
             "schedule": {"name": schedule, **schedule_fields},
-            "environment": {"name": "tool_sums", "params": {"waits": waits, "wait_mean_s": arguments.wait_s}},
+            "environment": {
+                "name": "tool_sums",
+                "params": {"waits": waits, "wait_mean_s": arguments.wait_s, "turns": arguments.turns},
+            },
             "training": {"steps": steps, "prompts_per_step": arguments.prompts, "checkpoint_every": steps},
             "algorithm": {"group_size": GROUP},
             "rollout": {
                 "replicas": arguments.replicas,
                 "max_batch": per_step // arguments.replicas,
                 "max_new_tokens": 64,
+                "weight_slots": arguments.weight_slots,
             },
             "evaluation": {"prompts": 1},
         }

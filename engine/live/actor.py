@@ -6,6 +6,8 @@ Invariants:
 """
 
 import logging
+import os
+import socket
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,8 @@ import ray
 
 from engine.live.body import Body, Loop, Upward
 from engine.live.recording import Recording
-from engine.pipeline.messages import Address, Message
+from engine.pipeline.messages import DRIVER, Address, Message
+from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
@@ -35,6 +38,9 @@ class BodyActor:
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        self._lines = LineKeeper(name)
+        logging.getLogger().addHandler(self._lines)
+        log.info("part=%s incarnation=%d host=%s pid=%d", name, incarnation, socket.gethostname(), os.getpid())
         self._name = name
         self._peers: dict[Address, Any] = {}
         recording: Recording | None = None
@@ -65,8 +71,10 @@ class BodyActor:
         """These are new, or in the place of others."""
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Upward]]:
-        return self._loop.outbox.collect(timeout_s)
+    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
+        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._loop.outbox.collect(timeout_s)]
+        said = self._lines.take()
+        return collected if said is None else [(DRIVER, said), *collected]  # before what may be this actor's last word
 
     def _send(self, to: Address, message: Message) -> None:
         peer = self._peers.get(to)

@@ -30,6 +30,10 @@ class Asking:
     def num_open(self) -> int:
         return len(self._asked)
 
+    @property
+    def num_samples(self) -> int:
+        return len(self._turns) + sum(map(len, self._prompts.values()))
+
     def prompts(self, keys: Sequence[SampleKey]) -> None:
         """One ask for all samples of a group."""
         by_group: dict[GroupKey, set[SampleKey]] = {}

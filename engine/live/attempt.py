@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from engine.live.checkpoints import open_checkpoint
 from engine.live.facts import printable
-from engine.live.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime
+from engine.live.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
 from engine.live.model_source import confined
 from engine.live.placement import NoCapacity, place
 from engine.live.recorder import Recorder
@@ -44,6 +44,10 @@ class AttemptPlan:
     recordings: Path | None = None
     """Where every brain's words and decisions are kept, to be replayed; None: nowhere."""
     no_progress_s: float = NO_PROGRESS_S
+    replicas: int | None = None
+    """How many to begin with; None: all of the spec's."""
+    runtime_left_s: float | None = None
+    """None: the spec's max_runtime_s."""
 
 
 class Attempt:
@@ -51,7 +55,8 @@ class Attempt:
         self._plan, self._sink = plan, sink
         self._recorder: Recorder | None = None
         self.was_interrupted = False
-        self._interruptions = Interruptions(signals, max_runtime_s=plan.spec.max_runtime_s)
+        left_s = plan.spec.max_runtime_s if plan.runtime_left_s is None else plan.runtime_left_s
+        self._interruptions = Interruptions(signals, max_runtime_s=left_s)
 
     @property
     def step(self) -> int:
@@ -67,6 +72,9 @@ class Attempt:
         except Cancelled as cancelled:
             self._sink.record(RequestAcknowledged(request_id=cancelled.request_id))
             finished = RunFinished(outcome="cancelled", message="cancelled on request", ledger=self._ledger)
+        except PausedEarly as paused:
+            self._sink.record(RequestAcknowledged(request_id=paused.request_id))
+            finished = RunFinished(outcome="paused", message="Paused before it was set up.", ledger=self._ledger)
         except Interrupted:
             self.was_interrupted = True
             finished = self._failed("infrastructure", "the driver was told to end")
@@ -81,7 +89,9 @@ class Attempt:
         plan = self._plan
         resume = None if plan.resume_from is None else open_checkpoint(plan.resume_from)
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
-        recorder = Recorder(spec, self._sink, start_step=0 if resume is None else resume.step)
+        num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
+        start_step = 0 if resume is None else resume.step
+        recorder = Recorder(spec, self._sink, start_step=start_step, num_replicas=num_replicas)
         self._recorder = recorder
         recorder.enter("provisioning")
         connect()
@@ -93,13 +103,13 @@ class Attempt:
             data=plan.data,
             recordings=plan.recordings,
         )
-        network = Network(spec=spec, placement=placement, folders=folders, resume=resume)
+        network = Network(spec=spec, placement=placement, folders=folders, resume=resume, num_replicas=num_replicas)
         try:
             supervisor = Supervisor(
                 plan=Plan.from_spec(spec),
                 network=network,
                 recorder=recorder,
-                heed=self._interruptions.heed,
+                heed=self._interruptions.listen,
                 no_progress_s=plan.no_progress_s,
                 recordings=plan.recordings,
             )

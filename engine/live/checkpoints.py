@@ -15,8 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, ValidationError
 
+from engine.live.checkpoint_store import RemoteCheckpoints
 from engine.pipeline.messages import CheckpointWritten
 from engine.pipeline.records import DataProgress
+from engine.spec.checkpoint_manifest import PROGRESS_FOLDER
 from engine.spec.strict import Strict
 from engine.training.checkpoint import (
     CheckpointUnverified,
@@ -27,7 +29,6 @@ from engine.training.checkpoint import (
 
 log = logging.getLogger(__name__)
 
-PROGRESS_FOLDER: Final = "progress"
 PROGRESS_FILE: Final = "progress.json"
 
 
@@ -67,8 +68,9 @@ def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> Che
     )
 
 
-def open_checkpoint(uri: str) -> ResumePoint:
-    folder = folder_of(uri)
+def open_checkpoint(uri: str, remote: RemoteCheckpoints | None = None) -> ResumePoint:
+    """`remote`: where an s3 address leads; by default, where the environment says."""
+    folder = _fetched(uri, remote) if uri.startswith("s3://") else folder_of(uri)
     manifest_sha256 = verify_checkpoint(folder)
     verify_checkpoint(folder / PROGRESS_FOLDER)
     try:
@@ -78,6 +80,13 @@ def open_checkpoint(uri: str) -> ResumePoint:
     if progress.trainer_manifest_sha256 != manifest_sha256:
         raise CheckpointUnverified(f"{folder}: the data's progress belongs to other weights")
     return ResumePoint(folder=folder, step=progress.step, progress=progress)
+
+
+def _fetched(uri: str, remote: RemoteCheckpoints | None) -> Path:
+    remote = remote or RemoteCheckpoints.from_environment()
+    if remote is None:
+        raise ValueError(f"resume_from: {uri} is in a store, and LAMINAR_STORE_URL names none on this node")
+    return remote.fetch(uri)
 
 
 def newest_checkpoint(folder: Path) -> ResumePoint | None:

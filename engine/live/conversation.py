@@ -30,6 +30,8 @@ class Conversation:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     """Of the whole trajectory."""
+    weights: WeightsId
+    """Those that it began on, and ends on unless the schedule interrupts it."""
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[WeightsId] = field(default_factory=list)
@@ -75,18 +77,20 @@ class Conversation:
         self.text += text
         self.was_cut = output.reason == "length"
 
-    def observe(self, ids: Sequence[int], text: str, weights: WeightsId) -> None:
+    def observe(self, ids: Sequence[int], text: str) -> None:
         self.response_ids += ids
         self.logprobs += [0.0] * len(ids)
-        self.versions += [self.versions[-1] if self.versions else weights] * len(ids)
+        self.versions += [self.versions[-1] if self.versions else self.weights] * len(ids)
         self.written += [False] * len(ids)
         self.text += text
 
     # ── between replicas ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def progress(self, partial: SequenceProgress | None, named: Named) -> SampleProgress:
-        """A copy: this one may go on. `partial`: of the turn in progress."""
-        versions = [*self.versions, *(named(version) for version in (partial.versions if partial else ()))]
+    def progress(self, partial: SequenceProgress | None, named: Named | None = None) -> SampleProgress:
+        """A copy: this one may go on. `partial`: of the turn in progress, whose writers are `named`."""
+        versions = [*self.versions]
+        if partial is not None and named is not None:
+            versions += map(named, partial.versions)
         state = replace(
             self,
             response_ids=[*self.response_ids],
@@ -100,15 +104,14 @@ class Conversation:
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def judged(self, verdict: Verdict, weights: WeightsId) -> Trajectory:
-        return self._ended(verdict.reward, verdict.remark, "", weights)
+    def judged(self, verdict: Verdict) -> Trajectory:
+        return self._ended(verdict.reward, verdict.remark, "")
 
-    def failed(self, reason: str, weights: WeightsId) -> Trajectory:
-        return self._ended(0.0, reason, reason, weights)
+    def failed(self, reason: str) -> Trajectory:
+        return self._ended(0.0, reason, reason)
 
-    def _ended(self, reward: float, remark: str, failure: str, weights: WeightsId) -> Trajectory:
-        """`weights`: those that would have written, for one that has not said a word."""
-        oldest = min(self.versions, default=weights)
+    def _ended(self, reward: float, remark: str, failure: str) -> Trajectory:
+        oldest = min(self.versions, default=self.weights)
         runs = _runs(self.versions)
         return Trajectory(
             key=self.key,

@@ -1,7 +1,7 @@
 """The driver: `python -m engine.live.driver`, one process for one attempt, started through the Ray Jobs API.
 
-Reads `order.json` from its working directory (or `--order PATH`). Exits 0 when the run succeeded or was cancelled and
-everything was delivered, 1 otherwise; what happened is in the facts, not in the exit code.
+Reads `order.json` from its working directory (or `--order PATH`). Exits 0 when the run succeeded, was cancelled or
+paused, and everything was delivered, 1 otherwise; what happened is in the facts, not in the exit code.
 
 Invariants:
 - the first fact is on disk before anything is started, and facts are delivered after everything has ended;
@@ -22,6 +22,7 @@ from engine.live.ray_session import connect_to_cluster, disconnect
 from engine.live.settings import Settings
 from engine.sinks.control_plane import ControlPlane
 from engine.sinks.http_shipper import HttpSink
+from engine.sinks.lines import LineKeeper, LineShippingSink
 from engine.sinks.spool import Spool
 from engine.spec.control import AttemptOrder
 
@@ -38,6 +39,8 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
+    own_lines = LineKeeper("driver")
+    logging.getLogger().addHandler(own_lines)
     try:
         order = AttemptOrder.model_validate_json(arguments.order.read_bytes())
         settings = Settings.from_environment()
@@ -48,13 +51,13 @@ def main() -> int:
         return 1
     obey_signals()
     try:
-        return run_order(order, folder, models=settings.models, data=settings.data)
+        return run_order(order, folder, models=settings.models, data=settings.data, own_lines=own_lines)
     except Interrupted:
         log.error("told to end; facts that were not delivered are in %s", folder)
         return 1
 
 
-def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path) -> int:
+def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, own_lines: LineKeeper) -> int:
     log.info("job=%s attempt=%d epoch=%d folder=%s", order.job, order.attempt, order.epoch, folder)
     control = ControlPlane(order.control_url, order.token)
     sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, epoch=order.epoch)
@@ -62,10 +65,12 @@ def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path) ->
         spec=order.spec,
         checkpoints=folder / "checkpoints",
         resume_from=order.resume_from,
+        replicas=order.replicas,
+        runtime_left_s=order.runtime_left_s,
         models=models,
         data=data,
     )
-    attempt = Attempt(plan, sink, sink.signals)
+    attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.signals)
     sink.start(step=lambda: attempt.step)
     try:
         finished = attempt.run(connect_to_cluster)

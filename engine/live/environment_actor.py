@@ -7,6 +7,8 @@ Invariant: its death loses nothing: replicas ask again.
 """
 
 import logging
+import os
+import socket
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from engine.live.answers import Answer, Ask
 from engine.live.body import BodyFailed, Outbox, Upward
 from engine.live.respondents import Respondents
 from engine.pipeline.messages import DRIVER, Address
+from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
@@ -31,6 +34,9 @@ GATHER: Final = 256  # answers that go out together
 class EnvironmentActor:
     def __init__(self, *, spec: JobSpec, data_folder: Path | None) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        self._lines = LineKeeper(ENVIRONMENT)
+        logging.getLogger().addHandler(self._lines)
+        log.info("part=%s host=%s pid=%d", ENVIRONMENT, socket.gethostname(), os.getpid())
         self._spec, self._data_folder = spec, data_folder
         self._peers: dict[Address, Any] = {}
         self._outbox = Outbox()
@@ -52,8 +58,10 @@ class EnvironmentActor:
         self._asks.put(asks)
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Upward]]:
-        return self._outbox.collect(timeout_s)
+    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
+        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._outbox.collect(timeout_s)]
+        said = self._lines.take()
+        return collected if said is None else [(DRIVER, said), *collected]
 
     def _run(self) -> None:
         try:
@@ -68,7 +76,8 @@ class EnvironmentActor:
         except ValueError as error:  # the spec asks for what this machine does not have
             self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
             return
-        except Exception as error:  # noqa: BLE001 - the driver decides what becomes of the run
+        except Exception as error:
+            log.exception("the environment does not start")
             self._outbox.put(DRIVER, BodyFailed(failure_class="platform", message=f"environment: {error!r}"))
             return
         while True:

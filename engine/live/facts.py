@@ -7,16 +7,20 @@ Invariants:
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from engine.pipeline.records import Trajectory, TrajectoryContent, VersionRun
 from engine.pipeline.reports import EvaluationReported, FaultReported, ReadTrajectory, ReplicaObserved, StepReported
+from engine.sinks.lines import LinesSaid
 from engine.spec.facts import (
+    MAX_LINES,
     MAX_SPANS,
     MAX_TRACED,
     Evaluated,
     FaultDetected,
+    LogLines,
+    Outcome,
     ReplicasObserved,
     ReplicaState,
     Span,
@@ -27,7 +31,9 @@ from engine.spec.facts import (
 )
 
 MAX_TEXT: Final = 20_000  # a fact may hold 100,000 a field; eight samples a step should stay pleasant to ship
+MAX_SAMPLES_BYTES: Final = 256 * 1024  # a fact that is alone larger than a batch may be would end its run
 MAX_REPLICAS: Final = 64
+MAX_SPANS_OF_ALL: Final = 5_000  # 300 kB; with more, each replica's newest are kept
 NONFINITE: Final = "train/nonfinite_metrics"
 # What facts refuse: control characters but for tab and newline, and halves of surrogate pairs.
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -47,8 +53,18 @@ def step_trained(report: StepReported, rollout_metrics: Mapping[str, float]) -> 
     return StepTrained(step=report.step, metrics=finite({**report.metrics, **rollout_metrics}))
 
 
-def trajectories_sampled(report: StepReported) -> TrajectoriesSampled:
-    return TrajectoriesSampled(step=report.step, trajectories=[_sample(read) for read in report.to_read])
+def trajectories_sampled(report: StepReported) -> list[TrajectoriesSampled]:
+    """Several facts where one would be too large to ship."""
+    parcels: list[list[TrajectorySample]] = [[]]
+    num_bytes = 0
+    for sample in map(_sample, report.to_read):
+        size = len(sample.model_dump_json().encode())
+        if parcels[-1] and num_bytes + size > MAX_SAMPLES_BYTES:
+            parcels.append([])
+            num_bytes = 0
+        parcels[-1].append(sample)
+        num_bytes += size
+    return [TrajectoriesSampled(step=report.step, trajectories=parcel) for parcel in parcels]
 
 
 def _sample(read: ReadTrajectory) -> TrajectorySample:
@@ -60,12 +76,19 @@ def _sample(read: ReadTrajectory) -> TrajectorySample:
         staleness=read.staleness,
         num_tokens=trajectory.num_tokens,
         reward=trajectory.reward,
+        outcome=_outcome(trajectory),
         advantage=read.advantage if math.isfinite(read.advantage) else 0.0,
         prompt=printable(content.prompt_text) if content else "",
         response=printable(content.response_text) if content else "",
         remark=printable(content.remark) if content else "",
         trace=None if content is None else _trace(trajectory, content),
     )
+
+
+def _outcome(trajectory: Trajectory) -> Outcome:
+    if trajectory.failure:
+        return "timeout" if "took longer than" in trajectory.failure else "error"
+    return "cut" if trajectory.cut else "rewarded"
 
 
 def _trace(trajectory: Trajectory, content: TrajectoryContent) -> TokenTrace:
@@ -75,17 +98,35 @@ def _trace(trajectory: Trajectory, content: TrajectoryContent) -> TokenTrace:
     written = content.written or (True,) * num_tokens
     return TokenTrace(
         token_ids=list(content.response_ids[:num_tokens]),
-        logprobs=[each if math.isfinite(each) else 0.0 for each in content.logprobs[:num_tokens]],
+        # Six digits behind the point are more than the trainer's own arithmetic has, and half the bytes.
+        logprobs=[round(each, 6) if math.isfinite(each) else 0.0 for each in content.logprobs[:num_tokens]],
         versions=versions[:num_tokens],
         written=list(written[:num_tokens]),
     )
 
 
+def log_lines(said: Iterable[LinesSaid]) -> list[LogLines]:
+    """In the order of each component's own lines."""
+    by_component: dict[str, list[LinesSaid]] = {}
+    for each in said:
+        by_component.setdefault(each.component, []).append(each)
+    told = []
+    for component, parts in by_component.items():
+        lines = [line for part in parts for line in part.lines]
+        num_dropped = sum(part.num_dropped for part in parts)
+        for at in range(0, max(1, len(lines)), MAX_LINES):
+            told.append(LogLines(component=component, lines=lines[at : at + MAX_LINES], num_dropped=num_dropped))
+            num_dropped = 0
+    return told
+
+
 def replicas_observed(observed: Sequence[ReplicaObserved]) -> ReplicasObserved:
-    return ReplicasObserved(replicas=[_replica(each) for each in observed[:MAX_REPLICAS]])
+    replicas = observed[:MAX_REPLICAS]
+    most_spans = min(MAX_SPANS, MAX_SPANS_OF_ALL // max(1, len(replicas)))
+    return ReplicasObserved(replicas=[_replica(each, most_spans) for each in replicas])
 
 
-def _replica(observed: ReplicaObserved) -> ReplicaState:
+def _replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
     return ReplicaState(
         replica=observed.replica,
         incarnation=observed.incarnation,
@@ -99,10 +140,10 @@ def _replica(observed: ReplicaObserved) -> ReplicaState:
         spans=[
             Span(
                 doing=span.doing,
-                start_s=min(0.0, span.started_at - observed.observed_at),
-                end_s=min(0.0, span.ended_at - observed.observed_at),
+                start_s=round(min(0.0, span.started_at - observed.observed_at), 4),
+                end_s=round(min(0.0, span.ended_at - observed.observed_at), 4),
             )
-            for span in observed.spans[-MAX_SPANS:]
+            for span in observed.spans[-most_spans:]
         ],
     )
 

@@ -1,4 +1,5 @@
-"""What ends an attempt from outside, as exceptions, and the check for them that every long wait makes.
+"""What ends an attempt from outside, as exceptions, the check for them that every long wait makes, and the wishes
+(pause, resize) that a run in progress obeys by itself.
 
 Invariant: whoever waits calls `heed` at least once a second, so a cancel works within seconds in every phase.
 """
@@ -54,14 +55,32 @@ class Cancelled(Ended):
         self.request_id = request_id
 
 
+class PausedEarly(Ended):
+    """Somebody asked for a pause before there was anything to be paused."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(request_id)
+        self.request_id = request_id
+
+
 class Interruptions:
     def __init__(self, signals: Callable[[], list[Signal]], *, max_runtime_s: float) -> None:
         self._signals = signals
         self._max_runtime_s = max_runtime_s
         self._deadline = time.monotonic() + max_runtime_s
+        self._kept: list[Signal] = []
 
     def heed(self) -> None:
-        """Raises what has come since the last call."""
+        """Raises what has come since the last call. A pause ends what is not running; a resize waits until it is."""
+        wishes = self.listen()
+        self._kept += [wish for wish in wishes if wish.kind == "resize"]
+        for wish in wishes:
+            if wish.kind == "pause":
+                raise PausedEarly(wish.request_id)
+
+    def listen(self) -> list[Signal]:
+        """Raises what ends the attempt; the wishes that came, in their order, for a run that can obey them."""
+        wishes, self._kept = self._kept, []
         for sent in self._signals():
             match sent.kind:
                 case "fenced":
@@ -70,5 +89,8 @@ class Interruptions:
                     raise Cancelled(sent.request_id)
                 case "refused":
                     raise RefusedByControlPlane(sent.message)
+                case "pause" | "resize":
+                    wishes.append(sent)
         if time.monotonic() >= self._deadline:
             raise OutOfTime(f"stopped after max_runtime_s = {self._max_runtime_s:.0f} s")
+        return wishes

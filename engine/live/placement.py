@@ -1,10 +1,12 @@
 """Where the actors go: one placement group for the job, all of it or nothing.
 
-    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the replicas of its host
+    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host
     behind them: one for each further rank of a DeepSpeed trainer, which may be on other hosts
+    beside it: elastic replicas, those beyond placement.min_replicas, each on the host of its relay
 
 Invariants:
-- a relay and its replicas share a bundle, hence a host: weights go from one to the others by shared memory;
+- a relay and its replicas share a host: weights go from one to the others by shared memory;
+- an elastic replica's devices are Ray's again the moment that it has left: no group keeps them;
 - GPUs are asked for only where the cluster has some; on CPU every actor takes a fraction of a core, so that several
   small jobs share a machine and the control plane's quota, not Ray, is what bounds them;
 - a group that cannot be had in time is a clear failure, not a wait for ever.
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from engine.pipeline.messages import Address
 from engine.pipeline.plan import Plan
@@ -59,13 +61,26 @@ class Placement:
 
     def _options(self, bundle: int, part: Address) -> dict[str, Any]:
         wanted = resources_of(part, self.spec, has_gpus=self.has_gpus)
-        strategy = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=bundle)
+        strategy: Any = PlacementGroupSchedulingStrategy(
+            placement_group=self.group, placement_group_bundle_index=bundle
+        )
+        if is_elastic(part, self.spec):
+            strategy = NodeAffinitySchedulingStrategy(node_id=self._node_of(bundle), soft=False)
         return {
             "num_cpus": wanted["CPU"],
             "num_gpus": wanted.get("GPU", 0),
             "scheduling_strategy": strategy,
             "max_restarts": 0,
         }
+
+    def _node_of(self, bundle: int) -> str:
+        table: dict[str, Any] = placement_group_table(self.group)
+        return str(table["bundles_to_node_id"][bundle])
+
+
+def is_elastic(part: Address, spec: JobSpec) -> bool:
+    kind, _, number = part.partition("/")
+    return kind == "rollout" and int(number) >= (spec.placement.min_replicas or spec.rollout.replicas)
 
 
 def num_ranks(spec: JobSpec) -> int:
@@ -106,7 +121,8 @@ def bundles(spec: JobSpec, *, has_gpus: bool) -> list[dict[str, float]]:
 
 def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
     plan = Plan.from_spec(spec)
-    num_replicas = sum(plan.relay_of(replica) == host for replica in range(spec.rollout.replicas))
+    fewest = spec.placement.min_replicas or spec.rollout.replicas
+    num_replicas = sum(plan.relay_of(replica) == host for replica in range(fewest))
     one = resources_of("rollout/0", spec, has_gpus=has_gpus)
     whole = {kind: round(amount * num_replicas, 4) for kind, amount in one.items()}
     return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS, 4)}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.live import facts
+from engine.live.code_version import code_version
 from engine.pipeline.messages import ReplicaReported
 from engine.pipeline.reports import (
     ActivitySpan,
@@ -23,27 +24,33 @@ from engine.pipeline.reports import (
     PartFinished,
     ReplicaObserved,
     ReplicaReady,
+    ResizeReported,
     RunBroken,
     StepReported,
     ToDriver,
+    TrainerPaused,
     TrainerReady,
 )
+from engine.sinks.lines import LinesSaid
 from engine.sinks.port import EventSink
-from engine.spec.facts import CheckpointSaved, Phase, PhaseChanged, PipelineReady
+from engine.spec.facts import CheckpointSaved, Phase, PhaseChanged, PipelineReady, ReplicasResized, RequestAcknowledged
 from engine.spec.job import JobSpec
 
 PHASES: Final[tuple[Phase, ...]] = ("provisioning", "loading_weights", "evaluating", "training", "finalizing")
 
 # A page draws a replica's time by the second; ten facts a minute are cheap to ship and to keep.
 TELL_EVERY_S: Final = 5.0
+TELL_AT_LINES: Final = 400  # while nothing is observed yet, or when a part talks much
 
 log = logging.getLogger(__name__)
 
 
 class Recorder:
-    def __init__(self, spec: JobSpec, sink: EventSink, *, start_step: int) -> None:
+    def __init__(self, spec: JobSpec, sink: EventSink, *, start_step: int, num_replicas: int | None = None) -> None:
+        """`num_replicas`: of the start; None: all of the spec's."""
         self._spec, self._sink = spec, sink
         self._start_step = start_step
+        self._num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
         self._phase: Phase | None = None
         self._ready_replicas: set[int] = set()
         self._num_parameters: int | None = None
@@ -54,9 +61,11 @@ class Recorder:
         self._told_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
         self._finished: set[str] = set()
+        self._said: list[LinesSaid] = []
         self.step = start_step
         self.ledger: dict[str, int] = {}
         self.broken: RunBroken | None = None
+        self.paused: TrainerPaused | None = None
         self.num_progress = 0
         """Grows whenever anything moved."""
 
@@ -80,7 +89,12 @@ class Recorder:
     def forget_load(self, replica: int) -> None:
         self._loads.pop(replica, None)
 
-    def on_report(self, report: ToDriver) -> None:
+    def on_report(self, report: ToDriver | LinesSaid) -> None:
+        if isinstance(report, LinesSaid):  # whoever talks need not move
+            self._said.append(report)
+            if sum(len(said.lines) for said in self._said) >= TELL_AT_LINES:
+                self._tell_lines()
+            return
         self.num_progress += 1
         match report:
             case TrainerReady():
@@ -109,33 +123,51 @@ class Recorder:
                         uri=report.uri,
                         manifest_sha256=report.manifest_sha256,
                         num_bytes=report.num_bytes,
+                        code_version=code_version(),
                     )
                 )
             case FaultReported():
                 log.warning("fault component=%s message=%s action=%s", report.component, report.message, report.action)
                 self._sink.record(facts.fault_detected(report))
+                self._tell_lines()
             case LedgerReported():
                 self.ledger = report.counts
+            case TrainerPaused():
+                self.paused = report
+            case ResizeReported():
+                self._on_resized(report)
             case PartFinished():
                 self._finished.add(report.part)
+                self._tell_lines()
             case RunBroken():
                 self.broken = self.broken or report
+                self._tell_lines()
 
     def _check_ready(self) -> None:
         if self.is_ready or self._num_parameters is None:
             return
-        if len(self._ready_replicas) < self._spec.rollout.replicas:
+        if not self._ready_replicas.issuperset(range(self._num_replicas)):
             return
         self.is_ready = True
-        self._sink.record(PipelineReady(num_replicas=self._spec.rollout.replicas, num_parameters=self._num_parameters))
+        self._sink.record(PipelineReady(num_replicas=self._num_replicas, num_parameters=self._num_parameters))
         if self.step == self._start_step:
             self.enter("evaluating" if self._start_step == 0 else "training")
+
+    def acknowledge(self, request_id: str) -> None:
+        self._sink.record(RequestAcknowledged(request_id=request_id))
+
+    def _on_resized(self, report: ResizeReported) -> None:
+        log.info("replicas=%d step=%d", report.replicas, self.step)
+        self._sink.record(ReplicasResized(replicas=report.replicas))
+        self._num_replicas = min(self._num_replicas, report.replicas)
+        self._check_ready()
 
     def _on_step(self, report: StepReported) -> None:
         self.enter("training")
         self.step = report.step
         self._sink.record(facts.step_trained(report, self._rollout_metrics()))
-        self._sink.record(facts.trajectories_sampled(report))
+        for sampled in facts.trajectories_sampled(report):
+            self._sink.record(sampled)
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
 
     def _on_observed(self, observed: ReplicaObserved) -> None:
@@ -151,6 +183,13 @@ class Recorder:
             self._told_at = observed.observed_at
             self._sink.record(facts.replicas_observed([self._observed[key] for key in sorted(self._observed)]))
             self._observed = {}
+            self._tell_lines()
+
+    def _tell_lines(self) -> None:
+        """One fact a component, so that many parts that say little cost little."""
+        said, self._said = self._said, []
+        for fact in facts.log_lines(said):
+            self._sink.record(fact)
 
     def _activity(self) -> dict[str, float]:
         """Of the replicas' time since the step before, the fraction by what they did."""

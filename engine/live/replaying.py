@@ -62,6 +62,7 @@ def _brain(part: str, built_with: Mapping[str, Any]) -> Brain:
             return ManagerBrain(
                 now=built_with["now"],
                 incarnations=built_with["incarnations"],
+                away=built_with["away"],
                 repacker=Repacker.for_plan(plan),
             )
         case "data":

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from engine.inference.port import RolloutEngine
+from engine.inference.port import EngineView
 from engine.live.activity import ActivityLog
 from engine.pipeline.messages import LoadMeasured
 from engine.pipeline.reports import Doing, ReplicaObserved
@@ -13,32 +13,30 @@ EVERY_S: Final = 1.0
 
 
 class ReplicaWatch:
-    def __init__(
-        self, *, replica: int, incarnation: int, engine: RolloutEngine, observe: Callable[[ReplicaObserved], None]
-    ) -> None:
-        self._replica, self._incarnation, self._engine, self._observe = replica, incarnation, engine, observe
+    def __init__(self, *, replica: int, incarnation: int, observe: Callable[[ReplicaObserved], None]) -> None:
+        self._replica, self._incarnation, self._observe = replica, incarnation, observe
         self._activity = ActivityLog("idle", time.monotonic())
         self._due_at = float("-inf")
 
     def turn_to(self, doing: Doing) -> None:
         self._activity.turn_to(doing, time.monotonic())
 
-    def measure(self, now: float, *, version: int, num_with_environment: int) -> LoadMeasured | None:
-        """None: not due yet."""
-        if now < self._due_at:
-            return None
+    def is_due(self, now: float) -> bool:
+        return now >= self._due_at
+
+    def measure(self, now: float, view: EngineView, *, num_queued: int, num_with_environment: int) -> LoadMeasured:
+        """`num_queued`: samples that wait for a place."""
         self._due_at = now + EVERY_S
-        view = self._engine.view()
         self._observe(
             ReplicaObserved(
                 replica=self._replica,
                 incarnation=self._incarnation,
-                version=version,
+                version=view.version,
                 observed_at=now,
                 spans=self._activity.take(now),
                 kv_used=view.kv_used,
                 num_running=view.num_running,
-                num_waiting=view.num_waiting,
+                num_waiting=view.num_waiting + num_queued,
                 num_with_environment=num_with_environment,
                 num_prefilled=view.num_prefilled,
                 num_decoded=view.num_decoded,

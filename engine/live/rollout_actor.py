@@ -1,6 +1,7 @@
 """A replica's actor: builds its engine, and passes messages between its body and everybody else."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,21 @@ class RolloutActor(BodyActor):
 
     def build(self) -> Body:
         device = claim_device()
+        from engine.live.lanes import Lanes
         from engine.live.rollout_body import RolloutBody, Wires  # heavy imports on this thread, not before
         from engine.models.loading import resolve_model
         from engine.models.tokenizer import Tokenizer
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        plan = Plan.from_spec(spec)
+        num_slots = plan.weight_slots
         return RolloutBody(
             spec=spec,
-            brain=RolloutBrain(Plan.from_spec(spec), replica=self._replica, incarnation=self._incarnation),
+            brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation),
             replica=self._replica,
             incarnation=self._incarnation,
-            engine=_make_engine(folder, spec, device),
+            lanes=Lanes(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
             tokenizer=Tokenizer.from_folder(folder),
             wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
         )
@@ -70,12 +74,14 @@ class RolloutActor(BodyActor):
         self._loop.outbox.put(DRIVER, observed)
 
 
-def _make_engine(folder: Path, spec: JobSpec, device: str) -> RolloutEngine:
+def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
+    """For one of so many slots: the job's KV cache is divided among them."""
     rollout = spec.rollout
+    kv_tokens = rollout.kv_tokens // num_slots
     if rollout.engine == "vllm":
         from engine.inference.vllm_engine import VllmRolloutEngine
 
-        return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=rollout.kv_tokens)
+        return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
     from engine.inference.torch_engine import TorchRolloutEngine
 
-    return TorchRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=rollout.kv_tokens)
+    return TorchRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)

@@ -1,25 +1,30 @@
 """A replica's body: decodes what it was granted, takes turns with the environment, installs weights in place, and
 hands unfinished samples to another replica.
 
-    granted ──▶ prompt asked for ──▶ decoding ⇄ with the environment ──▶ ended
-                                       └────── between replicas ──────┘
+    granted ──▶ waits for a place ──▶ prompt asked for ──▶ decoding ⇄ with the environment ──▶ ended
+                                                             └────── between replicas ──────┘
 
 Invariants:
 - a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
 - every sample started comes back as exactly one trajectory, judged or with the reason why not, unless it was stopped
   or handed over: then it is gone from here at once;
+- at most `max_batch` samples are begun; what was granted beyond that waits its turn;
 - bytes are verified against their manifest before they replace weights.
 """
 
+# Over budget: one life of a sample from grant to end; what could leave it has (lanes, asking, conversation).
+
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.environments.port import Observation, Prompt, Verdict
-from engine.inference.port import KvPages, RolloutEngine, SequenceRequest
+from engine.inference.port import KvPages, SequenceRequest
 from engine.live.answers import Answer, Ask
 from engine.live.asking import Asking
 from engine.live.conversation import Conversation, sampling_of
+from engine.live.lanes import Lanes
 from engine.live.moved_kv import KvBySample, MovedKv
 from engine.live.replica_watch import ReplicaWatch
 from engine.live.stored_weights import map_version
@@ -46,9 +51,19 @@ from engine.pipeline.messages import (
 from engine.pipeline.records import GroupTask, HeldGroup, SampleKey, SampleProgress, Trajectory
 from engine.pipeline.reports import Doing, ReplicaObserved
 from engine.pipeline.rollout import RolloutBrain
-from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A sample that was granted and has no place yet."""
+
+    progress: SampleProgress
+    """What it goes on from; without a token where it is fresh."""
+    weights: WeightsId
+
 
 OUT_OF_TOKENS: Final = "It ran out of tokens before the environment reached a verdict."
 
@@ -72,24 +87,23 @@ class RolloutBody:
         brain: RolloutBrain,
         replica: int,
         incarnation: int,
-        engine: RolloutEngine,
+        lanes: Lanes,
         tokenizer: Tokenizer,
         wires: Wires,
     ) -> None:
         self.brain = brain
         self._spec = spec
-        self._engine, self._tokenizer, self._wires = engine, tokenizer, wires
+        self._lanes, self._tokenizer, self._wires = lanes, tokenizer, wires
         self._asking = Asking(by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s)
-        self._decoding: dict[str, Conversation] = {}
+        self._queued: deque[Queued] = deque()
+        self._unprompted: dict[SampleKey, WeightsId] = {}
+        """On which weights samples begin whose prompts are not here yet."""
         self._ended: list[Trajectory] = []
-        self._weights = NO_WEIGHTS
-        self._epochs: dict[int, int] = {}
-        """Of the versions that this engine has held: epochs."""
-        self._watch = ReplicaWatch(replica=replica, incarnation=incarnation, engine=engine, observe=wires.observe)
+        self._watch = ReplicaWatch(replica=replica, incarnation=incarnation, observe=wires.observe)
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._decoding or self._ended)
+        return bool(self._lanes.num_decoding or self._ended)
 
     def start(self) -> list[Message]:
         return []
@@ -102,12 +116,15 @@ class RolloutBody:
                 return [self._install(effect)]
             case StopSequences():
                 stopped = self._take_out(_keys(effect.groups))
+                self._begin_queued()
                 return [ProgressReported(progress=tuple(stopped), is_stopped=True)] if effect.reports else []
             case HandOverSequences():
                 self._hand_on(effect)
+                self._begin_queued()
             case ResumeSequences():
-                assert isinstance(effect.handed.payload, dict)
-                self._resume(effect.handed.progress, effect.handed.payload)
+                handed = effect.handed
+                assert isinstance(handed.payload, dict)
+                self._resume(handed.progress, handed.weights, handed.payload)
             case ReportProgress():
                 return [ProgressReported(progress=tuple(self._look_at(_keys(effect.groups))))]
             case _:
@@ -115,24 +132,25 @@ class RolloutBody:
         return []
 
     def work(self) -> list[Message]:
-        self._watch.turn_to("decode" if self._decoding else self._resting)
-        if self._decoding:
-            said: list[Conversation] = []
-            for output in self._engine.step():
-                conversation = self._decoding.pop(output.sequence_id)
-                conversation.add_turn(output, self._tokenizer.decode(output.token_ids), self._named)
-                said.append(conversation)
-            self._asking.turns(said)
+        self._watch.turn_to("decode" if self._lanes.num_decoding else self._resting)
+        said: list[Conversation] = []
+        for lane, output in self._lanes.step():
+            conversation = lane.decoding.pop(output.sequence_id)
+            conversation.add_turn(output, self._tokenizer.decode(output.token_ids), lane.named)
+            said.append(conversation)
+        self._asking.turns(said)
         return self._hand_in()
 
     def measure(self, now: float) -> list[Message]:
-        if not self._decoding:
+        if not self._lanes.num_decoding:
             self._watch.turn_to(self._resting)
-        load = self._watch.measure(now, version=self._weights.version, num_with_environment=self._asking.num_open)
-        if load is None:
+        if not self._watch.is_due(now):
             return []
+        load = self._watch.measure(
+            now, self._lanes.view(), num_queued=len(self._queued), num_with_environment=self._asking.num_open
+        )
         self._asking.again(lost_only=True)
-        return [load]
+        return [replace(load, kv_by_weights=self._lanes.kv_by_weights())]
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,41 +163,52 @@ class RolloutBody:
         except TornWeights as error:
             is_gone = isinstance(error, WeightsGone)
             return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error), is_gone=is_gone)
+        lane = self._lanes.free_for(manifest.id, effect.keeps)
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
-            interrupted = self._engine.export(list(self._decoding), leave=True, with_kv=False)
-        self._engine.install(weights)
-        self._weights = WeightsId(manifest.epoch, manifest.version)
-        self._epochs[manifest.version] = manifest.epoch
+            interrupted = lane.engine.export(list(lane.decoding), leave=True, with_kv=False)
+        lane.install(weights, manifest.id)
+        self._lanes.newest = lane
         if interrupted:
-            self._engine.submit(interrupted)
+            lane.engine.submit(interrupted)
         return WeightsInstalled(version=manifest.version, epoch=manifest.epoch)
-
-    def _named(self, version: int) -> WeightsId:
-        return WeightsId(self._epochs.get(version, self._weights.epoch), version)
 
     # ── samples begin and go on ───────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, tasks: Iterable[GroupTask]) -> None:
-        fresh: list[SampleKey] = []
         for task in tasks:
-            begun = {progress.key.sample for progress in task.progress}
-            fresh += [SampleKey(group=task.key, sample=at) for at in task.samples if at not in begun]
-            self._resume(task.progress, {})
-        self._asking.prompts(fresh)
+            weights = task.exact or self._lanes.newest.weights
+            begun = {progress.key.sample: progress for progress in task.progress}
+            for at in task.samples:
+                key = SampleKey(group=task.key, sample=at)
+                known = begun.get(at, SampleProgress(key=key, num_tokens=0, runs=()))
+                self._queued.append(Queued(progress=known, weights=weights))
+        self._begin_queued()
 
-    def _resume(self, progress: Iterable[SampleProgress], moved: KvBySample) -> None:
-        """From where another replica left them."""
+    def _begin_queued(self) -> None:
+        if not self._queued:
+            return
+        room = self._spec.rollout.max_batch - self._lanes.num_decoding - self._asking.num_samples
+        begun: dict[WeightsId, list[SampleProgress]] = {}
+        for _ in range(min(room, len(self._queued))):
+            queued = self._queued.popleft()
+            begun.setdefault(queued.weights, []).append(queued.progress)
+        for weights, progress in begun.items():
+            self._resume(progress, weights, {})
+
+    def _resume(self, progress: Iterable[SampleProgress], weights: WeightsId, moved: KvBySample) -> None:
+        """From where they were left, here or by another replica."""
         fresh: list[SampleKey] = []
         asked: list[Conversation] = []
         for each in progress:
             state = each.state
-            if not isinstance(state, Conversation):  # it had not even its prompt
+            if not isinstance(state, Conversation):  # it has not even its prompt
                 fresh.append(each.key)
+                self._unprompted[each.key] = weights
             elif state.awaits_answer:
-                asked.append(replace(state))
+                asked.append(replace(state, weights=weights))
             else:
-                self._submit([replace(state)], moved)
+                self._submit(replace(state, weights=weights), moved)
         self._asking.prompts(fresh)
         self._asking.turns(asked)
 
@@ -204,37 +233,38 @@ class RolloutBody:
             prompt=prompt,
             prompt_ids=tuple(self._tokenizer.encode(prompt.text)),
             sampling=sampling_of(key, self._spec),
+            weights=self._unprompted.pop(key),
         )
         if is_there:
-            self._submit([conversation], {})
+            self._submit(conversation, {})
         else:
-            self._ended.append(conversation.failed(f"no prompt: {answer.failure}", self._weights))
+            self._ended.append(conversation.failed(f"no prompt: {answer.failure}"))
 
     def _go_on(self, conversation: Conversation, answer: Answer) -> None:
         conversation.environment_s += answer.seconds
         match answer.said:
             case Verdict():
-                self._ended.append(conversation.judged(answer.said, self._weights))
+                self._ended.append(conversation.judged(answer.said))
             case Observation() if conversation.may_go_on:
                 ids = self._tokenizer.encode(answer.said.text)
-                conversation.observe(ids, answer.said.text, self._weights)
-                self._submit([conversation], {})
+                conversation.observe(ids, answer.said.text)
+                self._submit(conversation, {})
             case Observation():
                 conversation.was_cut = True
                 verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
-                self._ended.append(conversation.judged(verdict, self._weights))
+                self._ended.append(conversation.judged(verdict))
             case _:
-                self._ended.append(conversation.failed(answer.failure, self._weights))
+                self._ended.append(conversation.failed(answer.failure))
 
-    def _submit(self, conversations: Sequence[Conversation], moved: KvBySample) -> None:
-        requests = [each.request(_opened(moved.get(each.key.sample))) for each in conversations]
+    def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
+        lane = self._lanes.of(conversation.weights)
+        request = conversation.request(_opened(moved.get(conversation.key.sample)))
         try:
-            self._engine.submit(requests)
+            lane.engine.submit([request])
         except ValueError as error:  # this prompt does not fit the model; others do
-            self._ended += [each.failed(str(error), self._weights) for each in conversations]
+            self._ended.append(conversation.failed(str(error)))
             return
-        for request, conversation in zip(requests, conversations, strict=True):
-            self._decoding[request.sequence_id] = conversation
+        lane.decoding[request.sequence_id] = conversation
 
     # ── samples leave ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -254,26 +284,33 @@ class RolloutBody:
 
     def _take_out(self, keys: set[SampleKey], *, moved: KvBySample | None = None) -> list[SampleProgress]:
         """They are gone from here. `moved` gathers their keys and values."""
-        left = [SampleProgress(key=key, num_tokens=0, runs=()) for key in self._asking.forget_prompts(keys)]
-        left += [each.progress(None, self._named) for each in self._asking.forget_turns(keys)]
+        left = [queued.progress for queued in self._queued if queued.progress.key in keys]
+        self._queued = deque(queued for queued in self._queued if queued.progress.key not in keys)
+        unprompted = self._asking.forget_prompts(keys)
+        left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
+        for key in unprompted:
+            del self._unprompted[key]
+        left += [each.progress(None) for each in self._asking.forget_turns(keys)]
         return left + self._exported(keys, leave=True, moved=moved)
 
     def _look_at(self, keys: set[SampleKey]) -> list[SampleProgress]:
-        seen = [each.progress(None, self._named) for each in self._asking.open_turns(keys)]
+        seen = [each.progress(None) for each in self._asking.open_turns(keys)]
         return seen + self._exported(keys, leave=False, moved=None)
 
     def _exported(self, keys: set[SampleKey], *, leave: bool, moved: KvBySample | None) -> list[SampleProgress]:
-        wanted = [name for name, conversation in self._decoding.items() if conversation.key in keys]
         exported: list[SampleProgress] = []
-        for request in self._engine.export(wanted, leave=leave, with_kv=moved is not None):
-            conversation = self._decoding.pop(request.sequence_id) if leave else self._decoding[request.sequence_id]
-            partial = request.progress
-            exported.append(conversation.progress(partial, self._named))
-            if moved is not None and partial is not None and partial.kv is not None:
-                moved[conversation.key.sample] = MovedKv.of(partial.kv)
+        for lane in self._lanes:
+            wanted = [name for name, conversation in lane.decoding.items() if conversation.key in keys]
+            for request in lane.engine.export(wanted, leave=leave, with_kv=moved is not None) if wanted else ():
+                conversation = lane.decoding.pop(request.sequence_id) if leave else lane.decoding[request.sequence_id]
+                partial = request.progress
+                exported.append(conversation.progress(partial, lane.named))
+                if moved is not None and partial is not None and partial.kv is not None:
+                    moved[conversation.key.sample] = MovedKv.of(partial.kv)
         return exported
 
     def _hand_in(self) -> list[Message]:
+        self._begin_queued()
         ended, self._ended = self._ended, []
         return [TrajectoriesEnded(trajectories=tuple(ended))] if ended else []
 

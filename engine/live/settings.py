@@ -1,6 +1,8 @@
 """What the driver reads from its environment, in one place.
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
+LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
+LAMINAR_STORE_ENDPOINT  of an S3-compatible server that is not Amazon's; credentials are where boto3 looks for them
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
@@ -20,6 +22,12 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
     """What replicas run in whose engine is vLLM. Raises `ValueError`, with what to do."""
     return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
+
+
+def store_address(environment: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """Of the bucket: where, and by which server. None: there is none."""
+    url = environment.get("LAMINAR_STORE_URL", "")
+    return (url, environment.get("LAMINAR_STORE_ENDPOINT", "")) if url else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

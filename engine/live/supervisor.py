@@ -6,12 +6,13 @@
 Invariants:
 - every wait has an end: a dead actor fails the poll on it at once, a hung replica is silent, and a run in which
   nothing moves for NO_PROGRESS_S is broken, whatever the reason;
-- exactly one end is decided on.
+- exactly one end is decided on;
+- a wish from outside (pause, resize) is said again until it has come true, and acknowledged then.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +27,24 @@ from engine.live.recording import Recording
 from engine.live.wiring import Network
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
-from engine.pipeline.messages import DRIVER, MANAGER, Address, Message, PartLost, ReplicaReported, Tick
+from engine.pipeline.messages import (
+    DATA,
+    DRIVER,
+    MANAGER,
+    TRAINER,
+    Address,
+    Message,
+    PartLost,
+    PauseRequested,
+    ReplicaReported,
+    ResizeOrdered,
+    Tick,
+)
 from engine.pipeline.plan import Plan
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, RunBroken
+from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.recovery import GiveUp, Patience, after_loss
+from engine.sinks.http_shipper import Signal
 from engine.spec.facts import FailureClass, RunFinished
 
 log = logging.getLogger(__name__)
@@ -41,6 +55,9 @@ WAKE_S: Final = 0.2
 MANAGER_TICK_S: Final = 1.0
 # Generated tokens count as progress, so this bounds one trainer step or one load of weights, not one long answer.
 NO_PROGRESS_S: Final = 600.0
+PAUSE_AGAIN_S: Final = 2.0
+# Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
+LEAVE_WITHIN_S: Final = 30.0
 
 
 class Supervisor:
@@ -50,24 +67,32 @@ class Supervisor:
         plan: Plan,
         network: Network,
         recorder: Recorder,
-        heed: Callable[[], None],
+        heed: Callable[[], Sequence[Signal]],
         no_progress_s: float,
         recordings: Path | None = None,
     ) -> None:
-        """`heed` raises if the run shall end."""
+        """`heed` raises if the run shall end, and gives the wishes that came."""
         self._network, self._recorder = network, recorder
         self._heed = heed
         self._no_progress_s = no_progress_s
         now = time.monotonic()
         self._incarnations = dict.fromkeys(network.addresses, 0)
         incarnations = dict.fromkeys(network.parts, 0)
-        self._manager = ManagerBrain(now=now, incarnations=incarnations, repacker=Repacker.for_plan(plan))
+        self._manager = ManagerBrain(
+            now=now, incarnations=incarnations, away=network.away, repacker=Repacker.for_plan(plan)
+        )
         self._recording: Recording | None = None
         if recordings is not None:
-            built_with = {"spec": network.spec.model_dump(mode="json"), "now": now, "incarnations": incarnations}
+            built_with = {"spec": network.spec.model_dump(mode="json"), "now": now, "incarnations": incarnations} | {
+                "away": network.away
+            }
             self._recording = Recording(recordings / "manager.jsonl", part=MANAGER, built_with=built_with)
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._environment_lost_at: list[float] = []
+        self._pause: Signal | None = None
+        self._pause_said_at = float("-inf")
+        self._resizes: dict[int, list[str]] = {}
+        """Requests that wait for a number of replicas."""
         self._progress_seen = -1
         self._progress_at = now
 
@@ -82,7 +107,9 @@ class Supervisor:
             if now >= tick_at:
                 self._manage(Tick(), now)
                 tick_at = now + MANAGER_TICK_S
-            self._heed()
+            for wish in self._heed():
+                self._on_wish(wish, now)
+            self._say_pause(now)
             ended = self._end(now)
             if ended is not None:
                 return ended
@@ -156,10 +183,15 @@ class Supervisor:
         match effect:
             case Send(to=to, message=message) if to == DRIVER:
                 self._recorder.on_report(message)  # type: ignore[arg-type]  # as above
+                if isinstance(message, ResizeReported):
+                    for request_id in self._resizes.pop(message.replicas, []):
+                        self._recorder.acknowledge(request_id)
             case Send():
                 self._network.send(effect.to, effect.message)
             case EndPart():
                 self._network.end(effect.part)
+                if effect.part.startswith("rollout/"):
+                    self._recorder.forget_load(int(effect.part.partition("/")[2]))
             case StartPart():
                 self._start(effect.part, effect.incarnation)
             case _:
@@ -169,6 +201,26 @@ class Supervisor:
         self._incarnations[part] = incarnation
         self._network.replace(part, incarnation)
         self._poll(part)
+
+    # ── wishes from outside ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_wish(self, wish: Signal, now: float) -> None:
+        log.info("wish kind=%s request=%s replicas=%s", wish.kind, wish.request_id, wish.replicas)
+        if wish.kind == "pause":
+            self._pause = wish
+        elif wish.replicas is not None:
+            replicas = min(wish.replicas, self._network.spec.rollout.replicas)
+            for request_id in [each for waiting in self._resizes.values() for each in waiting]:
+                self._recorder.acknowledge(request_id)  # overtaken by this one
+            self._resizes = {replicas: [wish.request_id]}
+            self._manage(ResizeOrdered(replicas=replicas, within_s=LEAVE_WITHIN_S), now)
+
+    def _say_pause(self, now: float) -> None:
+        if self._pause is None or now - self._pause_said_at < PAUSE_AGAIN_S:
+            return
+        self._pause_said_at = now
+        for part in (TRAINER, DATA):
+            self._network.send(part, PauseRequested())
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -181,6 +233,10 @@ class Supervisor:
             return self._failed(recorder.broken.failure_class, recorder.broken.message)
         if recorder.is_finished:
             return RunFinished(outcome="succeeded", ledger=recorder.ledger)
+        if self._pause is not None and recorder.paused is not None:
+            recorder.acknowledge(self._pause.request_id)
+            message = f"Paused after step {recorder.paused.step}."
+            return RunFinished(outcome="paused", message=message, ledger=recorder.ledger)
         if recorder.num_progress != self._progress_seen:
             self._progress_seen, self._progress_at = recorder.num_progress, now
         elif now - self._progress_at > self._patience_s:

@@ -45,6 +45,7 @@ from engine.pipeline.messages import (
     BatchWanted,
     Message,
     PartReported,
+    PauseRequested,
     Persisted,
     ProgressStreamed,
     RepackPlanned,
@@ -99,6 +100,7 @@ class DataBrain:
         self._wanted_step: int | None = None
         self._listens = recovered is not None
         self._listens_until: float | None = None
+        self._is_pausing = False
         self._prompts = PromptPool(self._state)
         self._has_finished = False
         self._overdue_at = 0.0
@@ -123,6 +125,8 @@ class DataBrain:
                 self._dealer.moves.plan(message.moves, now)
             case BatchWanted():
                 effects += self._on_batch_wanted(message)
+            case PauseRequested():
+                self._is_pausing = True
             case TrainingEnded():
                 effects += self._on_training_ended(message)
             case Tick():
@@ -297,7 +301,7 @@ class DataBrain:
             self._listens_until = now + LISTEN_S
         if self._listens_until is not None and now >= self._listens_until:
             self._listens, self._listens_until = False, None
-        return self._dealer.deal(now, None if self._listens else self._prompts)
+        return self._dealer.deal(now, None if self._listens or self._is_pausing else self._prompts)
 
     def _finish_evaluations(self) -> list[Effect]:
         effects: list[Effect] = []

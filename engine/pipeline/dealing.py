@@ -5,13 +5,16 @@ a time, to whoever has most room. Evaluations come first: a replica that holds t
 that has nothing to do is told to take them.
 
 Invariants:
-- nothing is dealt beyond what a replica said it has room for, less what is still on its way to it;
-- a group that wants exact weights is dealt only to a replica that holds them;
+- nothing is dealt to a replica without room, less what is still on its way to it; the samples of its last group that
+  do not fit wait there, so that no slot is empty for want of three more;
+- a group that wants exact weights is dealt only to a replica that holds them; what a sample goes on from is sent only
+  to the weights that wrote it;
 - what a replica was dealt and does not list in time was lost on the way, and is dealt to it again;
 - what a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.data_state import DataState
@@ -35,12 +38,10 @@ class Dealer:
     def __init__(self, state: DataState, *, incarnation: int) -> None:
         self._state = state
         self._last_lease = incarnation * LEASES_PER_INCARNATION
-        self._keeps_version = state.plan.schedule.in_flight == "drain"
+        self._keeps_version = state.plan.schedule.keeps_version
         self.seats = Seats()
         self.partials = PartialPool(keeps_version=self._keeps_version)
-        self.moves = Mover(
-            books=state.books, seats=self.seats, new_lease=self._new_lease, may_mix_versions=not self._keeps_version
-        )
+        self.moves = Mover(books=state.books, seats=self.seats, new_lease=self._new_lease, partials=self.partials)
 
     def _new_lease(self) -> int:
         self._last_lease += 1
@@ -81,11 +82,11 @@ class Dealer:
             group = self._group(held.key)
             if held.is_over and (group is None or group.owner != seat.owner):
                 continue
-            if group is None and self._state.is_unknown(held.key) and self._may_write(seat.weights):
+            if group is None and self._state.is_unknown(held.key) and self._may_write(held.weights):
                 group = self._state.training.open(held.key)
             if group is not None and group.owner == seat.owner:
                 group.is_begun = group.is_begun or held.lease == group.lease
-            elif group is not None and group.owner is None and self._may_adopt(seat, held, group):
+            elif group is not None and group.owner is None and self._may_adopt(held, group):
                 said_at = group.granted_at  # what is absent there was lost with us, and is granted again at once
                 self._book(held.key).assign(group, seat.owner, lease=held.lease, now=now)
                 group.granted_at, group.is_begun = said_at, True
@@ -96,11 +97,11 @@ class Dealer:
             else:
                 seat.revoked.append(held)
 
-    def _may_adopt(self, seat: Seat, held: HeldGroup, group: OpenGroup) -> bool:
-        """It worked on this when data began anew, or was thought to be lost."""
-        if held.lease < group.lease or group.exact not in (None, seat.weights):
+    def _may_adopt(self, held: HeldGroup, group: OpenGroup) -> bool:
+        """Its replica worked on this when data began anew, or was thought to be lost."""
+        if held.lease < group.lease or group.exact not in (None, held.weights):
             return False
-        return held.key.evaluation is not None or self._may_write(seat.weights)
+        return held.key.evaluation is not None or self._may_write(held.weights)
 
     def _may_write(self, weights: WeightsId) -> bool:
         state = self._state
@@ -117,13 +118,20 @@ class Dealer:
                     continue
                 if now - group.granted_at < GRANT_LOST_AFTER_S:
                     seat.take_room(len(absent))
-                elif group.exact not in (None, seat.weights):
+                elif group.exact is not None and group.exact not in seat.residents:
                     self._give_back(book, group)
                 else:
                     group.granted_at = now
-                    self.partials.keep_what_fits(group, seat.weights)
-                    seat.tasks.append(group.task(absent, is_handed_over=self._is_coming(group)))
+                    self._order(seat, group, absent, is_handed_over=self._is_coming(group))
                     seat.take_room(len(absent))
+
+    def _order(self, seat: Seat, group: OpenGroup, samples: set[int], *, is_handed_over: bool = False) -> None:
+        weights = seat.weights_for(group.key, group.exact)
+        self.partials.keep_what_fits(group, weights)
+        task = group.task(samples, is_handed_over=is_handed_over)
+        if task.progress and self._keeps_version:
+            task = replace(task, exact=weights)
+        seat.tasks.append(task)
 
     def _is_coming(self, group: OpenGroup) -> bool:
         source = None if group.source is None else self.seats.of(group.source)
@@ -157,7 +165,10 @@ class Dealer:
 
     def _outlives_a_fork(self, group: OpenGroup) -> bool:
         seat = None if group.owner is None else self.seats.of(group.owner)
-        return seat is not None and group.exact in (None, seat.weights) and self._may_write(seat.weights)
+        if seat is None:
+            return False
+        weights = seat.weights_for(group.key, group.exact)
+        return group.exact in (None, weights) and weights in seat.residents and self._may_write(weights)
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,42 +210,47 @@ class Dealer:
             return False
         book, group = found
         book.assign(group, seat.owner, lease=self._new_lease(), now=now)
-        self.partials.keep_what_fits(group, seat.weights)
+        self._order(seat, group, group.missing)
         self.partials.goes_on(group)
-        seat.tasks.append(group.task())
         seat.take_room(len(group.missing))
         return True
 
     def _next_group(self, seat: Seat, prompts: PromptPool) -> tuple[GroupBook, OpenGroup] | None:
         for evaluation in self._state.evaluations:
             group = next(evaluation.groups.unowned(), None)
-            if group is not None and group.exact in (None, seat.weights) and self._fits(seat, group, seat.wants):
+            if group is None or not (group.exact is None or group.exact in seat.residents):
+                continue
+            if self._fits(seat, 1, seat.wants if group.exact in (None, seat.weights) else seat.room):
                 return evaluation.groups, group
         for group in self._state.training.unowned():
             if group.exact is None:
                 continue
-            if group.exact == seat.weights and self._fits(seat, group, seat.room):
+            if group.exact in seat.residents and self._fits(seat, len(group.missing), seat.room):
                 return self._state.training, group
-        if seat.wants <= 0 or self._wanted_for_evaluation(seat) not in (None, seat.weights):
-            return None  # it is about to take other weights
+        if seat.wants <= 0 or self._is_kept_free(seat):
+            return None
         group = self._next_fresh(seat, prompts)
         return None if group is None else (self._state.training, group)
 
     def _next_fresh(self, seat: Seat, prompts: PromptPool) -> OpenGroup | None:
         for group in self._state.training.unowned():
             if group.exact is None and prompts.may_begin(seat.weights) and self._suits(seat, group):
-                return group if self._fits(seat, group, seat.wants) else None
+                return group if self._fits(seat, len(group.missing), seat.wants) else None
         plan = self._state.plan
-        if not seat.is_empty and plan.group_size + plan.num_spare > seat.wants:
-            return None
-        return prompts.start(seat.weights)
+        fits = self._fits(seat, plan.group_size + plan.num_spare, seat.wants)
+        return prompts.start(seat.weights) if fits else None
 
     def _suits(self, seat: Seat, group: OpenGroup) -> bool:
         return group.avoid != seat.owner or len(self.seats) == 1
 
-    def _fits(self, seat: Seat, group: OpenGroup, room: int) -> bool:
-        """A group larger than a whole replica is dealt to an empty one: its engine queues what does not fit."""
-        return len(group.missing) <= room or (seat.is_empty and room > 0)
+    def _fits(self, seat: Seat, num_samples: int, room: int) -> bool:
+        """What does not fit waits there, unless others were promised the room."""
+        return num_samples <= room or (room > 0 and not seat.has_promised)
+
+    def _is_kept_free(self, seat: Seat) -> bool:
+        """It is about to take an evaluation's weights, and fresh work would take their place."""
+        wanted = self._wanted_for_evaluation(seat)
+        return wanted not in (None, seat.weights) and seat.weights not in seat.in_use
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,9 +267,17 @@ class Dealer:
             waits = next(evaluation.groups.unowned(), None)
             if waits is None or waits.exact is None:
                 continue
-            if seat.is_empty or seat.weights == evaluation.weights:
+            if seat.is_empty or seat.weights == evaluation.weights or seat is self._next_for(evaluation.weights):
                 return evaluation.weights
         return None
+
+    def _next_for(self, weights: WeightsId) -> Seat | None:
+        """Replicas that never drain are never empty: while none holds these weights, one takes them as soon as it has
+        a slot."""
+        if self._state.plan.weight_slots == 1 or any(weights in seat.residents for seat in self.seats):
+            return None
+        staying = [seat for seat in self.seats if not seat.is_leaving and seat.missing != weights]
+        return min(staying, key=lambda seat: (seat.hold != weights, len(seat.in_use), seat.replica), default=None)
 
     def _group(self, key: GroupKey) -> OpenGroup | None:
         return next((group for book in self._state.books() if (group := book.get(key)) is not None), None)

@@ -25,7 +25,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSequences:
-    """A sample with progress goes on from there, by re-prefill; the others begin anew."""
+    """A sample with progress goes on from there, by re-prefill; the others begin anew. Each task says on which weights
+    (`exact`), where a trajectory keeps its version."""
 
     tasks: tuple[GroupTask, ...]
 
@@ -37,8 +38,10 @@ class InstallWeights:
     manifest: WeightManifest
     payload: object
     in_flight: InFlight = "drain"
-    """What runs: nothing does (drain), it goes on with its KV cache thrown away and computed anew by the new weights
-    (reprefill), or on the cache as it is (keep)."""
+    """What runs: nothing does (drain), it goes on on its own weights (beside), with its KV cache thrown away and
+    computed anew by the new weights (reprefill), or on the cache as it is (keep)."""
+    keeps: tuple[WeightsId, ...] = ()
+    """Weights that must not be overwritten: something runs on them, or is about to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ replaced. A new manager learns who is there from what the parts report.
 Invariants:
 - an incarnation is given up once and for ever: its process is ended, its number never comes again;
 - a part that was silent for long is treated as dead, even if it only was slow: its samples would still count;
+- a resize is said to be done when every replica that was to leave has left, and not before;
 - the run breaks, with a reason, when a kind of part is gone and will not come back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,15 +27,17 @@ from engine.pipeline.messages import (
     ReplicaGone,
     ReplicaLeft,
     ReplicaReported,
+    ResizeOrdered,
     Tick,
     WeightsUpdated,
     rollout_address,
 )
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, RunBroken
+from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
 
 RESEND_AFTER_S: Final = 2.0
+NEVER_BEGUN: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,17 +67,21 @@ class ManagerBrain:
         now: float,
         num_replicas: int = 0,
         incarnations: Mapping[Address, int] | None = None,
+        away: Collection[Address] = (),
         repacker: Repacker | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started."""
+        """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started. `away`: replicas
+        that were not started and may be ordered to come."""
         if incarnations is None:
             incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
         self._watches = {
             part: Watch(incarnation=incarnation, started_at=now) for part, incarnation in incarnations.items()
         }
+        self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, has_left=True) for part in away}
         self._repacker = repacker
         self._patience = patience or Patience()
+        self._resize: ResizeOrdered | None = None
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -91,8 +98,11 @@ class ManagerBrain:
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
                 return self._on_leave_ordered(message, now)
+            case ResizeOrdered():
+                self._resize = message
+                return self._towards_size(now)
             case ReplicaLeft():
-                return self._on_left(message)
+                return [*self._on_left(message), *self._towards_size(now)]
             case Tick():
                 return self._on_tick(now)
             case _:
@@ -128,7 +138,7 @@ class ManagerBrain:
         if breaks_the_run(gone, list(self._watches)):
             message = f"every {kind_of(part)} is dead and was given up; the last one: {reason}"
             effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
-        return [*effects, *self._start_due(now)]
+        return [*effects, *self._towards_size(now), *self._start_due(now)]
 
     def _tell_data(self, part: Address, incarnation: int) -> list[Effect]:
         if kind_of(part) != "rollout":
@@ -154,6 +164,7 @@ class ManagerBrain:
         """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
         is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and watch.heard_at is None)
         is_over = is_over or watch.leaves_by is not None
+        is_over = is_over and watch.incarnation > NEVER_BEGUN
         if not is_over or now - watch.told_at < RESEND_AFTER_S:
             return []
         watch.told_at = now
@@ -191,3 +202,36 @@ class ManagerBrain:
         watch.has_left = True
         gone = self._tell_data(part, message.incarnation)
         return [EndPart(part=part, incarnation=message.incarnation), *gone]
+
+    # ── size ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _towards_size(self, now: float) -> list[Effect]:
+        """One that leaves and is wanted again leaves first: what it had was given away by then."""
+        order = self._resize
+        if order is None:
+            return []
+        effects: list[Effect] = []
+        for part, watch in self._watches.items():
+            if kind_of(part) != "rollout":
+                continue
+            number = int(part.partition("/")[2])
+            if number >= order.replicas:
+                if watch.is_watched:
+                    effects += self._on_leave_ordered(LeaveOrdered(replica=number, within_s=order.within_s), now)
+                elif watch.start_due_at is not None:  # it is dead already
+                    watch.start_due_at, watch.has_left = None, True
+            elif watch.has_left:
+                watch.has_left, watch.leaves_by, watch.start_due_at = False, None, now
+        if self._has_size(order.replicas):
+            self._resize = None
+            effects.append(Send(to=DRIVER, message=ResizeReported(replicas=order.replicas)))
+        return [*effects, *self._start_due(now)]
+
+    def _has_size(self, replicas: int) -> bool:
+        for part, watch in self._watches.items():
+            if kind_of(part) != "rollout" or watch.is_given_up:
+                continue
+            stays = int(part.partition("/")[2]) < replicas
+            if watch.has_left == stays or (stays and watch.leaves_by is not None):
+                return False
+        return True

@@ -31,6 +31,7 @@ from engine.pipeline.records import (
     HeldGroup,
     Move,
     Reservation,
+    ResidentLoad,
     SampleKey,
     SampleProgress,
     Trajectory,
@@ -66,13 +67,16 @@ class ReplicaSynced:
     incarnation: int
     serial: int
     weights: WeightsId
+    """Those that fresh work starts on."""
     wants: int
     """Sequences that it could start at once."""
     room: int
-    """Sequences of just these weights that it could take over, although it may want no fresh ones."""
+    """Sequences of the weights that it holds that it could take over, although it may want no fresh ones."""
     holds: tuple[HeldGroup, ...]
     """What it runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
+    beside: tuple[WeightsId, ...] = ()
+    """Other weights that it holds, since what began on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
     """What it keeps room for; no samples are listed."""
     hold: WeightsId | None = None
@@ -134,6 +138,12 @@ class TrainingEnded:
     epoch: int = 0
     checkpointed: int = 0
     resumed: ResumedFrom | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRequested:
+    """From outside, to data and to the trainer: begin nothing more. The trainer ends its step, has it written down, and
+    says `TrainerPaused`. Said again until it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +236,8 @@ class LoadMeasured:
     kv_used: float
     num_tokens: int
     """Generated since the start."""
+    kv_by_weights: tuple[tuple[WeightsId, float], ...] = ()
+    """What each version's work takes of the cache, where there may be several."""
 
 
 # ── to the trainer ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,10 +301,16 @@ class ReplicaReported:
     replica: int
     incarnation: int
     version: int
+    """The one that fresh work starts on."""
     num_running: int
+    """On all versions, like `kv_used`."""
     kv_used: float
     num_tokens: int
     epoch: int = 0
+    beside: tuple[ResidentLoad, ...] = ()
+    """What of it is of other versions, each with its share."""
+    has_free_slot: bool = False
+    """It could take other weights at once."""
 
     @property
     def weights(self) -> WeightsId:
@@ -332,6 +350,14 @@ class LeaveOrdered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeOrdered:
+    """From outside: the replicas below this number stay or come back, the others leave."""
+
+    replicas: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLeft:
     """It has handed over everything."""
 
@@ -339,7 +365,16 @@ class ReplicaLeft:
     incarnation: int
 
 
-ToData = ReplicaSynced | ProgressStreamed | ReplicaGone | RepackPlanned | BatchWanted | TrainingEnded | Persisted
+ToData = (
+    ReplicaSynced
+    | ProgressStreamed
+    | ReplicaGone
+    | RepackPlanned
+    | BatchWanted
+    | TrainingEnded
+    | PauseRequested
+    | Persisted
+)
 ToRollout = (
     WorkGranted
     | SequencesHandedOver
@@ -351,6 +386,8 @@ ToRollout = (
     | ProgressReported
     | LoadMeasured
 )
-ToTrainer = TrainerLoaded | BatchReady | BatchTrained | CheckpointWritten | CheckpointFailed | RelayToTrainer
-ToManager = ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ReplicaLeft
+ToTrainer = (
+    TrainerLoaded | BatchReady | BatchTrained | CheckpointWritten | CheckpointFailed | PauseRequested | RelayToTrainer
+)
+ToManager = ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ResizeOrdered | ReplicaLeft
 Message = Tick | ToData | ToRollout | ToRelay | ToTrainer | ToManager | ToDriver

@@ -16,7 +16,7 @@ from engine.policy.lineage import WeightsId
 
 class PartialPool:
     def __init__(self, *, keeps_version: bool) -> None:
-        self._keeps_version = keeps_version
+        self.keeps_version = keeps_version
         self.num_tokens_saved = 0
         self.num_tokens_lost = 0
 
@@ -39,9 +39,9 @@ class PartialPool:
         for group in training.unowned():
             if not group.progress:
                 group.exact = None
-            elif self._keeps_version:
+            elif self.keeps_version:
                 weights = _sole_writer(group)
-                if weights is None or not any(seat.weights == weights and not seat.is_leaving for seat in seats):
+                if weights is None or not any(weights in seat.residents and not seat.is_leaving for seat in seats):
                     self.forget(group)
                 else:
                     group.exact = weights
@@ -53,8 +53,8 @@ class PartialPool:
             group.exact = None
 
     def keep_what_fits(self, group: OpenGroup, weights: WeightsId) -> None:
-        """What other weights wrote is of no use to a replica that holds these."""
-        if not self._keeps_version:
+        """What other weights wrote is of no use to these."""
+        if not self.keeps_version:
             return
         for sample, progress in list(group.progress.items()):
             if any(run.weights != weights for run in progress.runs):

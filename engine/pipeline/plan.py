@@ -37,11 +37,18 @@ class Plan:
     """How often a replica tells data what its samples said so far; 0: never."""
     kv_ceiling: float = KV_CEILING
     num_relays: int = 1
+    weight_slots: int = 1
+    """Versions that a replica holds side by side."""
+
+    def __post_init__(self) -> None:
+        assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "beside means more than one slot"
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
+        schedule = schedule_for(spec.schedule, weight_slots=spec.rollout.num_weight_slots)
         return cls(
-            schedule=schedule_for(spec.schedule),
+            schedule=schedule,
+            weight_slots=spec.rollout.num_weight_slots if schedule.in_flight == "beside" else 1,
             steps=spec.training.steps,
             groups_per_step=spec.training.prompts_per_step,
             group_size=spec.algorithm.group_size,

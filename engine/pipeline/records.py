@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.environments.port import Split
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +106,8 @@ class HeldGroup:
     samples: tuple[int, ...]
     is_over: bool = False
     """Nothing of it runs any more: it only waits for data's confirmation."""
+    weights: WeightsId = NO_WEIGHTS
+    """Those that it runs on; none where nothing runs (any more)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +133,23 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A wish of the planner: all that runs on the source goes to the host."""
+    """A wish of the planner: all that runs on these weights of the source goes to the host."""
 
     source: int
     source_incarnation: int
     host: int
     host_incarnation: int
     weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentLoad:
+    """What the work on one version takes of a replica."""
+
+    weights: WeightsId
+    num_running: int
+    kv_used: float
+    """Of the whole replica's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

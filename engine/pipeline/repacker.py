@@ -8,7 +8,7 @@ Invariants:
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages import DATA, RepackPlanned, ReplicaReported
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import Move
+from engine.pipeline.records import Move, ResidentLoad
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.repack import REPACK_EVERY_S, ReplicaView, plan_repack
 
@@ -17,7 +17,7 @@ class Repacker:
     def __init__(self, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> None:
         self._plan, self._every_s = plan, every_s
         self._last: dict[int, ReplicaReported] = {}
-        self._peaks: dict[int, float] = {}
+        self._peaks: dict[int, dict[WeightsId, float]] = {}
         self._newest = NO_WEIGHTS
         self._planned_at = 0.0
 
@@ -27,9 +27,11 @@ class Repacker:
 
     def hear(self, report: ReplicaReported) -> None:
         last = self._last.get(report.replica)
-        is_same = last is not None and (last.incarnation, last.weights) == (report.incarnation, report.weights)
-        peak = self._peaks.get(report.replica, 0.0) if is_same else 0.0
-        self._peaks[report.replica] = max(peak, report.kv_used)
+        is_same = last is not None and last.incarnation == report.incarnation
+        peaks = self._peaks.get(report.replica, {}) if is_same else {}
+        self._peaks[report.replica] = {
+            load.weights: max(peaks.get(load.weights, 0.0), load.kv_used) for load in _loads(report)
+        }
         self._last[report.replica] = report
         self._newest = max(self._newest, report.weights)
 
@@ -52,12 +54,16 @@ class Repacker:
         views = [
             ReplicaView(
                 replica=replica,
-                weights=report.weights,
-                num_running=report.num_running,
-                kv_used=report.kv_used,
-                kv_peak=self._peaks[replica],
+                weights=load.weights,
+                num_running=load.num_running,
+                kv_used=load.kv_used,
+                kv_peak=self._peaks[replica][load.weights],
+                num_beside=report.num_running - load.num_running,
+                kv_beside=report.kv_used - load.kv_used,
+                has_free_slot=report.has_free_slot,
             )
             for replica, report in self._last.items()
+            for load in _loads(report)
         ]
         merges = plan_repack(
             views, newest=self._newest, kv_ceiling=self._plan.kv_ceiling, max_batch=self._plan.max_batch
@@ -70,7 +76,7 @@ class Repacker:
                 source_incarnation=self._last[merge.source].incarnation,
                 host=merge.host,
                 host_incarnation=self._last[merge.host].incarnation,
-                weights=self._last[merge.source].weights,
+                weights=merge.weights,
             )
             for merge in merges
         )
@@ -78,3 +84,15 @@ class Repacker:
             self.forget(merge.source)
             self.forget(merge.host)
         return [Send(to=DATA, message=RepackPlanned(moves=moves))]
+
+
+def _loads(report: ReplicaReported) -> tuple[ResidentLoad, ...]:
+    """Of each version that the replica holds."""
+    num_beside = sum(load.num_running for load in report.beside)
+    kv_beside = sum(load.kv_used for load in report.beside)
+    own = ResidentLoad(
+        weights=report.weights,
+        num_running=report.num_running - num_beside,
+        kv_used=max(0.0, report.kv_used - kv_beside),
+    )
+    return (own, *report.beside)

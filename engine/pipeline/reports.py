@@ -104,6 +104,21 @@ class LedgerReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPaused:
+    """It trains no more, and nothing that it did after `checkpointed` is written down."""
+
+    step: int
+    checkpointed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeReported:
+    """Those that were to leave have left, and those that were to come have been started."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartFinished:
     """This part has nothing left to do; the run is over when trainer and data both say so."""
 
@@ -128,6 +143,8 @@ ToDriver = (
     | CheckpointReported
     | FaultReported
     | LedgerReported
+    | TrainerPaused
+    | ResizeReported
     | PartFinished
     | RunBroken
 )

@@ -1,14 +1,16 @@
 """One replica: pulls weights, asks for work, runs it, hands over what ends.
 
-          ┌────────── nothing runs, newer weights are there ───────────┐
+          ┌─────── a slot is free, newer weights are there ────────────┐
           ▼                                                            │
     pull weights ──▶ install ──▶ sync: "I have room for n" ──▶ run what is granted ──▶ hand over
                                         ▲────────────────────────────────────┘
 
 Invariants:
-- with a draining schedule weights are installed only while nothing runs: a trajectory has one version;
+- where a trajectory keeps its version, weights are installed only into a slot that nothing runs on; what is fresh
+  starts on the newest that is there, and what goes on, goes on on its own;
+- the weights for fresh work and those in use are never more than there are slots;
 - a finished trajectory is kept until data has confirmed it, and handed over again until then;
-- when the schedule wants newer weights it asks for no more work, unless it is told to hold those that it has;
+- while the last free slot waits for newer weights no fresh work takes it, unless it is told to hold those that it has;
 - a grant that meant an earlier incarnation, an older lease, or weights it no longer has, starts nothing.
 
 Longer than most: work, weights and speaking share one state, and each holds the others back.
@@ -16,6 +18,7 @@ Longer than most: work, weights and speaking share one state, and each holds the
 
 # Over budget: one state machine; what could leave it has (workload).
 
+from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.effects import (
@@ -48,7 +51,7 @@ from engine.pipeline.messages import (
     WorkGranted,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupTask, SampleProgress
+from engine.pipeline.records import GroupTask, ResidentLoad, SampleProgress
 from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsServed, WeightsWanted, relay_address
 from engine.pipeline.reports import FaultReported, ReplicaReady
 from engine.pipeline.workload import Workload
@@ -69,10 +72,11 @@ class RolloutBrain:
         self._replica, self._incarnation = replica, incarnation
         self._relay = relay_address(plan.relay_of(replica))
         self._weights = NO_WEIGHTS
+        """Those that fresh work starts on. Others may be in use beside them."""
         self._newest = NO_WEIGHTS
         self._hold: WeightsId | None = None
         self._missing: WeightsId | None = None
-        self._work = Workload(max_batch=plan.max_batch)
+        self._work = Workload(max_batch=plan.max_batch, keeps_version=plan.schedule.keeps_version)
         self._pulling_since: float | None = None
         self._asked_relay_at = float("-inf")
         self._is_installing = False
@@ -114,6 +118,7 @@ class RolloutBrain:
                 effects += self._on_tick(now)
             case _:
                 raise TypeError(f"a rollout does not take {type(message).__name__}")
+        self._turn()
         return [*effects, *self._sync(now), *self._pull(now)]
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,11 +138,10 @@ class RolloutBrain:
             if group is not None:
                 effects.append(
                     HandOverSequences(
-                        group=group, host=order.host, host_incarnation=order.host_incarnation, weights=self._weights
+                        group=group, host=order.host, host_incarnation=order.host_incarnation, weights=group.weights
                     )
                 )
-        if not self._is_installing or self._plan.schedule.in_flight != "drain":
-            effects += self._begin(message, now)
+        effects += self._begin(message, now)
         self._has_news |= bool(stopped or message.handovers or message.reserved)
         self._has_left |= message.is_released and self._is_done_leaving
         if self._has_left:
@@ -145,31 +149,32 @@ class RolloutBrain:
         return effects
 
     def _begin(self, message: WorkGranted, now: float) -> list[Effect]:
-        if self._leaves_at is None:
-            self._work.reserve(message.reserved, self._weights, now)
+        if self._leaves_at is not None:
+            return []
+        self._work.reserve(message.reserved, self._residents, now)
         tasks: list[GroupTask] = []
         effects: list[Effect] = []
         for task in message.tasks:
-            fits = task.exact is None or (task.exact == self._weights and not self._is_installing)
-            if not fits or self._leaves_at is not None:
+            weights = self._weights_for(task)
+            if weights is None:
                 continue
             if task.is_handed_over:
-                handed = self._work.await_handover(task, now)
+                handed = self._work.await_handover(task, weights, now)
                 if handed is not None:
                     effects.append(ResumeSequences(handed=handed))
                 continue
-            fresh = self._work.begin(task)
+            fresh = self._work.begin(task, weights)
             if fresh is not None:
-                tasks.append(fresh)
+                tasks.append(replace(fresh, exact=weights) if self._keeps_version else fresh)
         if tasks:
             effects.append(StartSequences(tasks=tuple(tasks)))
-            self._pulling_since = None  # work came first; the weights are asked for again once it is done
+            if not self._has_free_slot:
+                self._pulling_since = None  # work came first; the weights are asked for again once it is done
         return effects
 
     def _on_handed_over(self, message: SequencesHandedOver, now: float) -> list[Effect]:
-        fits = message.incarnation == self._incarnation and not self._is_installing
-        fits = fits and (message.weights == self._weights or self._plan.schedule.in_flight != "drain")
-        if not fits or not self._work.receive(message, now):
+        fits = message.weights in self._residents or not (self._keeps_version or self._is_installing)
+        if message.incarnation != self._incarnation or not fits or not self._work.receive(message, now):
             return []
         self._has_news = True
         return [ResumeSequences(handed=message)]
@@ -217,15 +222,44 @@ class RolloutBrain:
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _keeps_version(self) -> bool:
+        return self._plan.schedule.keeps_version
+
+    @property
+    def _has_free_slot(self) -> bool:
+        return len(self._work.in_use) < self._plan.weight_slots
+
+    @property
+    def _residents(self) -> frozenset[WeightsId]:
+        """What work may be for. While others are being installed, those in use: the rest may be overwritten."""
+        if not self._is_installing:
+            return self._work.in_use | {self._weights} if self._keeps_version else frozenset({self._weights})
+        return self._work.in_use if self._keeps_version else frozenset()
+
+    def _weights_for(self, task: GroupTask) -> WeightsId | None:
+        """Those that this task runs on; None: not here. What comes late of a group goes to the rest of it."""
+        if not self._keeps_version and task.exact is None:
+            return self._weights
+        weights = task.exact or self._work.weights_of(task.key) or self._weights
+        return weights if weights in self._residents else None
+
+    def _turn(self) -> None:
+        """Fresh work starts on weights that are here already, where those are the wanted ones."""
+        wanted = self._newest if self._hold is None else self._hold
+        is_step = wanted > self._weights if self._hold is None else wanted != self._weights
+        if is_step and wanted in self._work.in_use and not self._is_installing:
+            self._weights, self._has_news = wanted, True
+
     def _wanted(self) -> WeightsId | None:
         """The weights to install next; None to keep what is there."""
         if self._hold is not None:
             differs = self._hold not in (self._weights, self._missing)
-            return self._hold if differs and not self._work.num_busy else None
+            return self._hold if differs and self._has_free_slot else None
         return self._newest if self._refresh() == "install" else None
 
     def _refresh(self) -> Refresh:
-        view = ReplicaWeightsView(weights=self._weights, newest=self._newest, num_running=self._work.num_busy)
+        view = ReplicaWeightsView(weights=self._weights, newest=self._newest, has_free_slot=self._has_free_slot)
         return self._plan.schedule.refresh(view)
 
     def _pull(self, now: float) -> list[Effect]:
@@ -261,18 +295,28 @@ class RolloutBrain:
         self._newest = max(self._newest, served)
         is_wanted = self._hold in (None, served) and served != self._weights
         is_newer = self._hold is not None or served > self._weights
-        may_install = not self._work.num_busy or (self._hold is None and self._plan.schedule.in_flight != "drain")
+        in_use = self._work.in_use
+        has_place = self._has_free_slot and served not in in_use
+        may_install = has_place or (self._hold is None and not self._keeps_version)
         if self._is_installing or self._leaves_at is not None or not (is_wanted and is_newer and may_install):
             return []
         self._is_installing = True
-        in_flight = self._plan.schedule.in_flight
-        return [InstallWeights(manifest=message.manifest, payload=message.payload, in_flight=in_flight)]
+        return [
+            InstallWeights(
+                manifest=message.manifest,
+                payload=message.payload,
+                in_flight=self._plan.schedule.in_flight,
+                keeps=tuple(sorted(in_use)) if self._keeps_version else (),
+            )
+        ]
 
     def _on_installed(self, weights: WeightsId) -> list[Effect]:
         is_first = self._weights == NO_WEIGHTS
         self._weights, self._is_installing, self._pulling_since = weights, False, None
         self._missing = None
         self._has_news = True
+        if not self._keeps_version:
+            self._work.carry_on(weights)
         if not is_first:
             return []
         return [Send(to=DRIVER, message=ReplicaReady(replica=self._replica, incarnation=self._incarnation))]
@@ -297,8 +341,12 @@ class RolloutBrain:
     # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _wants(self) -> int:
-        is_due = self._plan.schedule.in_flight == "drain" and self._refresh() != "keep"
-        return 0 if self._hold is None and is_due else self._room()
+        if not self._keeps_version:
+            return self._room()
+        refresh = "keep" if self._hold is not None else self._refresh()
+        would_fill_it = self._weights not in self._work.in_use
+        is_due = refresh == "drain" or (refresh == "install" and would_fill_it)
+        return 0 if is_due else self._room()
 
     def _room(self) -> int:
         return 0 if self._leaves_at is not None else self._work.room
@@ -321,6 +369,7 @@ class RolloutBrain:
             room=self._room(),
             holds=self._work.holds(),
             finished=self._work.to_hand_over(all_of_them=is_quiet_too_long),
+            beside=tuple(sorted(self._residents - {self._weights})),
             reserved=self._work.reserved(),
             hold=self._hold,
             missing=self._missing,
@@ -338,5 +387,11 @@ class RolloutBrain:
             num_running=self._work.num_busy,
             kv_used=load.kv_used,
             num_tokens=load.num_tokens,
+            beside=tuple(
+                ResidentLoad(weights=weights, num_running=self._work.num_busy_on(weights), kv_used=kv_used)
+                for weights, kv_used in load.kv_by_weights
+                if weights in self._residents and weights != self._weights
+            ),
+            has_free_slot=self._has_free_slot,
         )
         return Send(to=MANAGER, message=report)

@@ -21,10 +21,13 @@ class Seat:
     incarnation: int
     serial: int = -1
     weights: WeightsId = NO_WEIGHTS
+    """Those that fresh work starts on."""
+    residents: frozenset[WeightsId] = frozenset()
+    """All that work may be for."""
     wants: int = 0
     """Fresh sequences that it may still be dealt."""
     room: int = 0
-    """Sequences of its own weights that it could still take over."""
+    """Sequences of its residents that it could still take over."""
     holds: dict[GroupKey, HeldGroup] = field(default_factory=dict)
     reserved: frozenset[int] = frozenset()
     """Leases that it keeps room for."""
@@ -54,12 +57,28 @@ class Seat:
         if message.serial <= self.serial:
             return False
         self.serial, self.weights = message.serial, message.weights
+        self.residents = frozenset({message.weights, *message.beside})
         self.wants, self.room, self.is_leaving = message.wants, message.room, message.is_leaving
         self.holds = {held.key: held for held in message.holds}
         self.reserved = frozenset(held.lease for held in message.reserved)
         self.is_empty = not message.holds and not message.reserved
         self.hold, self.missing, self.told = message.hold, message.missing, self.reserved
         return True
+
+    @property
+    def in_use(self) -> frozenset[WeightsId]:
+        """Weights that something runs on."""
+        return frozenset(held.weights for held in self.holds.values() if not held.is_over)
+
+    @property
+    def has_promised(self) -> bool:
+        """It keeps room, or is asked to, for what may move to it."""
+        return bool(self.reservations or self.reserved)
+
+    def weights_for(self, key: GroupKey, exact: WeightsId | None) -> WeightsId:
+        """Those that this group runs on here, or would."""
+        held = self.holds.get(key)
+        return held.weights if held is not None and not held.is_over else exact or self.weights
 
     def take_room(self, num_samples: int) -> None:
         self.wants -= num_samples
@@ -111,6 +130,3 @@ class Seats:
     def remove(self, owner: Owner) -> None:
         if self.of(owner) is not None:
             del self._seats[owner[0]]
-
-    def hold_weights(self, weights: WeightsId) -> bool:
-        return any(seat.weights == weights for seat in self)

@@ -1,12 +1,14 @@
 """The trainer: asks for a batch, trains, hands the new version over, and asks for the next at once.
 
     load ──▶ publish ──▶ ask ──▶ train ──▶ publish ──▶ ask … ──▶ last checkpoint ──▶ finished
+                                                        └── asked to pause: checkpoint ──▶ paused
 
 Invariants:
 - step S is trained exactly once by one incarnation: a batch that is not the one asked for is ignored;
 - version S is what step S made; it is offered to the relay that leads until it is stored there or overtaken;
 - training never waits for a relay: the only stall is the copy;
 - a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
+- asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be;
 - what it says names its incarnation (epoch) and the checkpoint that it began with, so that nobody takes it for a dead
   one, and the other way round.
 """
@@ -26,6 +28,7 @@ from engine.pipeline.messages import (
     CheckpointWritten,
     Message,
     PartReported,
+    PauseRequested,
     ResumedFrom,
     Tick,
     TrainerLoaded,
@@ -35,6 +38,7 @@ from engine.pipeline.messages import (
 from engine.pipeline.metrics import StepTiming, choose_to_read, step_metrics
 from engine.pipeline.offers import Offers
 from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
 from engine.pipeline.relay_messages import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.reports import (
     CheckpointReported,
@@ -43,6 +47,7 @@ from engine.pipeline.reports import (
     RunBroken,
     StepReported,
     ToDriver,
+    TrainerPaused,
     TrainerReady,
 )
 from engine.policy.lineage import WeightsId
@@ -65,6 +70,11 @@ class TrainerBrain:
         self._batch: BatchReady | None = None
         self._waited_s = 0.0
         self._offers = Offers(plan, epoch=epoch)
+        self._is_pausing = False
+        self._saving: int | None = None
+        """The newest step whose checkpoint was begun."""
+        self._progress: DataProgress | None = None
+        """Of the data, with the last step trained."""
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -78,6 +88,8 @@ class TrainerBrain:
                 return self._on_written(message)
             case CheckpointFailed():
                 return self._on_write_failed(message)
+            case PauseRequested():
+                return self._on_pause()
             case VersionStored():
                 return self._offers.on_stored(WeightsId(message.epoch, message.version))
             case VersionRefused():
@@ -100,7 +112,7 @@ class TrainerBrain:
         effects = [ready, *self._publish(message.step, now)]
         if message.step >= self._plan.steps:  # the one before was lost after its last checkpoint
             return [*effects, self._end(message.step), _tell(PartFinished(part="trainer"))]
-        return [*effects, *self._ask(message.step + 1, now)]
+        return [*effects, *(self._pause() if self._is_pausing else self._ask(message.step + 1, now))]
 
     def _on_batch(self, message: BatchReady, now: float) -> list[Effect]:
         if message.step != self._wanted_step or message.epoch != self._epoch:
@@ -118,12 +130,20 @@ class TrainerBrain:
         self._step_ended_at = now
         metrics = {**step_metrics(batch, timing), **message.metrics}
         effects = self._publish(step, now)
-        effects += [self._end(step)] if step == self._plan.steps else self._ask(step + 1, now)
+        self._progress = batch.progress
+        if step == self._plan.steps:
+            effects.append(self._end(step))
+        elif not self._is_pausing:
+            effects += self._ask(step + 1, now)
         to_read = choose_to_read(batch, message.advantages)
         effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
         if self._plan.checkpoints(step):
-            effects.append(SaveCheckpoint(step=step, progress=batch.progress))
-        return effects
+            effects.append(self._save(step, batch.progress))
+        return [*effects, *(self._pause() if self._is_pausing else [])]
+
+    def _save(self, step: int, progress: DataProgress) -> Effect:
+        self._saving = step
+        return SaveCheckpoint(step=step, progress=progress)
 
     def _publish(self, step: int, now: float) -> list[Effect]:
         """Steps within a window are not for the rollouts; but what an incarnation begins with always is."""
@@ -142,7 +162,7 @@ class TrainerBrain:
             num_bytes=message.num_bytes,
         )
         if message.step != self._plan.steps:
-            return [_tell(report)]
+            return [_tell(report), *(self._pause() if self._is_pausing else [])]
         return [_tell(report), _tell(PartFinished(part="trainer")), self._end(message.step)]
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
@@ -154,7 +174,29 @@ class TrainerBrain:
             message=f"checkpoint of step {message.step} failed: {message.reason}",
             action="training goes on; the checkpoint before stays the newest",
         )
-        return [_tell(fault)]
+        is_last_word = self._is_pausing and message.step == self._version
+        return [_tell(fault), *([self._paused(message.step)] if is_last_word else [])]
+
+    # ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_pause(self) -> list[Effect]:
+        self._is_pausing, self._wanted_step = True, None
+        return self._pause()
+
+    def _pause(self) -> list[Effect]:
+        """What is still to be done before it is paused; the last step of all ends the run instead."""
+        step = self._version
+        if step is None or self._batch is not None or step >= self._plan.steps:
+            return []
+        if step <= self._checkpointed:
+            return [self._paused(step)]
+        if self._saving == step:
+            return []
+        assert self._progress is not None, "a step beyond the checkpoint was trained by this incarnation"
+        return [self._save(step, self._progress)]
+
+    def _paused(self, step: int) -> Effect:
+        return _tell(TrainerPaused(step=step, checkpointed=self._checkpointed))
 
     # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,16 +3,17 @@
 Invariants:
 - a sample runs at most once here, whatever is granted twice;
 - of two leases of a group the higher counts: what a lower one orders after that is void;
-- reserved and awaited samples take room like running ones, and hold back new weights like them.
+- a group runs on one version here, also what is granted of it later;
+- reserved and awaited samples take room like running ones, and keep their weights in use like them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.pipeline.messages import SequencesHandedOver
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 # A cache of some gigabytes needs seconds on a slow link; then it is quicker to begin from the tokens.
 AWAIT_S: Final = 6.0
@@ -26,17 +27,22 @@ MAX_LEASES: Final = 10_000
 class Running:
     lease: int
     samples: set[int]
+    weights: WeightsId
+
+    def held(self, key: GroupKey) -> HeldGroup:
+        return HeldGroup(key=key, lease=self.lease, samples=tuple(sorted(self.samples)), weights=self.weights)
 
 
 @dataclass(slots=True, kw_only=True)
 class Awaited:
     task: GroupTask
     since: float
+    weights: WeightsId
 
 
 class Workload:
-    def __init__(self, *, max_batch: int) -> None:
-        self._max_batch = max_batch
+    def __init__(self, *, max_batch: int, keeps_version: bool) -> None:
+        self._max_batch, self._keeps_version = max_batch, keeps_version
         self._running: dict[GroupKey, Running] = {}
         self._awaited: dict[GroupKey, Awaited] = {}
         self._reserved: dict[GroupKey, tuple[Reservation, float]] = {}
@@ -63,18 +69,35 @@ class Workload:
         return max(0, self._max_batch - self.num_busy)
 
     @property
+    def in_use(self) -> frozenset[WeightsId]:
+        """Weights that something runs on, or will."""
+        running = {running.weights for running in self._running.values()}
+        awaited = {awaited.weights for awaited in self._awaited.values()}
+        return frozenset(running | awaited | {kept.weights for kept, _ in self._reserved.values()})
+
+    def num_busy_on(self, weights: WeightsId) -> int:
+        running = sum(len(each.samples) for each in self._running.values() if each.weights == weights)
+        awaited = sum(len(each.task.samples) for each in self._awaited.values() if each.weights == weights)
+        return (
+            running + awaited + sum(kept.num_samples for kept, _ in self._reserved.values() if kept.weights == weights)
+        )
+
+    @property
     def is_empty(self) -> bool:
         return not (self._running or self._awaited or self._stopping or self._unconfirmed)
 
     # ── granted ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, task: GroupTask) -> GroupTask | None:
-        """What of this is neither running nor done here; None if nothing, or if others were promised the room."""
+    def begin(self, task: GroupTask, weights: WeightsId) -> GroupTask | None:
+        """What of this is neither running nor done here; None if nothing, or if others were promised the room, or if
+        the rest of the group runs on other weights."""
         is_promised = bool(self._reserved or self._awaited) and task.key not in self._awaited
         if task.lease < self._floor.get(task.key, 0) or (is_promised and len(task.samples) > self.room):
             return None
-        self._began(task.key, task.lease)
         running = self._running.get(task.key)
+        if running is not None and running.weights != weights:
+            return None
+        self._began(task.key, task.lease)
         if running is not None:
             running.lease = task.lease
         awaited = self._awaited.pop(task.key, None)
@@ -89,7 +112,7 @@ class Workload:
         if not samples:
             return None
         if running is None:
-            running = self._running[task.key] = Running(lease=task.lease, samples=set())
+            running = self._running[task.key] = Running(lease=task.lease, samples=set(), weights=weights)
         running.samples.update(samples)
         return replace(task, samples=samples)
 
@@ -116,7 +139,7 @@ class Workload:
             running = self._running.get(order.key)
             if running is not None and running.lease <= order.lease:
                 del self._running[order.key]
-                stopped.append(HeldGroup(key=order.key, lease=order.lease, samples=tuple(sorted(running.samples))))
+                stopped.append(replace(running.held(order.key), lease=order.lease))
             awaited = self._awaited.get(order.key)
             if awaited is not None and awaited.task.lease <= order.lease:
                 del self._awaited[order.key]
@@ -143,23 +166,23 @@ class Workload:
         if running is None or running.lease >= order.lease:
             return None
         del self._running[order.key]
-        return HeldGroup(key=order.key, lease=order.lease, samples=tuple(sorted(running.samples)))
+        return replace(running.held(order.key), lease=order.lease)
 
-    def reserve(self, wanted: Iterable[Reservation], weights: WeightsId, now: float) -> None:
-        """All that is reserved from now on."""
+    def reserve(self, wanted: Iterable[Reservation], residents: Collection[WeightsId], now: float) -> None:
+        """All that is reserved from now on, for weights that are here."""
         self._reserved = {}
         for reservation in wanted:
-            fits = reservation.weights == weights and reservation.num_samples <= self.room
+            fits = reservation.weights in residents and reservation.num_samples <= self.room
             if fits and not self._is_void(reservation.key, reservation.lease):
                 self._reserved[reservation.key] = (reservation, now)
 
-    def await_handover(self, task: GroupTask, now: float) -> SequencesHandedOver | None:
+    def await_handover(self, task: GroupTask, weights: WeightsId, now: float) -> SequencesHandedOver | None:
         """What came already, to go on with; else it is awaited."""
         if self._is_void(task.key, task.lease):
             return None
         self._began(task.key, task.lease)
         self._reserved.pop(task.key, None)
-        self._awaited[task.key] = Awaited(task=task, since=now)
+        self._awaited[task.key] = Awaited(task=task, since=now, weights=weights)
         early = self._came_early.pop(task.key, None)
         if early is None or not self.receive(early[0], now):
             return None
@@ -172,39 +195,56 @@ class Workload:
             if not self._is_void(handed.key, handed.lease):
                 self._came_early[handed.key] = (handed, now)
             return False
+        if self._keeps_version and handed.weights != awaited.weights:
+            return False
         del self._awaited[handed.key]
         samples = {progress.key.sample for progress in handed.progress}
         if samples:
-            self._running[handed.key] = Running(lease=handed.lease, samples=samples)
+            self._running[handed.key] = Running(lease=handed.lease, samples=samples, weights=awaited.weights)
         return bool(samples)
 
     def give_up_waiting(self, now: float) -> list[GroupTask]:
         """What was awaited too long begins from what data knew of it."""
         self._reserved = {key: kept for key, kept in self._reserved.items() if now - kept[1] < RESERVED_FOR_S}
         self._came_early = {key: kept for key, kept in self._came_early.items() if now - kept[1] < AWAIT_S}
-        overdue = [awaited.task for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]
-        return [fresh for task in overdue if (fresh := self.begin(replace(task, is_handed_over=False))) is not None]
+        overdue = [awaited for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]
+        begun = [self.begin(replace(each.task, is_handed_over=False), each.weights) for each in overdue]
+        for each in overdue:
+            self._awaited.pop(each.task.key, None)
+        return [
+            replace(task, exact=each.weights) for each, task in zip(overdue, begun, strict=True) if task is not None
+        ]
+
+    def carry_on(self, weights: WeightsId) -> None:
+        """All that runs goes on on these."""
+        for running in self._running.values():
+            running.weights = weights
+        for awaited in self._awaited.values():
+            awaited.weights = weights
+
+    def weights_of(self, key: GroupKey) -> WeightsId | None:
+        """Those that this group runs on here."""
+        running = self._running.get(key)
+        return None if running is None else running.weights
 
     # ── accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def running(self) -> tuple[HeldGroup, ...]:
-        return tuple(
-            HeldGroup(key=key, lease=running.lease, samples=tuple(sorted(running.samples)))
-            for key, running in self._running.items()
-        )
+        return tuple(running.held(key) for key, running in self._running.items())
 
     def holds(self) -> tuple[HeldGroup, ...]:
         held: dict[GroupKey, set[int]] = {}
         leases: dict[GroupKey, int] = {}
+        weights: dict[GroupKey, WeightsId] = {}
         for key, running in self._running.items():
             held.setdefault(key, set()).update(running.samples)
-            leases[key] = running.lease
+            leases[key], weights[key] = running.lease, running.weights
         for key, awaited in self._awaited.items():
             held.setdefault(key, set()).update(awaited.task.samples)
-            leases[key] = awaited.task.lease
+            leases[key], weights[key] = awaited.task.lease, awaited.weights
         for key, stopping in self._stopping.items():
             held.setdefault(key, set()).update(stopping.samples)
-            leases[key] = stopping.lease
+            leases[key], weights[key] = stopping.lease, stopping.weights
         for sample_key in self._unconfirmed:
             held.setdefault(sample_key.group, set()).add(sample_key.sample)
         return tuple(
@@ -213,6 +253,7 @@ class Workload:
                 lease=leases.get(key, self._last_lease.get(key, 0)),
                 samples=tuple(sorted(samples)),
                 is_over=key not in leases,
+                weights=weights.get(key, NO_WEIGHTS),
             )
             for key, samples in held.items()
         )

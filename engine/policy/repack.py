@@ -1,14 +1,15 @@
-"""Repack: empty the replicas that only hold a long tail, so that they can take new weights.
+"""Repack: empty the slots for weights that only hold a long tail, so that they can take new weights.
 
-A replica is in its tail when its KV use has fallen below the plateau that it reached on its present weights: while
+A replica's work on some weights is in its tail when its KV use has fallen below the plateau that it reached: while
 requests wait, or fresh ones come, it stays there. The last few answers grow, so that at the very end the use may rise
 again; it is still the tail. Nothing depends on a number of requests left.
 
 Invariants:
 - a trajectory moves only between replicas on the same weights;
 - a host is never filled beyond its KV ceiling or its batch bound;
-- a source is emptied completely or left alone, and never a host in the same plan;
-- only replicas with weights that are not the newest any more are emptied: the others could take fresh prompts anyway.
+- a source's slot is emptied completely or left alone, one of a replica at a time, and never a host's in the same plan;
+- only slots with weights that are not the newest any more are emptied, of replicas that could not take the newest
+  anyway.
 """
 
 from collections.abc import Sequence
@@ -22,58 +23,69 @@ REPACK_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
+    """What one replica runs on some of its weights."""
+
     replica: int
     weights: WeightsId
     num_running: int
     kv_used: float
     kv_peak: float
     """The highest since it took these weights, or took over what others ran."""
+    num_beside: int = 0
+    """What it runs on other weights takes its room too."""
+    kv_beside: float = 0.0
+    has_free_slot: bool = False
+    """It could take newer weights at once, whatever it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
     source: int
     host: int
+    weights: WeightsId
 
 
 def plan_repack(
     replicas: Sequence[ReplicaView], *, newest: WeightsId, kv_ceiling: float, max_batch: int
 ) -> list[Merge]:
     """Sources by KV use, the emptiest first; each goes whole to the fullest host that it fits."""
-    merges: list[Merge] = []
+    plan = _Plan(replicas, kv_ceiling=kv_ceiling, max_batch=max_batch)
     for weights in sorted({view.weights for view in replicas if view.weights < newest}):
         tails = [view for view in replicas if view.weights == weights and _is_tail(view, kv_ceiling, max_batch)]
-        merges += _best_fit(tails, kv_ceiling=kv_ceiling, max_batch=max_batch)
-    return merges
+        for source in sorted(tails, key=lambda view: (view.kv_used, view.replica)):
+            plan.place(source, tails)
+    return plan.merges
 
 
 def _is_tail(view: ReplicaView, kv_ceiling: float, max_batch: int) -> bool:
     return 0 < view.num_running < max_batch and view.kv_used < min(kv_ceiling, view.kv_peak)
 
 
-def _best_fit(tails: Sequence[ReplicaView], *, kv_ceiling: float, max_batch: int) -> list[Merge]:
-    kv = {view.replica: view.kv_used for view in tails}
-    running = {view.replica: view.num_running for view in tails}
-    sources: set[int] = set()
-    hosts: set[int] = set()
-    merges: list[Merge] = []
-    for source in sorted(kv, key=lambda replica: (kv[replica], replica)):
-        if source in hosts:
-            continue
-        fitting = [
-            host
-            for host in kv
-            if host != source
-            and host not in sources
-            and kv[host] + kv[source] <= kv_ceiling
-            and running[host] + running[source] <= max_batch
-        ]
+class _Plan:
+    """Merges so far, and what each replica would hold after them."""
+
+    def __init__(self, replicas: Sequence[ReplicaView], *, kv_ceiling: float, max_batch: int) -> None:
+        self._kv_ceiling, self._max_batch = kv_ceiling, max_batch
+        self._kv = {view.replica: view.kv_used + view.kv_beside for view in replicas}
+        self._running = {view.replica: view.num_running + view.num_beside for view in replicas}
+        self._sources: set[int] = set()
+        self._hosts: set[int] = set()
+        self.merges: list[Merge] = []
+
+    def place(self, source: ReplicaView, tails: Sequence[ReplicaView]) -> None:
+        is_taken = source.replica in self._sources or source.replica in self._hosts
+        fitting = [] if is_taken or source.has_free_slot else [view for view in tails if self._fits(source, view)]
         if not fitting:
-            continue
-        host = max(fitting, key=lambda replica: (kv[replica], -replica))
-        kv[host] += kv[source]
-        running[host] += running[source]
-        sources.add(source)
-        hosts.add(host)
-        merges.append(Merge(source=source, host=host))
-    return merges
+            return
+        host = max(fitting, key=lambda view: (self._kv[view.replica], -view.replica)).replica
+        self._kv[host] += source.kv_used
+        self._running[host] += source.num_running
+        self._sources.add(source.replica)
+        self._hosts.add(host)
+        self.merges.append(Merge(source=source.replica, host=host, weights=source.weights))
+
+    def _fits(self, source: ReplicaView, host: ReplicaView) -> bool:
+        at = host.replica
+        has_room = self._kv[at] + source.kv_used <= self._kv_ceiling
+        has_rows = self._running[at] + source.num_running <= self._max_batch
+        return at != source.replica and at not in self._sources and has_room and has_rows

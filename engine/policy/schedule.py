@@ -11,18 +11,21 @@
     stream         3           2            0            2        drain           1             3          no
     bounded        0.5         -           any           1        drain           1            any         no
     partial        2           -           any           1        reprefill       -            any         no
-    laminar        2           -           any           1        drain           2            any         yes
+    laminar        2           -           any           1        beside          -            any         yes
+     with 1 slot   2           -           any           1        drain           2            any         yes
 
 `lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
 (η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,
 (1 + staleness)·B − stale, with its fraction as lead_steps: both bound what is open to (1 + lead)·B.
 `window_steps` is a barrier: the groups of so many steps start from the same weights, and the next window starts only
 when all of them are complete. The trainer takes each step's share as soon as it is there.
+A replica that holds several versions side by side has as many slots for weights: what runs ends on the weights that it
+began with, what is fresh starts on the newest, and a slot whose last trajectory has ended takes the next version.
 
 Invariants:
 - groups that are open (in progress, ready, in training) never exceed (1 + lead_steps) steps' worth, and never what
   the job still needs: the buffer is bounded and nothing is generated in vain;
-- unless `in_flight` goes on, a trajectory has exactly one version;
+- unless `in_flight` is reprefill or keep, a trajectory has exactly one version;
 - a group is trained on only if its staleness is within the bound, whatever the preset.
 """
 
@@ -34,7 +37,7 @@ from engine.policy.lineage import WeightsId
 from engine.spec.job import ScheduleSpec
 
 Refresh = Literal["keep", "drain", "install"]
-InFlight = Literal["drain", "reprefill", "keep"]
+InFlight = Literal["drain", "beside", "reprefill", "keep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,10 @@ class DemandView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWeightsView:
     weights: WeightsId
+    """Those that fresh work starts on."""
     newest: WeightsId
-    num_running: int
+    has_free_slot: bool
+    """One whose weights nothing runs on. With one slot: nothing runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +75,18 @@ class Schedule:
     publish_every: int = 1
     """Steps between two versions that rollouts get."""
     in_flight: InFlight = "drain"
-    """What becomes of running sequences once newer weights are there: they end first (drain), or they go on, with
-    their KV cache computed anew (reprefill) or as it is (keep)."""
+    """What becomes of running sequences once newer weights are there: they end first (drain), they end on theirs
+    while others start on the newer ones (beside), or they go on, with their KV cache computed anew (reprefill) or as it
+    is (keep)."""
     refresh_lag: int = 1
     """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""
     max_staleness: int | None = None
     repack: bool = False
+
+    @property
+    def keeps_version(self) -> bool:
+        """A trajectory ends on the weights that it began with."""
+        return self.in_flight in ("drain", "beside")
 
     def may_start(self, demand: DemandView, *, lag: int) -> bool:
         """`lag`: staleness of the replica's weights, with windows at the version that the window began with."""
@@ -98,9 +109,10 @@ class Schedule:
     def refresh(self, replica: ReplicaWeightsView) -> Refresh:
         if replica.newest <= replica.weights:
             return "keep"
-        if replica.num_running == 0 or self.in_flight != "drain":
+        if replica.has_free_slot or not self.keeps_version:
             return "install"
-        is_old = replica.newest.version - replica.weights.version >= self.refresh_lag
+        lag = replica.newest.version - replica.weights.version
+        is_old = self.in_flight == "drain" and lag >= self.refresh_lag
         return "drain" if is_old or replica.newest.epoch > replica.weights.epoch else "keep"
 
     def may_train(self, *, staleness: int) -> bool:
@@ -125,15 +137,18 @@ PRESETS: Final = {
         Schedule(name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=3),
         Schedule(name="bounded", lead_steps=0.5),
         Schedule(name="partial", lead_steps=2, in_flight="reprefill"),
-        Schedule(name="laminar", lead_steps=2, refresh_lag=2, repack=True),
+        Schedule(name="laminar", lead_steps=2, in_flight="beside", refresh_lag=2, repack=True),
     )
 }
 
 
-def schedule_for(spec: ScheduleSpec) -> Schedule:
-    """The preset, tightened by the job's own bound: what would be dropped later is not started at all."""
+def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
+    """The preset, tightened by the job's own bound: what would be dropped later is not started at all. With one slot
+    for weights nothing can run beside them."""
     preset = PRESETS[spec.name]
     preset = replace(preset, repack=preset.repack and spec.repack)
+    if preset.in_flight == "beside" and weight_slots == 1:
+        preset = replace(preset, in_flight="drain")
     cap = spec.max_staleness
     if cap is None:
         return preset

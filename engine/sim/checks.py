@@ -1,11 +1,11 @@
 """The oracle: keeps its own book of what the brains did, and objects at once.
 
 Invariants held after every event (RELIABILITY.md, section 6): a sample is trained at most once into the weights that
-live (I1); groups are whole (I2); one version a trajectory where the schedule promises it, and a published one (I3);
-staleness is what the tree of weights says, and within the cap (I4); a lease is with one replica, which keeps its
-bounds (I5); a version is served only whole (I6); only the living trainer publishes (I7); what was acknowledged and
-which batch a step got survive data's death; a checkpoint's ordinals are what was ended; and everything ends and adds
-up (I12).
+live (I1); groups are whole (I2); one version a trajectory where the schedule promises it, a published one, which stays
+in its slot until the trajectory has ended (I3); staleness is what the tree of weights says, and within the cap (I4); a
+lease is with one replica, which keeps its bounds (I5); a version is served only whole (I6); only the living trainer
+publishes (I7); what was acknowledged and which batch a step got survive data's death; a checkpoint's ordinals are what
+was ended; and everything ends and adds up (I12).
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,7 +89,7 @@ class Oracle:
         key, schedule = trajectory.key, self._plan.schedule
         demand(key.group.evaluation is None, f"{key} of an evaluation is trained on")
         demand(not trajectory.failure, f"{key} has no reward and is trained on")
-        demand(schedule.in_flight != "drain" or not trajectory.runs, f"{key} has versions {trajectory.runs}")
+        demand(not (schedule.keeps_version and trajectory.runs), f"{key} has versions {trajectory.runs}")
         if trajectory.runs:
             num_tokens = sum(run.num_tokens for run in trajectory.runs)
             demand(num_tokens == trajectory.num_tokens, f"{key}: the versions are of {num_tokens} tokens")
@@ -169,7 +169,7 @@ class Oracle:
         self.num_moved += num_samples
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
-        if self._plan.schedule.in_flight == "drain":
+        if self._plan.schedule.keeps_version:
             demand(writers <= {weights}, f"{key} of {writers} goes on with {weights}")
 
     def _own(self, key: SampleKey, lease: int, by: int) -> None:
@@ -184,8 +184,11 @@ class Oracle:
         for place in [place for place, owner in self._leases.items() if owner == replica]:
             del self._leases[place]
 
-    def on_install(self, *, num_running: int, in_flight: str) -> None:
-        demand(in_flight != "drain" or not num_running, f"weights installed under {num_running} running samples")
+    def on_install(self, *, over: WeightsId | None, in_use: set[WeightsId], weights: WeightsId) -> None:
+        """`over`: what is overwritten; `in_use`: what samples run on."""
+        if self._plan.schedule.keeps_version:
+            demand(over not in in_use, f"{weights} installed over {over}, which is in use")
+            demand(len(in_use) < self._plan.weight_slots, f"{weights} installed beside {in_use}")
 
     # ── relays ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -24,7 +24,8 @@ class Blow:
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
-    kind: Literal["crash", "freeze", "leave"]
+    kind: Literal["crash", "freeze", "leave", "resize"]
+    """`resize`: the manager is ordered to go on with `which` replicas."""
     lasts_s: float = 0.0
     """A freeze; or how long a replica that must leave still has."""
     is_silent: bool = False

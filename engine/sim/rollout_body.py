@@ -3,7 +3,7 @@ planned again whenever something holds it up.
 
 Invariants:
 - at most `max_batch` samples run; the others wait in the order in which they came;
-- every token knows the weights that were there when it was written.
+- every token knows the weights that wrote it: those of its sample's slot, of which there are `weight_slots`.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from engine.pipeline.messages import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
-from engine.policy.lineage import NO_WEIGHTS
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle, demand
@@ -45,6 +45,7 @@ class Sequence:
     num_total: int
     num_done: int
     runs: list[VersionRun]
+    weights: WeightsId
     hangs: bool = False
     is_running: bool = False
     since: float = 0.0
@@ -73,6 +74,8 @@ class RolloutBody:
         self._costs, self._oracle = setting.costs, setting.oracle
         self._clock, self._later, self._after, self._post = clock, later, after, post
         self._weights = NO_WEIGHTS
+        """Those that came last."""
+        self._slots: set[WeightsId] = set()
         self._held: dict[SampleKey, Sequence] = {}
         self._waiting: deque[SampleKey] = deque()
         self._num_running = 0
@@ -83,11 +86,12 @@ class RolloutBody:
         match effect:
             case StartSequences():
                 for task in effect.tasks:
-                    self._oracle.on_begin(task, by=self._replica, weights=self._weights)
+                    weights = self._slot_of(task.exact)
+                    self._oracle.on_begin(task, by=self._replica, weights=weights)
                     progress = {known.key.sample: known for known in task.progress}
                     for sample in task.samples:
                         key = SampleKey(group=task.key, sample=sample)
-                        self._begin(key, task.lease, progress.get(sample), prefill=True)
+                        self._begin(key, task.lease, progress.get(sample), weights, prefill=True)
             case ResumeSequences():
                 self._resume(effect.handed)
             case StopSequences():
@@ -105,13 +109,26 @@ class RolloutBody:
 
     def measure(self) -> LoadMeasured:
         now = self._clock()
-        num_kept = sum(self._done_by(sequence, now) for sequence in self._held.values())
         capacity = self._setting.plan.max_batch * self._costs.max_tokens / 2
-        return LoadMeasured(kv_used=min(1.0, num_kept / capacity), num_tokens=self._num_tokens)
+        kept = dict.fromkeys(self._slots, 0)
+        for sequence in self._held.values():
+            kept[sequence.weights] += self._done_by(sequence, now)
+        return LoadMeasured(
+            kv_used=min(1.0, sum(kept.values()) / capacity),
+            num_tokens=self._num_tokens,
+            kv_by_weights=tuple((weights, min(1.0, kept[weights] / capacity)) for weights in sorted(kept)),
+        )
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, key: SampleKey, lease: int, known: SampleProgress | None, *, prefill: bool) -> None:
+    def _slot_of(self, exact: WeightsId | None) -> WeightsId:
+        weights = exact if exact is not None and self._setting.plan.schedule.keeps_version else self._weights
+        demand(weights in self._slots, f"work for {weights} where {self._slots} are")
+        return weights
+
+    def _begin(
+        self, key: SampleKey, lease: int, known: SampleProgress | None, weights: WeightsId, *, prefill: bool
+    ) -> None:
         demand(key not in self._held, f"{key} started twice on one replica")
         setting = self._setting
         hangs = False
@@ -124,6 +141,7 @@ class RolloutBody:
             num_total=self._costs.num_tokens(setting.seed, key),
             num_done=0 if known is None else known.num_tokens,
             runs=[] if known is None else list(known.runs),
+            weights=weights,
             hangs=hangs,
         )
         self._held[key] = sequence
@@ -203,10 +221,10 @@ class RolloutBody:
         self._num_tokens += num_tokens
         sequence.num_done += num_tokens
         last = sequence.runs[-1] if sequence.runs else None
-        if last is not None and last.weights == self._weights:
-            sequence.runs[-1] = VersionRun(weights=self._weights, num_tokens=last.num_tokens + num_tokens)
+        if last is not None and last.weights == sequence.weights:
+            sequence.runs[-1] = VersionRun(weights=sequence.weights, num_tokens=last.num_tokens + num_tokens)
         else:
-            sequence.runs.append(VersionRun(weights=self._weights, num_tokens=num_tokens))
+            sequence.runs.append(VersionRun(weights=sequence.weights, num_tokens=num_tokens))
 
     # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -232,9 +250,10 @@ class RolloutBody:
         self._post(rollout_address(effect.host), handed)
 
     def _resume(self, handed: SequencesHandedOver) -> None:
-        self._oracle.on_resume(handed, by=self._replica, weights=self._weights, num_running=self._num_running)
+        weights = self._slot_of(handed.weights)
+        self._oracle.on_resume(handed, by=self._replica, weights=weights, num_running=self._num_running)
         for known in handed.progress:
-            self._begin(known.key, handed.lease, known, prefill=handed.payload is None)
+            self._begin(known.key, handed.lease, known, weights, prefill=handed.payload is None)
 
     def _report(self, groups: Iterable[HeldGroup]) -> None:
         keys = [SampleKey(group=group.key, sample=sample) for group in groups for sample in group.samples]
@@ -246,8 +265,13 @@ class RolloutBody:
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _install(self, effect: InstallWeights) -> None:
-        self._oracle.on_install(num_running=len(self._held), in_flight=effect.in_flight)
         weights = effect.manifest.id
+        over = None
+        if len(self._slots) >= self._setting.plan.weight_slots:
+            over = min(self._slots.difference(effect.keeps), default=None)
+            demand(over is not None, f"no slot for {weights} beside {effect.keeps}")
+        in_use = {sequence.weights for sequence in self._held.values()}
+        self._oracle.on_install(over=over, in_use=in_use, weights=weights)
         if effect.payload != effect.manifest.chunk_sha256:
             reason = "a chunk has another hash"
             self._later(
@@ -256,6 +280,9 @@ class RolloutBody:
             return
         for sequence in self._held.values():
             self._advance(sequence)
+            if not self._setting.plan.schedule.keeps_version:
+                sequence.weights = weights
+        self._slots = {weights} | self._slots - {over}
         self._weights = weights
         prefill_s = 0.0
         if effect.in_flight == "reprefill":

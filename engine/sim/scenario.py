@@ -18,8 +18,10 @@ def plan_of(seed: int, schedule: ScheduleName) -> Plan:
     cap = chance.whole(0, 3) if chance.happens(0.3) else None
     steps = chance.whole(2, 7)
     num_replicas = num_replicas_of(seed)
+    weight_slots = Chance(seed, "slots").whole(1, 3) if schedule == "laminar" else 1
     return Plan(
-        schedule=schedule_for(ScheduleSpec(name=schedule, max_staleness=cap)),
+        schedule=schedule_for(ScheduleSpec(name=schedule, max_staleness=cap), weight_slots=weight_slots),
+        weight_slots=weight_slots,
         steps=steps,
         groups_per_step=chance.whole(1, 6),
         group_size=chance.whole(2, 5),

@@ -28,6 +28,7 @@ from engine.pipeline.messages import (
     Message,
     PartLost,
     ReplicaSynced,
+    ResizeOrdered,
     Tick,
     TrainerLoaded,
     WorkGranted,
@@ -37,7 +38,14 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.relay import RelayBrain
 from engine.pipeline.relay_messages import relay_address
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import EvaluationReported, FaultReported, LedgerReported, PartFinished, RunBroken
+from engine.pipeline.reports import (
+    EvaluationReported,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    ResizeReported,
+    RunBroken,
+)
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.recovery import Patience, kind_of
@@ -116,6 +124,8 @@ class World:
     _incarnations: dict[Address, int] = field(default_factory=dict, init=False)
     _finished: set[str] = field(default_factory=set, init=False)
     _leaving: set[Address] = field(default_factory=set, init=False)
+    resized: list[int] = field(default_factory=list, init=False)
+    """The sizes that were reached."""
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.plan)
@@ -321,6 +331,8 @@ class World:
                 self.oracle.evaluated.append(message)
             case FaultReported():
                 self.oracle.faults.append(message)
+            case ResizeReported():
+                self.resized.append(message.replicas)
             case LedgerReported():
                 self.oracle.ledger = message.counts
 
@@ -340,6 +352,9 @@ class World:
     # ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _strike(self, blow: Blow) -> None:
+        if blow.kind == "resize":
+            self._deliver(MANAGER, ResizeOrdered(replicas=blow.which, within_s=blow.lasts_s))
+            return
         parts = sorted(part for part in self._processes if part.partition("/")[0] == blow.part)
         part = parts[blow.which % len(parts)]
         process = self._processes[part]

@@ -36,8 +36,10 @@ HEARTBEAT_EVERY_S: Final = 2.0
 class Signal:
     """From the control plane to the driver."""
 
-    kind: Literal["cancel", "fenced", "refused"]
+    kind: Literal["cancel", "pause", "resize", "fenced", "refused"]
     request_id: str = ""
+    replicas: int | None = None
+    """To go on with; for `resize` only."""
     message: str = ""
 
 
@@ -165,7 +167,7 @@ class HttpSink:
     def _pass_on(self, request: ControlRequest) -> None:
         if request.id not in self._seen_requests:
             self._seen_requests.add(request.id)
-            self._signals.put(Signal(kind=request.kind, request_id=request.id))
+            self._signals.put(Signal(kind=request.kind, request_id=request.id, replicas=request.replicas))
 
     def _end(self, signal: Signal) -> None:
         log.error("shipping ended kind=%s message=%s", signal.kind, signal.message)

@@ -28,6 +28,10 @@ class AttemptOrder(Strict):
     token: Annotated[Text, Field(max_length=200)]
     resume_from: Annotated[Text, Field(max_length=2_000)] | None = None
     """The uri of the verified checkpoint to go on from."""
+    replicas: int | None = Field(None, ge=1, le=4_096)
+    """How many the scheduler granted; the others may be granted later. None: all of the spec's."""
+    runtime_left_s: float | None = Field(None, gt=0)
+    """Of max_runtime_s, less what earlier attempts took. None: all of it."""
 
 
 class FactBatch(Strict):
@@ -54,8 +58,8 @@ class Heartbeat(Strict):
 
 
 class ControlRequest(Strict):
-    """`cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so many
-    replicas; those that leave hand their trajectories to the others."""
+    """`cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so
+    many replicas; those that leave hand their trajectories to the others."""
 
     id: Id
     kind: Literal["cancel", "pause", "resize"]

@@ -15,7 +15,11 @@ from engine.spec.strict import Strict, Text
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
 MAX_TRACED = 2_048
 MAX_SPANS = 500
+MAX_LINES = 200
+LONGEST_LINE = 1_000  # a fact of the most and the longest is still smaller than a body may be
 LongText = Annotated[Text, Field(max_length=100_000)]
+Outcome = Literal["rewarded", "cut", "timeout", "error"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 Phase = Literal["provisioning", "loading_weights", "evaluating", "training", "checkpointing", "finalizing"]
 FailureClass = Literal[
     "user_code", "reward", "config", "data", "capacity", "infrastructure", "platform", "timeout", "budget"
@@ -78,6 +82,8 @@ class TrajectorySample(Strict):
     num_tokens: int = Field(ge=0)
     reward: float
     advantage: float
+    outcome: Outcome = "rewarded"
+    """`cut`: it reached the longest length allowed. `timeout`, `error`: there is no reward, and `remark` says why."""
     prompt: LongText
     response: LongText
     remark: LongText = ""
@@ -101,6 +107,8 @@ class CheckpointSaved(Strict):
     uri: Annotated[Text, Field(max_length=2_000)]
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     num_bytes: int = Field(ge=0)
+    code_version: Annotated[Text, Field(max_length=80)] = ""
+    """Of the engine that made it."""
 
 
 class FaultDetected(Strict):
@@ -137,16 +145,40 @@ class ReplicasObserved(Strict):
     replicas: list[ReplicaState] = Field(max_length=64)
 
 
+class LogLine(Strict):
+    at: datetime
+    level: LogLevel
+    message: Annotated[Text, Field(max_length=LONGEST_LINE)]
+
+
+class LogLines(Strict):
+    """What one component wrote, oldest first. Lines beyond its rate were dropped where they were written."""
+
+    type: Literal["log_lines"] = "log_lines"
+    component: Annotated[str, Field(pattern=r"^[a-z]+(-[0-9]+)?$", max_length=60)]
+    """`driver`, `trainer`, `data`, `environment`, `rollout-0`, `relay-1`, …"""
+    lines: list[LogLine] = Field(max_length=MAX_LINES)
+    num_dropped: int = Field(0, ge=0)
+    """Since the fact of this component before."""
+
+
 class RequestAcknowledged(Strict):
     type: Literal["request_acknowledged"] = "request_acknowledged"
     request_id: Annotated[Text, Field(max_length=64)]
+
+
+class ReplicasResized(Strict):
+    """The run goes on with so many replicas; nothing of the others is left."""
+
+    type: Literal["replicas_resized"] = "replicas_resized"
+    replicas: int = Field(ge=1)
 
 
 class RunFinished(Strict):
     """The last fact of an attempt."""
 
     type: Literal["run_finished"] = "run_finished"
-    outcome: Literal["succeeded", "failed", "cancelled"]
+    outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     failure_class: FailureClass | None = None
     message: LongText = ""
     ledger: dict[Annotated[str, Field(max_length=40)], int] = Field(default_factory=dict, max_length=40)
@@ -162,7 +194,9 @@ FactBody = Annotated[
     | CheckpointSaved
     | FaultDetected
     | ReplicasObserved
+    | LogLines
     | RequestAcknowledged
+    | ReplicasResized
     | RunFinished,
     Field(discriminator="type"),
 ]

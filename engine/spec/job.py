@@ -186,6 +186,23 @@ class RolloutSpec(Strict):
     kv_tokens: int = Field(
         0, ge=0, le=1_000_000_000, description="Tokens that fit a replica's KV cache; 0: max_batch whole answers."
     )
+    weight_slots: int | None = Field(
+        None,
+        ge=1,
+        le=8,
+        description="Laminar: versions that a replica holds side by side, so that it never waits for its last answers "
+        "before it takes the next one. Each costs the memory of the weights. Empty: 2; with vllm 1, its only choice.",
+    )
+
+    @model_validator(mode="after")
+    def _has_slots(self) -> Self:
+        if self.engine == "vllm" and (self.weight_slots or 1) > 1:
+            raise ValueError(f"weight_slots must be 1 with vllm, which holds one version; got {self.weight_slots}")
+        return self
+
+    @property
+    def num_weight_slots(self) -> int:
+        return self.weight_slots or (1 if self.engine == "vllm" else 2)
 
 
 class EvaluationSpec(Strict):

@@ -12,17 +12,15 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from engine.spec.strict import Strict
+from engine.spec.checkpoint_manifest import MANIFEST_FILE as MANIFEST_FILE
+from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 
-MANIFEST_FILE: Final = "manifest.json"
 _READ_BYTES: Final = 2**20
 
-# A plain name, in one folder at most: a manifest can never lead outside of its own.
-PartName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]{0,60}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
 WritePart = Callable[[Path], None]
 
 
@@ -33,16 +31,6 @@ class CheckpointUnverified(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
-
-
-class CheckpointPart(Strict):
-    num_bytes: int = Field(ge=0)
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class CheckpointManifest(Strict):
-    format: Literal["laminar-checkpoint-1"] = "laminar-checkpoint-1"
-    parts: dict[PartName, CheckpointPart]
 
 
 def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:

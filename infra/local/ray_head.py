@@ -11,6 +11,7 @@ from infra.local.home import Home
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
+PASSED_ON = ("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON")  # if somebody has set them
 OBJECT_STORE_BYTES = 300 * 1024 * 1024
 
 
@@ -68,6 +69,7 @@ class RayHead:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "LAMINAR_STORE_DIR": str(self.home.store),
+            **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
         }
 
     def is_healthy(self) -> bool:

@@ -13,12 +13,15 @@ from django.db import connection
 from django.test import Client
 
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
+from backend.accounts.scopes import SCOPES
 from backend.accounts.services import create_api_key
+from backend.checkpoints.models import Checkpoint
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.scheduling import schedule_pool
 from backend.jobs.services import submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
+from tests.backend.watching import server, watch  # noqa: F401  # fixtures
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 CAPACITY = 8
@@ -32,6 +35,10 @@ class MakeJob(Protocol):
     def __call__(
         self, *, devices: int = 3, user: User | None = None, at: datetime | None = None, **changes: Any
     ) -> Job: ...
+
+
+class MakeCheckpoint(Protocol):
+    def __call__(self, job: Job, *, step: int, attempt: int = 1) -> Checkpoint: ...
 
 
 class MakeKey(Protocol):
@@ -97,6 +104,12 @@ def alice(team: Team) -> User:
 
 
 @pytest.fixture
+def adam(team: Team) -> User:
+    """The admin of the team."""
+    return _member("adam@example.org", team, Role.ADMIN)
+
+
+@pytest.fixture
 def bob(team: Team) -> User:
     return _member("bob@example.org", team, Role.MEMBER)
 
@@ -127,7 +140,7 @@ def other_project(other_team: Team) -> Project:
 def pool(team: Team, other_team: Team) -> ResourcePool:
     pool = ResourcePool.objects.create(name="small", flavor="cpu", capacity=CAPACITY)
     TeamQuota.objects.create(pool=pool, team=team, nominal=CAPACITY)
-    TeamQuota.objects.create(pool=pool, team=other_team, nominal=CAPACITY)
+    TeamQuota.objects.create(pool=pool, team=other_team, nominal=0)  # may borrow, preemptible, whatever is free
     return pool
 
 
@@ -173,10 +186,27 @@ def attempt(job: Job, pool: ResourcePool) -> JobAttempt:
 
 
 @pytest.fixture
+def make_checkpoint(db: None) -> MakeCheckpoint:
+    """As the engine reported it."""
+
+    def make(job: Job, *, step: int, attempt: int = 1) -> Checkpoint:
+        return Checkpoint.objects.create(
+            job=job,
+            attempt=attempt,
+            step=step,
+            version=step,
+            uri=f"file:///store/{attempt}-{step}",
+            manifest_sha256="a" * 64,
+            num_bytes=1,
+            created_at=NOW,
+        )
+
+    return make
+
+
+@pytest.fixture
 def make_key(db: None) -> MakeKey:
-    def make(
-        user: User, *, scopes: tuple[str, ...] = ("jobs:read", "jobs:write"), expires_in: timedelta | None = None
-    ) -> str:
+    def make(user: User, *, scopes: tuple[str, ...] = tuple(SCOPES), expires_in: timedelta | None = None) -> str:
         expires_at = datetime.now(UTC) + expires_in if expires_in is not None else None
         team = user.memberships.get().team
         return create_api_key(team=team, created_by=user, name="test", scopes=scopes, expires_at=expires_at)[1]

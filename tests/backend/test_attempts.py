@@ -8,6 +8,7 @@ from backend.jobs.attempt_tokens import attempt_of_token, attempt_token, token_d
 from backend.jobs.attempts import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from tests.backend.conftest import MakeCheckpoint
 
 
 def test_an_admitted_job_starts_with_reservations_attempt_event_and_launch(job: Job, attempt: JobAttempt) -> None:
@@ -29,14 +30,17 @@ def test_a_token_is_made_again_and_only_its_digest_is_stored(job: Job, attempt: 
     assert attempt_of_token("\ud800\x00") is None
 
 
-def test_a_recovering_job_keeps_its_devices_and_gets_a_new_epoch(job: Job, attempt: JobAttempt, now: datetime) -> None:
+def test_a_recovering_job_keeps_its_devices_and_gets_a_new_epoch(
+    job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    make_checkpoint(job, step=7)
     with transaction.atomic():
         locked = locked_job(job.pk)
         advance(locked, JobState.RECOVERING, actor="reconcile", now=now, reason="driver_lost")
-        second = begin_attempt(locked, now=now, resume_from="file:///somewhere", actor="reconcile")
+        second = begin_attempt(locked, now=now, actor="reconcile")
     attempt.refresh_from_db()
     job.refresh_from_db()
     assert attempt.ended_at == now and attempt.outcome == "superseded"
-    assert (second.n, second.epoch, second.resume_from) == (2, 2, "file:///somewhere")
+    assert (second.n, second.epoch, second.resume_from, second.resume_step) == (2, 2, "file:///store/1-7", 7)
     assert (job.state, job.epoch, job.num_attempts) == ("starting", 2, 2)
     assert job.reservations.filter(released_at=None).count() == 2

@@ -29,9 +29,10 @@ def test_pools_tell_capacity_use_and_the_callers_own_quota(
 ) -> None:
     [mine] = api.get("/pools").json()["data"]
     assert (mine["name"], mine["capacity"], mine["reserved"]) == ("small", 8, 3)
-    assert mine["quota"] == {"nominal": 8, "used": 3}
+    terms = {"borrow_limit": None, "lend_limit": None, "weight": 1.0, "borrowed": 0}
+    assert mine["quota"] == terms | {"nominal": 8, "used": 3} and mine["is_open"]
     [theirs] = api_of(charlie).get("/pools").json()["data"]
-    assert (theirs["reserved"], theirs["quota"]) == (3, {"nominal": 8, "used": 0})
+    assert (theirs["reserved"], theirs["quota"]) == (3, terms | {"nominal": 0, "used": 0})
 
 
 def test_projects_are_the_teams_own(api: Any, project: Project, other_project: Project) -> None:
@@ -41,5 +42,5 @@ def test_projects_are_the_teams_own(api: Any, project: Project, other_project: P
 def test_me_says_what_the_key_is_and_may_do(api_of: Any, alice: User, vera: User, now: datetime) -> None:
     me = api_of(alice).get("/me").json()
     assert (me["user"], me["role"], me["team"]["name"]) == (alice.email, "owner", "Ants")
-    assert me["scopes"] == ["jobs:read", "jobs:write"] and me["key"]["prefix"].startswith("lam_live_")
-    assert api_of(vera).get("/me").json()["scopes"] == ["jobs:read"], "a viewer's key cannot write, whatever it says"
+    assert set(me["scopes"]) >= {"jobs:read", "jobs:write"} and me["key"]["prefix"].startswith("lam_live_")
+    assert "jobs:write" not in api_of(vera).get("/me").json()["scopes"], "a viewer's key cannot write, whatever it says"

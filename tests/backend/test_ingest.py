@@ -18,7 +18,15 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobEvent, JobRequest, JobState
 from backend.jobs.services import cancel_job
 from backend.pools.models import ResourcePool
-from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
+from backend.telemetry.models import (
+    LogBatch,
+    MetricPoint,
+    MetricSeries,
+    ReplicaActivity,
+    ReplicaMinute,
+    Trajectory,
+    UnfiledTrajectory,
+)
 from backend.telemetry.series import MOST_SERIES
 
 Body = dict[str, Any]
@@ -30,6 +38,11 @@ def step(n: int, **metrics: float) -> Body:
 
 
 READY: Body = {"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 167_000}
+LINES: Body = {"type": "log_lines", "component": "rollout-0", "lines": [{"at": AT, "level": "info", "message": "up"}]}
+SPAN = {"doing": "decode", "start_s": -2.0, "end_s": 0.0}
+REPLICA: Body = {"replica": 0, "incarnation": 0, "version": 1, "kv_used": 0.5, "num_running": 1, "num_waiting": 0}
+REPLICA |= {"num_with_environment": 0, "num_prefilled": 0, "num_decoded": 9, "spans": [SPAN]}
+OBSERVED: Body = {"type": "replicas_observed", "replicas": [REPLICA]}
 FINISHED: Body = {"type": "run_finished", "outcome": "succeeded", "ledger": {"trained": 8}}
 
 
@@ -93,6 +106,10 @@ def everything(job: Job) -> dict[str, Any]:
         "points": list(MetricPoint.objects.filter(series__job=job).order_by("pk").values()),
         "series": list(MetricSeries.objects.filter(job=job).order_by("id").values()),
         "trajectories": list(Trajectory.objects.filter(job=job).order_by("id").values()),
+        "unfiled": list(UnfiledTrajectory.objects.filter(job=job).order_by("pk").values()),
+        "logs": list(LogBatch.objects.filter(job=job).order_by("id").values()),
+        "activity": list(ReplicaActivity.objects.filter(job=job).order_by("id").values()),
+        "minutes": list(ReplicaMinute.objects.filter(job=job).order_by("replica", "minute").values()),
         "checkpoints": list(Checkpoint.objects.filter(job=job).order_by("id").values()),
     }
 
@@ -167,15 +184,26 @@ class TestTheWayOfAJob:
         job.refresh_from_db()
         assert job.state == "running"
 
+    def test_steps_in_a_row_take_a_cursor_each_and_one_write(self, driver: Driver, job: Job) -> None:
+        driver.say(READY, step(1), step(2), step(3), trajectories(3), step(4), OBSERVED, step(5))
+        job.refresh_from_db()
+        points = MetricPoint.objects.filter(series__job=job, series__name="loss").order_by("step")
+        cursors = list(points.values_list("cursor", flat=True))
+        first = cursors[0]
+        assert cursors == [first, first + 1, first + 2, first + 4, first + 5]
+        assert Trajectory.objects.get(job=job).cursor == first + 3
+        assert (job.step, job.cursor) == (5, first + 5)
+
 
 class TestOnce:
     def test_a_replay_changes_nothing(self, driver: Driver, job: Job) -> None:
-        bodies = [READY, step(1), trajectories(1), checkpoint(1), step(2)]
+        bodies = [READY, step(1), trajectories(1), checkpoint(1), step(2), LINES, OBSERVED]
         driver.say(*bodies)
         before = everything(job)
+        assert all(before.values())
         for _again in range(2):
-            assert driver.send(1, *bodies).json() == {"acked": 5}
-        assert driver.send(3, *bodies[2:4]).json() == {"acked": 5}
+            assert driver.send(1, *bodies).json() == {"acked": 7}
+        assert driver.send(3, *bodies[2:4]).json() == {"acked": 7}
         assert everything(job) == before
 
     def test_an_overlapping_batch_adds_only_what_is_new(self, driver: Driver, job: Job) -> None:

@@ -61,12 +61,12 @@ def test_another_secret_under_a_known_prefix_is_refused(alice: User, now: dateti
 
 
 @pytest.mark.parametrize("change", ["left the team", "was deactivated"])
-def test_a_key_dies_with_its_makers_membership(alice: User, now: datetime, change: str) -> None:
-    _, text = create_api_key(team=alice.memberships.get().team, created_by=alice, name="ci")
+def test_a_key_dies_with_its_owners_membership(bob: User, now: datetime, change: str) -> None:
+    _, text = create_api_key(team=bob.memberships.get().team, created_by=bob, name="ci")
     if change == "left the team":
-        alice.memberships.all().delete()
+        bob.memberships.all().delete()
     else:
-        User.objects.filter(pk=alice.pk).update(is_active=False)
+        User.objects.filter(pk=bob.pk).update(is_active=False)
     assert recognise_api_key(text, now=now) is None
 
 

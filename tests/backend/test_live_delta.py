@@ -12,7 +12,8 @@ from backend.jobs.models import Job, JobAttempt, JobState
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.live import MOST_EVENTS, live_delta
 from backend.telemetry.representations import LiveDelta
-from backend.telemetry.selectors import MOST_POINTS, metrics_sampled, metrics_since, trajectories
+from backend.telemetry.sampled import metrics_sampled
+from backend.telemetry.selectors import MOST_POINTS, metrics_since, trajectories
 from engine.spec.control import FactBatch
 
 
@@ -154,9 +155,9 @@ def test_rest_answers_the_same(engine: Engine, job: Job, api: Any, charlie: Any,
     assert api.get(path, after=answer["cursor"]).json()["series"] == {}
     assert list(api.get(path, names="m1").json()["series"]) == ["m1"]
     assert api.get(path, max_points=2).json()["more"] is False
-    assert api.get(f"/jobs/{job.pk}/trajectories", step=1, limit=1).json()["data"][0]["response"] == "2"
+    assert api.get(f"/jobs/{job.pk}/rollouts", step=1, limit=1).json()["data"][0]["response"] == "2"
     assert api.get(f"/jobs/{job.pk}/checkpoints").json()["data"] == []
-    for name in ("metrics", "trajectories", "checkpoints"):
+    for name in ("metrics", "rollouts", "logs", "timeline", "checkpoints"):
         assert api_of(charlie).get(f"/jobs/{job.pk}/{name}").status_code == 404
 
 

@@ -65,7 +65,7 @@ def test_a_pool_of_eight_is_never_oversold(
     assert started >= 10
     for job in Job.objects.all():
         holds = job.reservations.filter(released_at=None).exists()
-        assert holds == (job.state in {"starting", "running", "recovering", "stopping"})
+        assert holds == (job.state in {"starting", "running", "recovering", "pausing", "stopping"})
         assert list(job.events.order_by("seq").values_list("seq", flat=True)) == [*range(1, job.events.count() + 1)]
 
 
@@ -131,8 +131,8 @@ def test_sixteen_cancels_are_one(
     if before != "queued":
         schedule_pool(pool.pk, now=now())
     if before == "running":
-        job.refresh_from_db()
-        advance(job, JobState.RUNNING, actor="engine:1", now=now())
+        with transaction.atomic():
+            advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now())
     cancel = in_own_connection(lambda _: cancel_job(job.pk, actor="user:1", now=now())[1])
     with ThreadPoolExecutor(CLIENTS) as threads:
         changed = list(threads.map(cancel, range(CLIENTS)))
@@ -165,7 +165,8 @@ def test_cancel_and_scheduler_race_to_a_state_that_makes_sense(
         held = job.reservations.filter(released_at=None).count()
         assert (job.state, held, job.requests.count()) in {("cancelled", 0, 0), ("stopping", 2, 1)}
         if job.state == "stopping":
-            advance(job, JobState.CANCELLED, actor="engine:1", now=now())
+            with transaction.atomic():
+                advance(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
 
 
 def test_an_unlocked_change_under_ones_feet_is_noticed(job: Job) -> None:

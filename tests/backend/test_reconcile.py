@@ -2,18 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
 
-from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts import begin_attempt
 from backend.jobs.launcher import RayUnreachable, SubmissionStatus
 from backend.jobs.launching import launch_attempt, stop_superseded
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
+from backend.jobs.models import Job, JobAttempt, JobRequest, JobState, OutboxMessage, ReconcileLease
+from backend.jobs.pausing import pause_job, resume_job
 from backend.jobs.scheduling import schedule_pool
 from backend.jobs.services import cancel_job
 from backend.pools.models import ResourcePool
@@ -21,43 +21,10 @@ from backend.reconcile.lease import LeaseLost, prove, reconcile_lease
 from backend.reconcile.round import MOST_LOST_A_MINUTE, reconcile, sweep_zombies
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import AttemptOrder, FactBatch
+from tests.backend.conftest import MakeCheckpoint
+from tests.backend.fake_ray import FakeRay
 
 S = SubmissionStatus
-
-
-@dataclass(slots=True)
-class FakeRay:
-    """Knows what it is told; everything else is missing."""
-
-    known: dict[str, SubmissionStatus] = field(default_factory=dict)
-    away: bool = False
-    orders: list[AttemptOrder] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
-
-    def launch(self, order: AttemptOrder, submission_id: str) -> None:
-        self._answer()
-        self.orders.append(order)
-        self.known.setdefault(submission_id, S.RUNNING)
-
-    def status(self, submission_id: str) -> SubmissionStatus:
-        self._answer()
-        return self.known.get(submission_id, S.MISSING)
-
-    def stop(self, submission_id: str) -> None:
-        self._answer()
-        self.stopped.append(submission_id)
-
-    def live_submissions(self) -> list[str]:
-        self._answer()
-        return [submission for submission, status in self.known.items() if status.is_live]
-
-    def log_tail(self, submission_id: str, max_chars: int) -> str:
-        self._answer()
-        return "last \0words"
-
-    def _answer(self) -> None:
-        if self.away:
-            raise RayUnreachable("no route to host")
 
 
 @dataclass(slots=True)
@@ -65,6 +32,7 @@ class World:
     job: Job
     ray: FakeRay
     now: datetime
+    make_checkpoint: MakeCheckpoint
 
     @property
     def attempt(self) -> JobAttempt:
@@ -93,29 +61,42 @@ class World:
             advance(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
         self.hear()
 
+    def lose(self) -> None:
+        """The attempt dies before it did anything."""
+        self.launch()
+        self.ray_says(S.FAILED)
+        self.later(31)
+
+    def schedule(self, seconds: float) -> int:
+        """One round after so long."""
+        self.now += timedelta(seconds=seconds)
+        started = schedule_pool(self.job.pool_id, now=self.now)
+        self.job.refresh_from_db()
+        return started
+
     def hear(self) -> None:
         JobAttempt.objects.filter(pk=self.attempt.pk).update(last_seen_at=self.now)
+
+    def finish(self, outcome: str, **about: str) -> None:
+        """The driver's last word."""
+        attempt = self.attempt
+        body = {"type": "run_finished", "outcome": outcome} | about
+        fact = {"seq": attempt.acked_seq + 1, "at": self.now, "body": body}
+        batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": [fact]})
+        ingest_facts(attempt, batch, now=self.now)
+        self.job.refresh_from_db()
 
     def cancel(self) -> None:
         cancel_job(self.job.pk, actor="user:1", now=self.now)
 
     def checkpoint(self, step: int) -> None:
-        Checkpoint.objects.create(
-            job=self.job,
-            attempt=self.attempt.n,
-            step=step,
-            version=step,
-            uri=f"file:///store/{self.attempt.n}-{step}",
-            manifest_sha256="a" * 64,
-            num_bytes=1,
-            created_at=self.now,
-        )
+        self.make_checkpoint(self.job, step=step, attempt=self.attempt.n)
 
 
 @pytest.fixture
-def world(job: Job, attempt: JobAttempt, now: datetime) -> World:
+def world(job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime) -> World:
     OutboxMessage.objects.all().delete()
-    return World(job=job, ray=FakeRay(), now=now)
+    return World(job=job, ray=FakeRay(), now=now, make_checkpoint=make_checkpoint)
 
 
 def topics() -> list[str]:
@@ -214,6 +195,7 @@ class TestSilence:
         assert (world.attempt.epoch, world.attempt.resume_from) == (2, "file:///store/1-100")
         first = world.job.attempts.get(n=1)
         assert first.outcome == "lost" and "last words" in first.message
+        assert first.evidence["log_tail"] == "last words, lam_run_… and Bearer …" and "secret" not in first.message
         assert sorted(topics()) == ["launch", "stop"]
         assert world.job.reservations.filter(released_at=None).count() == 2
 
@@ -227,16 +209,39 @@ class TestSilence:
         world.later(60)
         assert world.state() == ("succeeded", 1)
 
-    def test_after_three_attempts_it_is_the_infrastructure(self, world: World) -> None:
-        for n in (1, 2, 3):
-            assert world.state() == ("starting", n)
-            world.launch()
-            world.ray_says(S.FAILED)
-            world.later(31)
-        assert world.state() == ("failed", 3)
-        assert world.job.failure_class == "infrastructure" and "attempt 3 of 3" in world.job.message
+    def test_the_first_retry_keeps_its_devices_the_later_ones_wait_without_and_the_last_one_fails(
+        self, world: World
+    ) -> None:
+        world.lose()
+        assert world.state() == ("starting", 2)
+        for n, backoff_s in ((2, 15), (3, 30)):
+            queued_at = world.job.queued_at
+            world.lose()
+            assert world.state() == ("queued", n) and not world.job.reservations.filter(released_at=None).exists()
+            assert world.job.not_before == world.now + timedelta(seconds=backoff_s)
+            assert world.job.queued_at == queued_at, "it keeps its place"
+            assert world.schedule(backoff_s - 1) == 0 and world.schedule(2) == 1
+        world.lose()
+        assert world.state() == ("failed", 4)
+        assert world.job.failure_class == "infrastructure" and "attempt 4 of 4" in world.job.message
         assert not world.job.reservations.filter(released_at=None).exists()
         assert not world.job.attempts.filter(ended_at=None).exists()
+
+    def test_an_attempt_that_got_further_begins_the_count_anew(self, world: World) -> None:
+        world.lose()
+        world.run()
+        world.checkpoint(10)
+        world.ray_says(S.FAILED)
+        world.later(31)
+        assert world.state() == ("starting", 3) and world.attempt.resume_step == 10
+
+    def test_what_was_wanted_of_a_lost_attempt_is_not_wanted_of_the_next(self, world: World) -> None:
+        world.run()
+        JobRequest.objects.create(id="req_1", job=world.job, kind="resize", data={"replicas": 1}, created_at=world.now)
+        world.ray_says(S.FAILED)
+        world.later(31)
+        assert world.state() == ("starting", 2)
+        assert not world.job.requests.filter(acknowledged_at=None).exists()
 
     def test_the_newest_checkpoint_is_the_later_attempts(self, world: World) -> None:
         world.run()
@@ -309,6 +314,93 @@ class TestStopping:
         assert world.state() == ("stopping", 1)
 
 
+class TestPausing:
+    def test_a_driver_gets_its_time_to_write_a_checkpoint(self, world: World) -> None:
+        world.run()
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.ray_says(S.RUNNING)
+        for _ in range(28):
+            world.later(10)
+        assert world.state() == ("pausing", 1) and world.ray.stopped == []
+
+    def test_past_the_deadline_it_is_stopped_and_lands_with_what_is_lost(self, world: World) -> None:
+        world.run()
+        world.checkpoint(40)
+        Job.objects.filter(pk=world.job.pk).update(step=43)
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.ray_says(S.RUNNING)
+        world.later(301)
+        assert world.ray.stopped == [world.attempt.submission_id] and world.state() == ("pausing", 1)
+        world.ray_says(S.STOPPED)
+        world.later(3)
+        assert world.state() == ("paused", 1) and "3 steps will be trained again" in world.job.message
+        landed = world.job.events.get(to_state="paused")
+        assert (landed.data["resume_step"], landed.data["lost_steps"]) == (40, 3)
+        assert not world.job.reservations.filter(released_at=None).exists()
+
+    def test_a_driver_that_died_while_pausing_lands_after_the_grace(self, world: World) -> None:
+        world.run()
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.ray_says(S.FAILED)
+        world.later(15)
+        assert world.state() == ("pausing", 1), "its last facts may be on their way"
+        world.later(10)
+        assert world.state() == ("paused", 1)
+
+    def test_without_rays_word_nothing_is_let_go(self, world: World) -> None:
+        world.run()
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.ray.away = True
+        world.later(3_600)
+        assert world.state() == ("pausing", 1)
+
+    def test_a_job_paused_before_its_launch_lands_in_seconds_and_is_not_launched(self, world: World) -> None:
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        launch_attempt(world.job.pk, world.ray)
+        world.later(4)
+        assert world.state() == ("paused", 1) and world.ray.orders == []
+
+    def test_a_job_between_two_attempts_lands_at_once(self, world: World) -> None:
+        world.run()
+        with transaction.atomic():
+            advance(locked_job(world.job.pk), JobState.RECOVERING, actor="engine:1", now=world.now)
+        world.job.attempts.update(ended_at=world.now)
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.later(0)
+        assert world.state() == ("paused", 1)
+
+
+class TestStarting:
+    def test_a_start_that_hangs_is_stopped_and_waits_for_its_next_try_without_devices(self, world: World) -> None:
+        world.launch()
+        world.ray_says(S.RUNNING)
+        for _ in range(15):
+            world.later(60)
+            world.hear()
+        assert world.state() == ("starting", 1) and world.ray.stopped == []
+        world.later(1)
+        assert world.ray.stopped == [world.attempt.submission_id] and world.state() == ("starting", 1)
+        world.ray_says(S.STOPPED)
+        world.later(3)
+        assert world.state() == ("queued", 1) and world.job.not_before == world.now + timedelta(seconds=30)
+        first = world.job.attempts.get()
+        assert (first.outcome, first.failure_class) == ("start_failed", "capacity")
+
+    def test_a_cluster_without_room_is_waited_for_ever_longer_and_not_for_ever(self, world: World) -> None:
+        waits = []
+        for n in range(1, 6):
+            assert world.state() == ("starting", n)
+            world.launch()
+            world.finish("failed", failure_class="capacity", message="no room")
+            world.later(3)
+            if n < 5:
+                assert world.job.not_before is not None
+                waits.append((world.job.not_before - world.now).total_seconds())
+                assert world.schedule(waits[-1]) == 1
+        assert waits == [30, 60, 120, 240]
+        assert world.state() == ("failed", 5) and world.job.failure_class == "capacity"
+
+
 class TestRuntime:
     def test_a_job_beyond_its_runtime_is_asked_then_stopped_and_failed(self, world: World) -> None:
         world.run()
@@ -330,13 +422,31 @@ class TestRuntime:
         world.later(10 * 86_400)
         assert world.state() == ("starting", 1)
 
+    def test_time_in_a_pause_is_not_runtime(self, world: World) -> None:
+        world.run()
+        limit = world.job.max_runtime_s
+        world.now += timedelta(seconds=100)
+        pause_job(world.job.pk, actor="user:1", now=world.now)
+        world.finish("paused")
+        assert world.state() == ("paused", 1)
+        world.now += timedelta(days=3)
+        resume_job(world.job.pk, actor="user:1", now=world.now)
+        assert world.schedule(0) == 1
+        world.run()
+        assert world.ray.orders[-1].runtime_left_s == limit - 100
+        world.ray_says(S.RUNNING)
+        world.later(limit - 100)
+        assert world.state() == ("running", 2)
+        world.later(31)
+        assert world.state() == ("stopping", 2)
+
 
 class TestSafety:
     def test_the_brake(self, world: World, pool: ResourcePool, make_job: object) -> None:
         """Ray came back without its memory: every submission is missing."""
         pool.capacity = 1_000
         pool.save()
-        pool.quotas.update(nominal=1_000)
+        pool.quotas.filter(team=world.job.team).update(nominal=500)
         for _ in range(MOST_LOST_A_MINUTE + 4):
             make_job(devices=2)  # type: ignore[operator]
         schedule_pool(pool.pk, now=world.now)

@@ -1,10 +1,30 @@
-"""Signing in: one door for everybody, and a limit on guesses."""
+"""Signing in: one door for everybody, and limits on guesses that hold over every process, or nobody gets in."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import OperationalError
 from django.test import Client
 
+from backend.accounts import adapter
+from backend.accounts.models import SharedEntry, User
+from backend.api.models import RateBucket
+
 pytestmark = pytest.mark.django_db
+PASSWORD = "still-waters-run-deep"
+TOO_OFTEN = "Too many failed"
+
+
+def sign_in(client: Client, email: str, password: str, **meta: str) -> Any:
+    return client.post("/accounts/login/", {"login": email, "password": password}, **meta)  # type: ignore[arg-type]
+
+
+def is_signed_in(client: Client) -> bool:
+    return "_auth_user_id" in client.session
 
 
 def test_the_admin_has_no_sign_in_of_its_own(client: Client) -> None:
@@ -14,12 +34,154 @@ def test_the_admin_has_no_sign_in_of_its_own(client: Client) -> None:
     assert client.post("/admin/login/", {"username": "a@b.c", "password": "guess"}).status_code == 302
 
 
-def test_who_guesses_too_often_has_to_wait(client: Client) -> None:
-    cache.clear()
-    guesses = [
-        client.post("/accounts/login/", {"login": "someone@example.org", "password": f"guess-{n}"}) for n in range(12)
+def test_who_guesses_too_often_has_to_wait_and_the_right_password_with_them(client: Client) -> None:
+    User.objects.create_user("ada@example.org", PASSWORD)
+    limit = adapter.PER_ACCOUNT_AND_ADDRESS[1]
+    for n in range(limit):
+        assert TOO_OFTEN not in sign_in(client, "ada@example.org", f"guess-{n}").content.decode()
+    assert TOO_OFTEN in sign_in(client, "Ada@Example.org ", PASSWORD).content.decode(), "another spelling is no other"
+    assert not is_signed_in(client)
+
+
+def test_somebody_elses_guesses_do_not_lock_me_out(client: Client) -> None:
+    User.objects.create_user("ada@example.org", PASSWORD)
+    for n in range(adapter.PER_ACCOUNT_AND_ADDRESS[1] + 2):
+        sign_in(client, "ada@example.org", f"guess-{n}", REMOTE_ADDR="198.51.100.7")
+    sign_in(client, "ada@example.org", PASSWORD, REMOTE_ADDR="192.0.2.9")
+    assert is_signed_in(client)
+
+
+def test_one_account_is_guarded_against_many_addresses(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 4, 300))
+    pages = [sign_in(client, "ada@example.org", "x", REMOTE_ADDR=f"198.51.100.{n}").content.decode() for n in range(6)]
+    assert [TOO_OFTEN in page for page in pages] == [False] * 4 + [True] * 2
+
+
+def test_one_address_is_stopped_on_many_accounts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 4, 60))
+    pages = [sign_in(client, f"u{n}@example.org", "x").content.decode() for n in range(6)]
+    assert [TOO_OFTEN in page for page in pages] == [False] * 4 + [True] * 2
+
+
+def test_a_forged_header_is_no_other_address(client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 4, 60))
+
+    def tries(header: str) -> list[bool]:
+        RateBucket.objects.all().delete()
+        pages = [
+            sign_in(client, f"u{n}@example.org", "x", HTTP_X_FORWARDED_FOR=header.format(n=n), REMOTE_ADDR="10.0.0.1")
+            for n in range(6)
+        ]
+        return [TOO_OFTEN in page.content.decode() for page in pages]
+
+    assert tries("203.0.113.{n}") == [False] * 4 + [True] * 2, "no proxy is trusted"
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=frozenset({"10.0.0.1"}))
+    assert tries("203.0.113.{n}") == [False] * 6, "our own proxy's word counts"
+    assert tries("203.0.113.{n}, 192.0.2.1") == [False] * 4 + [True] * 2, "what stands left of it does not"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_64_at_once_no_more_try_a_password_than_the_limit_allows(
+    in_own_connection: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "PER_ADDRESS", ("sign-in-address", 1_000, 60))
+    monkeypatch.setattr(adapter, "PER_ACCOUNT", ("sign-in-account", 1_000, 60))
+    start, tried = threading.Barrier(8), []
+
+    def guess() -> None:
+        start.wait(30)
+        for _ in range(8):
+            tried.append(TOO_OFTEN not in sign_in(Client(), "nobody@example.org", "guess").content.decode())
+
+    threads = [threading.Thread(target=in_own_connection(guess)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(tried) == 64
+    assert sum(tried) == adapter.PER_ACCOUNT_AND_ADDRESS[1]
+
+
+def test_without_the_counter_nobody_gets_in(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right password, and a database that refuses to count."""
+    User.objects.create_user("ada@example.org", PASSWORD)
+
+    def away(*_: Any) -> None:
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(adapter, "take", away)
+    answer = sign_in(client, "ada@example.org", PASSWORD)
+    assert answer.status_code == 503 and not is_signed_in(client)
+
+
+def test_valkey_plays_no_part(client: Client, settings: Any) -> None:
+    """Nothing listens at this address: neither the count nor the sign-in asks there."""
+    settings.CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
+    User.objects.create_user("ada@example.org", PASSWORD)
+    sign_in(client, "ada@example.org", PASSWORD)
+    assert is_signed_in(client)
+
+
+def test_an_unknown_account_and_a_wrong_password_are_answered_alike(client: Client) -> None:
+    User.objects.create_user("ada@example.org", PASSWORD)
+    pages = [
+        sign_in(client, email, "wrong-password").content.decode().replace(email, "WHO")
+        for email in ("ada@example.org", "bea@example.org")
     ]
-    assert guesses[0].status_code == 200
-    said = guesses[-1].content.decode()
-    assert guesses[-1].status_code == 429 or "Too many failed" in said
-    cache.clear()
+    errors = [page.split('role="alert"')[1].split("</div>")[0] for page in pages]
+    assert errors[0] == errors[1]
+
+
+def test_all_other_sessions_die_with_a_new_password(client: Client) -> None:
+    user = User.objects.create_user("ada@example.org", PASSWORD)
+    elsewhere = Client()
+    for each in (client, elsewhere):
+        sign_in(each, "ada@example.org", PASSWORD)
+        assert each.get("/jobs/").status_code == 200
+    new = "rivers-find-their-way"
+    changed = client.post("/accounts/password/change/", {"oldpassword": PASSWORD, "password1": new, "password2": new})
+    assert changed.status_code == 302
+    user.refresh_from_db()
+    assert user.check_password(new)
+    assert client.get("/jobs/").status_code == 200, "who changed it stays"
+    assert elsewhere.get("/jobs/").status_code == 302
+
+
+def test_a_session_gets_a_new_name_at_sign_in(client: Client) -> None:
+    User.objects.create_user("ada@example.org", PASSWORD)
+    client.get("/accounts/login/")
+    session = client.session
+    session["planted"] = "yes"
+    session.save()
+    client.cookies["sessionid"] = planted = session.session_key or ""
+    sign_in(client, "ada@example.org", PASSWORD)
+    assert is_signed_in(client) and client.session.session_key != planted
+
+
+def test_what_allauth_remembers_is_shared_and_ends(client: Client) -> None:
+    assert cache.add("lock", True, timeout=60) and not cache.add("lock", True, timeout=60)
+    cache.set("history", [1.5, 2.5], timeout=60)
+    assert cache.get("history") == [1.5, 2.5] and cache.get("nothing", "x") == "x"
+    SharedEntry.objects.filter(key__endswith="lock").update(expires_at="2020-01-01T00:00:00Z")
+    assert cache.get("lock") is None and cache.add("lock", True, timeout=60), "an expired lock is free"
+    cache.delete("lock")
+    assert cache.add("lock", True, timeout=None) and cache.touch("lock", 60)
+    SharedEntry.objects.all().update(expires_at="2020-01-01T00:00:00Z")
+    cache.set("another", 1, timeout=60)
+    assert SharedEntry.objects.count() == 1, "what has expired is swept with the next write"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_that_want_a_lock_one_gets_it(in_own_connection: Callable[..., Any]) -> None:
+    start, got = threading.Barrier(8), []
+
+    def race() -> None:
+        start.wait(10)
+        got.append(cache.add("lock", True, timeout=60))
+
+    threads = [threading.Thread(target=in_own_connection(race)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(got) == [False] * 7 + [True]

@@ -1,7 +1,7 @@
 """What tests of brains are made of: one small plan, messages in a line, and a data brain with its disk."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.pipeline.data import DataBrain, Recovered
@@ -31,8 +31,9 @@ from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
 from engine.weights.port import WeightManifest
 
+# With one slot for weights: a replica drains before it takes newer ones.
 PLAN = Plan(
-    schedule=PRESETS["laminar"],
+    schedule=replace(PRESETS["laminar"], in_flight="drain"),
     steps=3,
     groups_per_step=2,
     group_size=2,
@@ -41,6 +42,7 @@ PLAN = Plan(
     evaluate_every=0,
     max_batch=8,
 )
+BESIDE = replace(PLAN, schedule=PRESETS["laminar"], weight_slots=2)
 
 
 def of(effects: Iterable[Effect], kind: type) -> list[Any]:
@@ -91,8 +93,9 @@ def said(key: GroupKey, sample: int, *, num_tokens: int, version: int = 0) -> Sa
     return SampleProgress(key=SampleKey(group=key, sample=sample), num_tokens=num_tokens, runs=(run,))
 
 
-def holding(tasks: Iterable[GroupTask]) -> tuple[HeldGroup, ...]:
-    return tuple(HeldGroup(key=task.key, lease=task.lease, samples=task.samples) for task in tasks)
+def holding(tasks: Iterable[GroupTask], *, version: int = 0) -> tuple[HeldGroup, ...]:
+    weights = WeightsId(0, version)
+    return tuple(HeldGroup(key=task.key, lease=task.lease, samples=task.samples, weights=weights) for task in tasks)
 
 
 @dataclass

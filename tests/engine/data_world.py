@@ -1,7 +1,8 @@
 """Data and a few replicas, brains all of them, with scripted bodies and a network that does only what a test says.
 
 Invariants looked after here, at the moment when they would break: a sample is trained at most once into the weights
-that live; groups are whole; a step gets one batch; a lease is with one replica; weights change only while nothing runs;
+that live; groups are whole; a step gets one batch; a lease is with one replica; weights change only where nothing runs
+on them, and there are no more than there are slots;
 data says nothing that is not on its disk.
 """
 
@@ -46,7 +47,7 @@ from engine.pipeline.records import DataProgress, Move, SampleKey, SampleProgres
 from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsWanted
 from engine.pipeline.reports import PartFinished, RunBroken
 from engine.pipeline.rollout import RolloutBrain
-from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.lineage import WeightsId
 from tests.engine.brain_builders import Disk, served
 
 
@@ -56,9 +57,11 @@ class Body:
 
     brain: RolloutBrain
     owner: Owner
-    weights: WeightsId = NO_WEIGHTS
+    slots: set[WeightsId] = field(default_factory=set)
     running: dict[SampleKey, int] = field(default_factory=dict)
     """The lease under which each sample was begun."""
+    weights: dict[SampleKey, WeightsId] = field(default_factory=dict)
+    """On which each runs."""
     num_tokens: dict[SampleKey, int] = field(default_factory=dict)
 
     def said(self, keys: list[SampleKey]) -> tuple[SampleProgress, ...]:
@@ -66,11 +69,15 @@ class Body:
             SampleProgress(
                 key=key,
                 num_tokens=self.num_tokens[key],
-                runs=(VersionRun(weights=self.weights, num_tokens=self.num_tokens[key]),),
+                runs=(VersionRun(weights=self.weights[key], num_tokens=self.num_tokens[key]),),
             )
             for key in keys
             if key in self.running
         )
+
+    @property
+    def in_use(self) -> set[WeightsId]:
+        return {self.weights[key] for key in self.running}
 
 
 class DataWorld:
@@ -150,11 +157,12 @@ class DataWorld:
                         known = {progress.key: progress for progress in task.progress}
                         for sample in task.samples:
                             key = SampleKey(group=task.key, sample=sample)
-                            self._run(body, key, task.lease, known.get(key))
+                            assert task.exact is not None, "a task says on which weights"
+                            self._run(body, key, task.lease, task.exact, known.get(key))
                 case ResumeSequences():
                     self.num_moved += len(effect.handed.progress)
                     for progress in effect.handed.progress:
-                        self._run(body, progress.key, effect.handed.lease, progress)
+                        self._run(body, progress.key, effect.handed.lease, effect.handed.weights, progress)
                 case StopSequences():
                     for group in effect.groups:
                         for sample in group.samples:
@@ -167,20 +175,27 @@ class DataWorld:
                     keys = [SampleKey(group=held.key, sample=at) for held in effect.groups for at in held.samples]
                     self._receive(self._address(body), ProgressReported(progress=body.said(keys)))
                 case InstallWeights():
-                    assert not body.running, f"weights change under {body.running}"
-                    body.weights = effect.manifest.id
-                    installed = WeightsInstalled(version=body.weights.version, epoch=body.weights.epoch)
-                    self._receive(self._address(body), installed)
+                    self._install(body, effect)
                 case _:
                     raise AssertionError(f"a rollout's body does not do {type(effect).__name__}")
 
-    def _run(self, body: Body, key: SampleKey, lease: int, progress: SampleProgress | None) -> None:
+    def _install(self, body: Body, effect: InstallWeights) -> None:
+        if len(body.slots) == self.plan.weight_slots:
+            over = min(body.slots - set(effect.keeps))
+            assert over not in body.in_use, f"{over} is overwritten under {body.running}"
+            body.slots.remove(over)
+        weights = effect.manifest.id
+        body.slots.add(weights)
+        self._receive(self._address(body), WeightsInstalled(version=weights.version, epoch=weights.epoch))
+
+    def _run(self, body: Body, key: SampleKey, lease: int, weights: WeightsId, progress: SampleProgress | None) -> None:
+        assert weights in body.slots, f"{key} runs on {weights} where {body.slots} are"
         assert key not in body.running, f"{key} runs twice on {body.owner}"
         holder = self.leases.setdefault((key, lease), body.owner)
         assert holder == body.owner, f"lease {lease} of {key} is with {holder} and with {body.owner}"
         for run in () if progress is None else progress.runs:
-            assert run.weights == body.weights, f"{key} of {run.weights} goes on by {body.weights}"
-        body.running[key] = lease
+            assert run.weights == weights, f"{key} of {run.weights} goes on by {weights}"
+        body.running[key], body.weights[key] = lease, weights
         body.num_tokens[key] = 1 if progress is None else progress.num_tokens
 
     def _hand_over(self, body: Body, order: HandOverSequences) -> None:
@@ -204,8 +219,8 @@ class DataWorld:
         del body.running[key]
         trajectory = Trajectory(
             key=key,
-            version=body.weights.version,
-            epoch=body.weights.epoch,
+            version=body.weights[key].version,
+            epoch=body.weights[key].epoch,
             reward=float(key.sample),
             num_tokens=body.num_tokens[key],
         )
@@ -280,20 +295,25 @@ class DataWorld:
         self.posted.append((DATA, ReplicaGone(replica=replica, incarnation=incarnation)))
         self._begin(replica, incarnation + 1)
 
-    def moves(self) -> list[tuple[int, int]]:
-        """From whom to whom something could move."""
+    def moves(self) -> list[tuple[int, int, WeightsId]]:
+        """From whom to whom something could move, and on which weights it runs."""
         bodies = self.bodies.items()
-        pairs = [(source, host) for source, of in bodies for host, to in bodies if of.weights == to.weights]
-        return [(source, host) for source, host in pairs if source != host and self.bodies[source].running]
+        return [
+            (source, host, weights)
+            for source, of in bodies
+            for host, to in bodies
+            for weights in sorted(of.in_use & to.slots)
+            if source != host
+        ]
 
-    def wish_move(self, source: int, host: int) -> None:
+    def wish_move(self, source: int, host: int, weights: WeightsId) -> None:
         of, to = self.bodies[source], self.bodies[host]
         move = Move(
             source=source,
             source_incarnation=of.owner[1],
             host=host,
             host_incarnation=to.owner[1],
-            weights=of.weights,
+            weights=weights,
         )
         self.posted.append((DATA, RepackPlanned(moves=(move,))))
 

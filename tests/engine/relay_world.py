@@ -37,7 +37,7 @@ TICK_S = 0.25
 
 def plan_for(num_relays: int) -> Plan:
     return Plan(
-        schedule=schedule_for(ScheduleSpec()),
+        schedule=schedule_for(ScheduleSpec(), weight_slots=1),
         steps=1_000_000,
         groups_per_step=1,
         group_size=2,

@@ -15,6 +15,7 @@ def named(version: int) -> WeightsId:
 
 def conversation(max_new_tokens: int = 10) -> Conversation:
     return Conversation(
+        weights=WeightsId(1, 4),
         key=SampleKey(group=GroupKey(ordinal=3), sample=1),
         prompt=Prompt(split="train", ordinal=3, text="ask", facts={}),
         prompt_ids=(1, 2),
@@ -35,7 +36,7 @@ def output(*ids: int, version: int = 4, reason: str = "stop") -> SequenceOutput:
 def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), "one", named)
-    talk.observe([8, 8, 8], "seen", named(4))
+    talk.observe([8, 8, 8], "seen")
     request = talk.request()
     assert request.prompt_ids == (1, 2, 3, 4, 8, 8, 8)
     assert request.sampling.max_new_tokens == 8
@@ -45,9 +46,9 @@ def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> Non
 def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), "one", named)
-    talk.observe([8], "seen", named(4))
+    talk.observe([8], "seen")
     talk.add_turn(output(5), "two", named)
-    trajectory = talk.judged(VERDICT, named(4))
+    trajectory = talk.judged(VERDICT)
     content = trajectory.content
     assert content is not None
     assert content.response_ids == (3, 4, 8, 5)
@@ -59,7 +60,7 @@ def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
 def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), "one", named)
-    trajectory = talk.judged(VERDICT, named(9))
+    trajectory = talk.judged(VERDICT)
     assert trajectory.weights == named(4)
     assert trajectory.runs == ()
 
@@ -68,7 +69,7 @@ def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> 
     talk = conversation()
     talk.add_turn(output(3, version=7), "one", named)
     talk.add_turn(output(4, version=8), "two", named)
-    trajectory = talk.judged(VERDICT, named(9))
+    trajectory = talk.judged(VERDICT)
     assert trajectory.weights == named(7)
     assert trajectory.runs == (
         VersionRun(weights=named(7), num_tokens=1),
@@ -79,20 +80,20 @@ def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> 
 def test_observations_do_not_use_up_what_the_model_may_write() -> None:
     talk = conversation(max_new_tokens=2)
     talk.add_turn(output(3), "one", named)
-    talk.observe([8] * 50, "seen", named(4))
+    talk.observe([8] * 50, "seen")
     may_go_on = [talk.may_go_on]
     talk.add_turn(output(4, reason="length"), "two", named)
     assert [*may_go_on, talk.may_go_on] == [True, False]
-    assert talk.judged(VERDICT, named(0)).cut
+    assert talk.judged(VERDICT).cut
 
 
 def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() -> None:
     talk = conversation()
     talk.add_turn(output(3, version=7), "one", named)
-    talk.observe([8, 8], "seen", named(7))
+    talk.observe([8, 8], "seen")
     partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
     moved = talk.progress(partial, named)
-    talk.observe([9], "later", named(7))
+    talk.observe([9], "later")
     assert moved.num_tokens == 4
     assert [run.num_tokens for run in moved.runs] == [3, 1]
     assert isinstance(moved.state, Conversation)
@@ -106,5 +107,5 @@ def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does
     talk = conversation()
     talk.add_turn(output(3), "one", named)
     waits = [talk.awaits_answer]
-    talk.observe([8], "seen", named(4))
+    talk.observe([8], "seen")
     assert [*waits, talk.awaits_answer] == [True, False]

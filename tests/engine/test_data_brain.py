@@ -18,7 +18,7 @@ from engine.policy.schedule import PRESETS, schedule_for
 from engine.spec.job import ScheduleSpec
 from tests.engine.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, to_replica
 
-CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0)))
+CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
 
 
 # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -73,9 +73,11 @@ def test_a_graders_failure_is_no_reward_of_zero() -> None:
 # ── dealing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_more_is_dealt_than_the_replica_has_room_for() -> None:
-    tasks = granted(Room().past_the_evaluation().sync(wants=5))
-    assert [task.samples for task in tasks] == [(0, 1), (0, 1)]
+def test_nothing_is_dealt_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
+    room = Room(replace(PLAN, groups_per_step=8)).past_the_evaluation()
+    assert len(granted(room.sync(wants=4))) == 2
+    assert len(granted(room.sync(1, wants=5))) == 3, "one sample of the last group waits there"
+    assert granted(room.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
 
 
 def test_a_group_larger_than_a_replica_is_dealt_to_an_empty_one() -> None:

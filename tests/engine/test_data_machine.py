@@ -6,11 +6,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.engine.brain_builders import PLAN
+from engine.pipeline.plan import Plan
+from tests.engine.brain_builders import BESIDE, PLAN
 from tests.engine.data_world import DataWorld
 
+
 # Short enough that everything ends within a few hundred deliveries, long enough for a checkpoint in the middle.
-SMALL = replace(PLAN, steps=6, checkpoint_every=3, evaluation_prompts=1, max_batch=12, stream_every_s=1.0)
+def small(plan: Plan) -> Plan:
+    return replace(plan, steps=6, checkpoint_every=3, evaluation_prompts=1, max_batch=12, stream_every_s=1.0)
+
+
 INDEX = st.integers(0, 40)
 REPLICA = st.integers(0, 2)
 # With more of them hardly anything ever runs, and nothing is found.
@@ -18,9 +23,11 @@ MAX_LOST = 6
 
 
 class DataAndReplicas(RuleBasedStateMachine):
+    plan = small(PLAN)
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = DataWorld(SMALL, num_replicas=3)
+        self.world = DataWorld(self.plan, num_replicas=3)
         self.num_lost = 0
 
     @initialize(rounds=st.integers(1, 6))
@@ -115,14 +122,19 @@ class DataAndReplicas(RuleBasedStateMachine):
         self.world.check()
         counts = self.world.data.state.counts()
         assert self.world.is_finished, counts
-        num_samples = SMALL.steps * SMALL.groups_per_step * SMALL.group_size
+        num_samples = self.plan.steps * self.plan.groups_per_step * self.plan.group_size
         assert (counts["trained"], counts["open"], counts["failed"]) == (num_samples, 0, 0)
 
 
-DataAndReplicas.TestCase.settings = settings(
+class WithWeightsSideBySide(DataAndReplicas):
+    plan = small(BESIDE)
+
+
+DataAndReplicas.TestCase.settings = WithWeightsSideBySide.TestCase.settings = settings(
     max_examples=30,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestEverySampleIsTrainedAtMostOnceInWholeGroupsWhateverIsLost = DataAndReplicas.TestCase
+TestTheSameWithWeightsSideBySide = WithWeightsSideBySide.TestCase

@@ -1,11 +1,11 @@
 """Moves, as data sees them: one owner at every instant, whatever comes late or never."""
 
 from engine.pipeline.effects import Effect
-from engine.pipeline.messages import RepackPlanned, ReplicaGone, Tick, WorkGranted
+from engine.pipeline.messages import ProgressStreamed, RepackPlanned, ReplicaGone, Tick, WorkGranted
 from engine.pipeline.moves import RESERVE_WITHIN_S
 from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation
 from engine.policy.lineage import WeightsId
-from tests.engine.brain_builders import Room, answers, granted, holding, of, said, to_replica
+from tests.engine.brain_builders import BESIDE, Room, answers, granted, holding, of, said, to_replica
 
 SOURCE, HOST = 0, 1
 
@@ -170,3 +170,37 @@ def test_what_a_leaving_replica_stopped_goes_on_elsewhere() -> None:
     effects = hall.sync(SOURCE, wants=0, is_leaving=True, progress=stopped)
     (task,) = granted(effects)
     assert task.key == hall.task.key and task.progress == stopped
+
+
+# ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+V0, V1 = WeightsId(0, 0), WeightsId(0, 1)
+
+
+def two_versions() -> tuple[Room, GroupTask, GroupTask]:
+    """A source that runs one group on version 0 and one on version 1; a host that holds both."""
+    room = Room(BESIDE).past_the_evaluation()
+    (old,) = granted(room.sync(SOURCE, wants=2))
+    (new,) = granted(room.sync(SOURCE, version=1, wants=2, beside=(V0,), holds=holding([old])))
+    room.sync(SOURCE, version=1, wants=0, beside=(V0,), holds=(*holding([old]), *holding([new], version=1)))
+    room.sync(HOST, version=1, wants=0, room=8, beside=(V0,))
+    return room, old, new
+
+
+def test_only_what_runs_on_the_weights_of_the_move_moves() -> None:
+    room, old, _ = two_versions()
+    (reservation,) = to_replica(room.handle(move()), HOST)[0].reserved
+    assert (reservation.key, reservation.weights) == (old.key, V0)
+
+
+def test_a_host_that_does_not_hold_the_weights_of_the_move_gets_nothing() -> None:
+    room, _, _ = two_versions()
+    room.sync(HOST, version=1, wants=0, room=8)
+    assert of(room.handle(move()), WorkGranted) == []
+
+
+def test_a_group_of_a_lost_replica_goes_on_where_its_weights_are_held_beside_newer_ones() -> None:
+    room, old, _ = two_versions()
+    room.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
+    tasks = {task.key: task for task in granted(room.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
+    assert tasks[old.key].exact == V0 and tasks[old.key].progress[0].num_tokens == 7

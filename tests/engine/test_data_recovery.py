@@ -71,7 +71,10 @@ def test_messages_keep_their_order_behind_a_slow_disk() -> None:
 def a_life() -> Room:
     """Everything that a log can hold, short of a fork."""
     plan = replace(
-        PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=1)), evaluate_every=1, steps=4
+        PLAN,
+        schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=1), weight_slots=1),
+        evaluate_every=1,
+        steps=4,
     )
     room = Room(plan).past_the_evaluation()
     room.train(1)
@@ -224,7 +227,7 @@ def test_a_fork_that_is_heard_twice_is_one() -> None:
 
 
 def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> None:
-    plan = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0)))
+    plan = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
     room = Room(plan).past_the_evaluation()
     kept, undone = room.train(1), room.train(2)
     room.handle(BatchWanted(step=3))

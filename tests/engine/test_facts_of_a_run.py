@@ -45,7 +45,7 @@ def test_a_hostile_response_becomes_a_fact() -> None:
         key=SampleKey(group=GroupKey(ordinal=0), sample=0), version=0, reward=0.0, num_tokens=1, content=content
     )
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=float("nan"))
-    sampled = trajectories_sampled(StepReported(step=1, metrics={}, to_read=(read,)))
+    [sampled] = trajectories_sampled(StepReported(step=1, metrics={}, to_read=(read,)))
     assert sampled.trajectories[0].response == "\ufffd"
 
 

@@ -124,7 +124,8 @@ def world_with_a_move() -> tuple[DataWorld, Body, Body]:
     world.calm()
     source = next(body for body in world.bodies.values() if body.running)
     host = next(body for body in world.bodies.values() if body is not source)
-    world.wish_move(source.owner[0], host.owner[0])
+    [weights] = source.in_use
+    world.wish_move(source.owner[0], host.owner[0], weights)
     world.deliver(-1)
     world.calm()
     world.tick(0.06)

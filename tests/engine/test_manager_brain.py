@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from engine.pipeline.effects import Effect, EndPart, StartPart
+from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
 from engine.pipeline.messages import (
     LeaveOrdered,
@@ -13,11 +13,12 @@ from engine.pipeline.messages import (
     ReplicaGone,
     ReplicaLeft,
     ReplicaReported,
+    ResizeOrdered,
     Tick,
     WeightsUpdated,
 )
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, RunBroken
+from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.lineage import WeightsId
 from engine.policy.recovery import Patience
 from engine.policy.schedule import PRESETS
@@ -181,8 +182,7 @@ def test_a_new_manager_learns_who_is_there_from_what_the_parts_report() -> None:
 
 
 def with_tails() -> ManagerBrain:
-    plan = replace(PLAN, schedule=PRESETS["laminar"])
-    brain = ManagerBrain(num_replicas=2, now=0.0, repacker=Repacker.for_plan(plan))
+    brain = ManagerBrain(num_replicas=2, now=0.0, repacker=Repacker.for_plan(PLAN))
     for replica in (0, 1):
         brain.handle(beat(replica, num_running=6, kv_used=0.8), 1.0)
         brain.handle(beat(replica, num_running=2, kv_used=0.2 + 0.1 * replica), 2.0)
@@ -214,3 +214,61 @@ def test_what_a_host_took_over_is_its_new_plateau() -> None:
 
 def test_a_schedule_without_repack_moves_nothing() -> None:
     assert Repacker.for_plan(replace(PLAN, schedule=PRESETS["sync"])) is None
+
+
+# ── size ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resized(brain: ManagerBrain, replicas: int, now: float) -> list[Effect]:
+    return brain.handle(ResizeOrdered(replicas=replicas, within_s=30.0), now)
+
+
+def test_a_smaller_size_is_reached_when_the_last_replica_has_left_and_not_before() -> None:
+    brain = manager(num_replicas=3)
+    effects = resized(brain, 1, 1.0)
+    assert [effect.to for effect in effects if isinstance(effect, Send)] == ["rollout/1", "rollout/2"]
+    assert len(of(effects, LeaveRequested)) == 2 and not of(effects, ResizeReported)
+    assert not of(brain.handle(ReplicaLeft(replica=2, incarnation=0), 5.0), ResizeReported)
+    effects = brain.handle(ReplicaLeft(replica=1, incarnation=0), 6.0)
+    assert of(effects, ResizeReported) == [ResizeReported(replicas=1)]
+    assert of(effects, EndPart) == [EndPart(part="rollout/1", incarnation=0)]
+
+
+def test_replicas_that_left_come_back_under_a_number_of_their_own() -> None:
+    brain = manager(num_replicas=2)
+    resized(brain, 1, 1.0)
+    brain.handle(ReplicaLeft(replica=1, incarnation=0), 2.0)
+    effects = resized(brain, 2, 3.0)
+    assert of(effects, StartPart) == [StartPart(part="rollout/1", incarnation=1)]
+    assert of(effects, ResizeReported) == [ResizeReported(replicas=2)]
+    assert of(brain.handle(lost("rollout/1", incarnation=1), 4.0), EndPart), "it is watched again"
+
+
+def test_a_replica_that_was_never_started_can_be_called_and_data_is_told_nothing_of_it_before() -> None:
+    brain = ManagerBrain(incarnations={"trainer": 0, "data": 0, "rollout/0": 0}, away=["rollout/1"], now=0.0)
+    for now in (3.0, 6.0):
+        brain.handle(beat(0), now)
+        assert not of(brain.handle(Tick(), now), ReplicaGone)
+    assert of(resized(brain, 2, 7.0), StartPart) == [StartPart(part="rollout/1", incarnation=0)]
+
+
+def test_a_replica_that_dies_instead_of_leaving_has_left() -> None:
+    brain = manager(num_replicas=2)
+    resized(brain, 1, 1.0)
+    effects = brain.handle(lost("rollout/1"), 2.0)
+    assert of(effects, ResizeReported) == [ResizeReported(replicas=1)] and not of(effects, StartPart)
+    brain = manager(num_replicas=2)
+    brain.handle(lost("rollout/1"), 1.0)
+    brain.handle(lost("rollout/1", incarnation=1), 1.05)  # the second loss in a row: its successor has to wait
+    assert of(resized(brain, 1, 1.1), ResizeReported) == [ResizeReported(replicas=1)]
+    brain.handle(beat(0), 30.0)
+    assert not of(brain.handle(Tick(), 31.0), StartPart)
+
+
+def test_one_that_is_wanted_again_while_it_leaves_leaves_first() -> None:
+    brain = manager(num_replicas=2)
+    resized(brain, 1, 1.0)
+    assert not of(resized(brain, 2, 2.0), StartPart)
+    effects = brain.handle(ReplicaLeft(replica=1, incarnation=0), 3.0)
+    assert of(effects, StartPart) == [StartPart(part="rollout/1", incarnation=1)]
+    assert of(effects, ResizeReported) == [ResizeReported(replicas=2)]

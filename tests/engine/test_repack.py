@@ -1,16 +1,21 @@
 """Repack: who is emptied, and onto whom."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.policy.lineage import WeightsId
 from engine.policy.repack import Merge, ReplicaView, plan_repack
 
-NEWEST = WeightsId(0, 9)
+OLD, NEWEST = WeightsId(0, 1), WeightsId(0, 9)
 
 
-def view(replica: int, *, kv: float, peak: float = 1.0, running: int = 4, version: int = 1) -> ReplicaView:
-    return ReplicaView(replica=replica, weights=WeightsId(0, version), num_running=running, kv_used=kv, kv_peak=peak)
+def view(
+    replica: int, *, kv: float, peak: float = 1.0, running: int = 4, version: int = 1, **beside: Any
+) -> ReplicaView:
+    weights = WeightsId(0, version)
+    return ReplicaView(replica=replica, weights=weights, num_running=running, kv_used=kv, kv_peak=peak, **beside)
 
 
 def plan(*views: ReplicaView, kv_ceiling: float = 0.9, max_batch: int = 16) -> list[Merge]:
@@ -18,14 +23,14 @@ def plan(*views: ReplicaView, kv_ceiling: float = 0.9, max_batch: int = 16) -> l
 
 
 def test_the_emptiest_goes_to_the_fullest_that_it_fits() -> None:
-    assert plan(view(0, kv=0.1), view(1, kv=0.3), view(2, kv=0.6)) == [Merge(source=0, host=2)]
-    assert plan(view(0, kv=0.1), view(1, kv=0.85), view(2, kv=0.5)) == [Merge(source=0, host=2)]
+    assert plan(view(0, kv=0.1), view(1, kv=0.3), view(2, kv=0.6)) == [Merge(source=0, host=2, weights=OLD)]
+    assert plan(view(0, kv=0.1), view(1, kv=0.85), view(2, kv=0.5)) == [Merge(source=0, host=2, weights=OLD)]
 
 
 def test_two_tails_may_go_to_one_host() -> None:
     assert plan(view(0, kv=0.1), view(1, kv=0.2), view(2, kv=0.4)) == [
-        Merge(source=0, host=2),
-        Merge(source=1, host=2),
+        Merge(source=0, host=2, weights=OLD),
+        Merge(source=1, host=2, weights=OLD),
     ]
 
 
@@ -37,6 +42,27 @@ def test_who_holds_the_newest_weights_has_nothing_to_gain() -> None:
     assert plan(view(0, kv=0.1, version=9), view(1, kv=0.2, version=9)) == []
 
 
+def test_what_runs_on_other_weights_takes_a_hosts_room_too() -> None:
+    source = view(0, kv=0.1)
+
+    def host(**beside: Any) -> ReplicaView:
+        return view(1, kv=0.3, has_free_slot=True, **beside)
+
+    assert plan(source, host(num_beside=8, kv_beside=0.4)) == [Merge(source=0, host=1, weights=OLD)]
+    assert plan(source, host(num_beside=9)) == []
+    assert plan(source, host(kv_beside=0.55)) == []
+
+
+def test_a_replica_that_could_take_the_newest_anyway_is_not_emptied() -> None:
+    assert plan(*(view(replica, kv=0.1, has_free_slot=True) for replica in (0, 1))) == []
+
+
+def test_one_slot_of_a_replica_is_emptied_at_a_time() -> None:
+    two = [view(0, kv=0.1, version=version, num_beside=4, kv_beside=0.1) for version in (1, 2)]
+    hosts = [view(1, kv=0.3), view(2, kv=0.3, version=2)]
+    assert plan(*two, *hosts) == [Merge(source=0, host=1, weights=OLD)]
+
+
 views = st.builds(
     view,
     replica=st.integers(0, 10_000),
@@ -44,6 +70,8 @@ views = st.builds(
     peak=st.floats(0, 1),
     running=st.integers(0, 20),
     version=st.integers(7, 9),
+    num_beside=st.integers(0, 8),
+    kv_beside=st.floats(0, 0.5),
 )
 
 
@@ -55,13 +83,15 @@ def test_no_plan_breaks_a_bound(replicas: list[ReplicaView], kv_ceiling: float, 
     hosts = {merge.host for merge in merges}
     assert len(set(sources)) == len(sources), "a source is emptied once, and completely"
     assert not hosts & set(sources), "never both"
-    before = sum(each.num_running for each in replicas)
-    running = {each.replica: each.num_running for each in replicas}
-    kv = {each.replica: each.kv_used for each in replicas}
+    before = sum(each.num_running + each.num_beside for each in replicas)
+    running = {each.replica: each.num_running + each.num_beside for each in replicas}
+    kv = {each.replica: each.kv_used + each.kv_beside for each in replicas}
     for merge in merges:
-        assert by_number[merge.source].weights == by_number[merge.host].weights < NEWEST
-        assert running[merge.source] > 0
-        running[merge.host] += running.pop(merge.source)
-        kv[merge.host] += kv.pop(merge.source)
+        source = by_number[merge.source]
+        assert by_number[merge.source].weights == by_number[merge.host].weights == merge.weights < NEWEST
+        assert source.num_running > 0
+        running[merge.host] += source.num_running
+        running[merge.source] -= source.num_running
+        kv[merge.host] += source.kv_used
     assert sum(running.values()) == before, "nothing is lost, nothing is doubled"
     assert all(running[host] <= max_batch and kv[host] <= kv_ceiling + 1e-9 for host in hosts)

@@ -84,7 +84,7 @@ DOCUMENT = SPEC.model_dump(mode="json")
         (
             "manager",
             ManagerBrain(now=0.0, incarnations={"data": 0, "trainer": 0}),
-            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}},
+            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}, "away": []},
             [Tick(), PartLost(part="data", incarnation=0, reason="killed")],
         ),
     ],

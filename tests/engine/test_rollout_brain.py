@@ -19,13 +19,13 @@ from engine.pipeline.messages import (
     WorkGranted,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
+from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, ResidentLoad, SampleKey, Trajectory
 from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsWanted
 from engine.pipeline.reports import FaultReported, ReplicaReady
 from engine.pipeline.rollout import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
-from tests.engine.brain_builders import PLAN, of, said, served
+from tests.engine.brain_builders import BESIDE, PLAN, of, said, served
 
 KEY = GroupKey(ordinal=0)
 TASK = GroupTask(key=KEY, samples=(0, 1), lease=5)
@@ -145,13 +145,103 @@ def test_a_version_that_no_relay_has_is_reported() -> None:
     assert sync.missing == V2
 
 
+# ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+OTHER = GroupTask(key=GroupKey(ordinal=1), samples=(0, 1), lease=6)
+
+
+def beside() -> RolloutBrain:
+    """One group runs on version 0, and version 1 is there for fresh work."""
+    brain = running(BESIDE)
+    brain.handle(VersionAnnounced(version=1), 1.1)
+    (install,) = of(brain.handle(served(1), 1.2), InstallWeights)
+    assert install.keeps == (V0,)
+    brain.handle(WeightsInstalled(version=1), 1.3)
+    return brain
+
+
+def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
+    brain = running(BESIDE)
+    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
+    assert of(brain.handle(served(1), 1.2), InstallWeights)
+    (sync,) = of(brain.handle(WeightsInstalled(version=1), 1.3), ReplicaSynced)
+    assert (sync.weights, sync.beside, sync.wants) == (V1, (V0,), 6)
+    assert sync.holds[0].weights == V0
+
+
+def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
+    brain = beside()
+    (start,) = of(brain.handle(grant(OTHER), 1.4), StartSequences)
+    assert start.tasks[0].exact == V1
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert {held.key: held.weights for held in sync.holds} == {KEY: V0, OTHER.key: V1}
+
+
+def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
+    brain = beside()
+    brain.handle(grant(OTHER), 1.4)
+    assert of(brain.handle(VersionAnnounced(version=3), 1.5), WeightsWanted) == []
+    assert of(brain.handle(served(3), 1.6), InstallWeights) == []
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert sync.wants == 4, "and nothing drains for it"
+    brain.handle(ended(0), 4.1)
+    assert of(brain.handle(ended(1), 4.2), WeightsWanted)
+    (install,) = of(brain.handle(served(3), 4.3), InstallWeights)
+    assert install.keeps == (V1,)
+
+
+def test_the_last_free_slot_is_kept_for_weights_that_are_about_to_come() -> None:
+    brain = beside()
+    brain.handle(VersionAnnounced(version=2), 1.5)
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert (sync.weights, sync.wants, sync.room) == (V1, 0, 6), (
+        "nothing runs on version 1 yet: version 2 takes its place"
+    )
+    brain.handle(served(2), 4.1)
+    (sync,) = of(brain.handle(WeightsInstalled(version=2), 4.2), ReplicaSynced)
+    assert (sync.weights, sync.beside, sync.wants) == (V2, (V0,), 6)
+
+
+def test_while_weights_are_being_installed_only_what_stays_takes_work() -> None:
+    brain = beside()
+    brain.handle(VersionAnnounced(version=2), 1.5)
+    assert of(brain.handle(served(2), 1.6), InstallWeights)
+    assert of(brain.handle(grant(OTHER), 1.7), StartSequences) == [], "version 1 is being overwritten"
+    old = replace(OTHER, exact=V0)
+    assert of(brain.handle(grant(old), 1.8), StartSequences)[0].tasks[0].exact == V0
+
+
+def test_what_comes_late_of_a_group_runs_on_the_weights_of_the_rest() -> None:
+    brain = beside()
+    more = GroupTask(key=KEY, samples=(0, 1, 2), lease=5)
+    (start,) = of(brain.handle(grant(more), 1.4), StartSequences)
+    assert (start.tasks[0].samples, start.tasks[0].exact) == ((2,), V0)
+
+
+def test_an_evaluation_by_weights_that_are_in_use_needs_no_second_copy() -> None:
+    brain = beside()
+    effects = brain.handle(grant(hold=V0), 1.4)
+    assert of(effects, WeightsWanted) == []
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert (sync.weights, sync.hold) == (V0, V0)
+
+
+def test_its_load_is_told_for_each_version() -> None:
+    brain = beside()
+    brain.handle(grant(OTHER), 1.4)
+    load = LoadMeasured(kv_used=0.5, num_tokens=9, kv_by_weights=((V0, 0.2), (V1, 0.3)))
+    (report,) = of(brain.handle(load, 1.5), ReplicaReported)
+    assert (report.weights, report.num_running, report.has_free_slot) == (V1, 4, False)
+    assert report.beside == (ResidentLoad(weights=V0, num_running=2, kv_used=0.2),)
+
+
 # ── what ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
     brain = running()
     (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
-    assert len(sync.finished) == 1 and sync.holds == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert len(sync.finished) == 1 and sync.holds == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
     assert of(brain.handle(Tick(), 1.3), ReplicaSynced) == []
     (again,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
     assert again.finished == sync.finished
@@ -171,7 +261,7 @@ def test_news_are_gathered_while_others_run() -> None:
 def test_what_its_samples_said_so_far_is_streamed_now_and_then() -> None:
     brain = running(replace(PLAN, stream_every_s=2.0))
     (ask,) = of(brain.handle(Tick(), 3.0), ReportProgress)
-    assert ask.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert ask.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
     assert of(brain.handle(Tick(), 4.0), ReportProgress) == []
     progress = (said(KEY, 0, num_tokens=9),)
     (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
@@ -228,7 +318,7 @@ def test_work_for_exact_weights_that_it_does_not_hold_is_not_started() -> None:
 def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
     brain = running()
     effects = brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=(0, 1)),)), 1.2)
-    assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1)),)
+    assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
     assert of(effects, ReplicaSynced)[0].holds == ()
 
 

@@ -1,32 +1,37 @@
 """Schedules: the three questions, and that a job's own bound tightens a preset."""
 
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.pipeline.plan import Plan
 from engine.policy.lineage import WeightsId
 from engine.policy.recovery import GiveUp, Replace, after_loss, breaks_the_run, grader_is_broken
 from engine.policy.sampling import has_signal, oldest_first
 from engine.policy.schedule import PRESETS, DemandView, ReplicaWeightsView, Schedule, schedule_for
 from engine.sim.scenario import SCHEDULES
-from engine.spec.job import ScheduleName, ScheduleSpec
+from engine.spec.job import JobSpec, ScheduleName, ScheduleSpec
 
 SYNC, LAMINAR, ONE_STEP, STREAM = (PRESETS[name] for name in ("sync", "laminar", "one_step", "stream"))
+ONE_SLOT = schedule_for(ScheduleSpec(name="laminar"), weight_slots=1)
 
 
 def demand(*, num_open: int, steps_left: int = 10, **counts: int) -> DemandView:
     return DemandView(num_open=num_open, groups_per_step=4, steps_left=steps_left, **counts)
 
 
-def weights(*, version: int, newest: int, num_running: int, epoch: int = 0) -> ReplicaWeightsView:
-    return ReplicaWeightsView(weights=WeightsId(0, version), newest=WeightsId(epoch, newest), num_running=num_running)
+def weights(*, version: int, newest: int, has_free_slot: bool, epoch: int = 0) -> ReplicaWeightsView:
+    return ReplicaWeightsView(
+        weights=WeightsId(0, version), newest=WeightsId(epoch, newest), has_free_slot=has_free_slot
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_name_of_the_spec_has_a_preset(name: ScheduleName) -> None:
-    assert schedule_for(ScheduleSpec(name=name)).name == name
+    assert schedule_for(ScheduleSpec(name=name), weight_slots=1).name == name
 
 
 def test_sync_opens_one_step_when_nothing_is_left_of_the_one_before() -> None:
@@ -89,24 +94,57 @@ def test_the_budget_of_verl_is_a_lead(staleness: float, per_step: int, stale: in
 
 @pytest.mark.parametrize("schedule", [SYNC, ONE_STEP, STREAM, PRESETS["bounded"]])
 def test_running_sequences_are_drained_before_weights_change(schedule: Schedule) -> None:
-    assert schedule.refresh(weights(version=1, newest=2, num_running=3)) == "drain"
-    assert schedule.refresh(weights(version=1, newest=2, num_running=0)) == "install"
-    assert schedule.refresh(weights(version=2, newest=2, num_running=0)) == "keep"
+    assert schedule.refresh(weights(version=1, newest=2, has_free_slot=False)) == "drain"
+    assert schedule.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
+    assert schedule.refresh(weights(version=2, newest=2, has_free_slot=True)) == "keep"
 
 
-def test_laminar_drains_for_every_second_version_and_for_a_new_trainer_at_once() -> None:
-    assert LAMINAR.refresh(weights(version=1, newest=2, num_running=3)) == "keep"
-    assert LAMINAR.refresh(weights(version=1, newest=3, num_running=3)) == "drain"
-    assert LAMINAR.refresh(weights(version=1, newest=2, num_running=0)) == "install"
-    assert LAMINAR.refresh(weights(version=4, newest=2, num_running=3, epoch=1)) == "drain"
+def test_laminar_takes_newer_weights_into_a_free_slot_and_drains_for_none_but_a_new_trainer() -> None:
+    assert LAMINAR.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
+    assert LAMINAR.refresh(weights(version=1, newest=9, has_free_slot=False)) == "keep"
+    assert LAMINAR.refresh(weights(version=4, newest=2, has_free_slot=False, epoch=1)) == "drain"
+    assert LAMINAR.refresh(weights(version=2, newest=2, has_free_slot=True)) == "keep"
+
+
+def test_laminar_with_one_slot_drains_for_every_second_version_and_for_a_new_trainer_at_once() -> None:
+    assert ONE_SLOT.refresh(weights(version=1, newest=2, has_free_slot=False)) == "keep"
+    assert ONE_SLOT.refresh(weights(version=1, newest=3, has_free_slot=False)) == "drain"
+    assert ONE_SLOT.refresh(weights(version=1, newest=2, has_free_slot=True)) == "install"
+    assert ONE_SLOT.refresh(weights(version=4, newest=2, has_free_slot=False, epoch=1)) == "drain"
+
+
+@pytest.mark.parametrize(
+    ("rollout", "slots", "in_flight"),
+    [
+        ({}, 2, "beside"),
+        ({"weight_slots": 1}, 1, "drain"),
+        ({"engine": "vllm"}, 1, "drain"),
+        ({"weight_slots": 3}, 3, "beside"),
+    ],
+)
+def test_a_job_says_how_many_versions_a_replica_holds(rollout: dict[str, Any], slots: int, in_flight: str) -> None:
+    plan = Plan.from_spec(JobSpec.model_validate({"name": "slots", "rollout": rollout}))
+    assert (plan.weight_slots, plan.schedule.in_flight) == (slots, in_flight)
+
+
+def test_vllm_holds_one_version_and_says_so() -> None:
+    with pytest.raises(ValueError, match="weight_slots must be 1 with vllm"):
+        JobSpec.model_validate({"name": "slots", "rollout": {"engine": "vllm", "weight_slots": 2}})
+
+
+def test_only_laminar_holds_several_versions() -> None:
+    several = {
+        name for name in SCHEDULES if schedule_for(ScheduleSpec(name=name), weight_slots=3).in_flight == "beside"
+    }
+    assert several == {"laminar"}
 
 
 def test_partial_interrupts_what_runs() -> None:
-    assert PRESETS["partial"].refresh(weights(version=1, newest=2, num_running=3)) == "install"
+    assert PRESETS["partial"].refresh(weights(version=1, newest=2, has_free_slot=False)) == "install"
 
 
 def test_a_bound_on_staleness_tightens_every_answer() -> None:
-    bounded = schedule_for(ScheduleSpec(name="laminar", max_staleness=1))
+    bounded = schedule_for(ScheduleSpec(name="laminar", max_staleness=1), weight_slots=1)
     assert not bounded.may_start(demand(num_open=8), lag=0)
     assert not bounded.may_start(demand(num_open=0), lag=2)
     assert bounded.may_train(staleness=1) and not bounded.may_train(staleness=2)
@@ -114,23 +152,23 @@ def test_a_bound_on_staleness_tightens_every_answer() -> None:
 
 
 def test_a_looser_bound_does_not_loosen_sync() -> None:
-    assert schedule_for(ScheduleSpec(name="sync", max_staleness=5)) == SYNC
+    assert schedule_for(ScheduleSpec(name="sync", max_staleness=5), weight_slots=1) == SYNC
 
 
 @pytest.mark.parametrize("name", ["one_step", "stream"])
 def test_windows_with_a_bound_of_zero_are_sync(name: ScheduleName) -> None:
-    tightened = schedule_for(ScheduleSpec(name=name, max_staleness=0))
+    tightened = schedule_for(ScheduleSpec(name=name, max_staleness=0), weight_slots=1)
     assert (tightened.lead_steps, tightened.window_steps, tightened.max_staleness) == (0, 1, 0)
 
 
 def test_a_bound_takes_the_window_ahead_away_first() -> None:
-    tightened = schedule_for(ScheduleSpec(name="stream", max_staleness=2))
+    tightened = schedule_for(ScheduleSpec(name="stream", max_staleness=2), weight_slots=1)
     assert (tightened.lead_steps, tightened.window_steps) == (1, 2)
 
 
 def test_repack_is_off_by_a_switch() -> None:
-    assert LAMINAR.repack and not schedule_for(ScheduleSpec(name="laminar", repack=False)).repack
-    assert not schedule_for(ScheduleSpec(name="sync", repack=True)).repack
+    assert LAMINAR.repack and not schedule_for(ScheduleSpec(name="laminar", repack=False), weight_slots=1).repack
+    assert not schedule_for(ScheduleSpec(name="sync", repack=True), weight_slots=1).repack
 
 
 def test_a_batch_is_whole_or_absent_and_first_in_first_out() -> None:

@@ -11,7 +11,7 @@ from engine.pipeline.commit import Commit
 from engine.pipeline.data import DataBrain, Recovered
 from engine.pipeline.data_state import DataState
 from engine.pipeline.dealing import Dealer
-from engine.pipeline.effects import ResumeSequences
+from engine.pipeline.effects import InstallWeights, ResumeSequences
 from engine.pipeline.groups import OpenGroup
 from engine.pipeline.journal import BatchMade, StepTrained, TrainerForked
 from engine.pipeline.ledger import Ledger
@@ -49,6 +49,7 @@ class Weather:
     def world(self, seed: int) -> World:
         plan = Plan(
             schedule=PRESETS[self.schedule],
+            weight_slots=2 if PRESETS[self.schedule].in_flight == "beside" else 1,
             steps=8,
             groups_per_step=4,
             group_size=3,
@@ -144,8 +145,9 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
         oldest = WeightsId(0, -1)
         return plan([replace(view, weights=oldest) for view in replicas], newest=newest, **bounds)
 
-    def careless(self: Workload, wanted: Any, weights: WeightsId, now: float) -> None:
-        reserve(self, [replace(reservation, weights=weights) for reservation in wanted], weights, now)
+    def careless(self: Workload, wanted: Any, residents: Any, now: float) -> None:
+        here = max(residents)
+        reserve(self, [replace(reservation, weights=here) for reservation in wanted], residents, now)
 
     def unasked(self: RolloutBrain, message: Any, now: float) -> Any:
         return begin(self, replace(message, tasks=tuple(replace(task, exact=None) for task in message.tasks)), now)
@@ -154,7 +156,9 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
         return [ResumeSequences(handed=message)] if self._work.receive(message, now) else []
 
     patch.setattr(repacker, "plan_repack", blind)
-    patch.setattr(Mover, "_may_host", lambda self, source, host, num: source.owner != host.owner and num <= host.room)
+    patch.setattr(
+        Mover, "_may_host", lambda self, source, host, weights, num: source.owner != host.owner and num <= host.room
+    )
     patch.setattr(Mover, "hear", hear_without_a_look)
     patch.setattr(Workload, "reserve", careless)
     patch.setattr(RolloutBrain, "_begin", unasked)
@@ -173,11 +177,11 @@ def fills_a_host_beyond_its_bound(patch: pytest.MonkeyPatch) -> None:
     def boundless(replicas: Sequence[ReplicaView], *, newest: WeightsId, **bounds: Any) -> list[Merge]:
         return plan(replicas, newest=newest, kv_ceiling=10.0, max_batch=1_000)
 
-    def careless(self: Workload, wanted: Any, weights: WeightsId, now: float) -> None:
-        reserve(self, [replace(reservation, num_samples=0) for reservation in wanted], weights, now)
+    def careless(self: Workload, wanted: Any, residents: Any, now: float) -> None:
+        reserve(self, [replace(reservation, num_samples=0) for reservation in wanted], residents, now)
 
     patch.setattr(repacker, "plan_repack", boundless)
-    patch.setattr(Mover, "_may_host", lambda self, source, host, num: source.owner != host.owner)
+    patch.setattr(Mover, "_may_host", lambda self, source, host, weights, num: source.owner != host.owner)
     patch.setattr(Workload, "reserve", careless)
 
 
@@ -221,11 +225,51 @@ def trains_on_what_is_too_old(patch: pytest.MonkeyPatch) -> None:
 
 
 def installs_under_running_samples(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Workload, "num_busy", property(lambda self: 0))
+    patch.setattr(Workload, "in_use", property(lambda self: frozenset()))
+
+
+def overwrites_a_slot_in_use(patch: pytest.MonkeyPatch) -> None:
+    """It counts only what began on the weights for fresh work."""
+    served = RolloutBrain._on_served
+
+    def forgetful(self: RolloutBrain, message: Any) -> Any:
+        return [
+            replace(effect, keeps=tuple(set(effect.keeps) & {self._weights}))
+            if isinstance(effect, InstallWeights)
+            else effect
+            for effect in served(self, message)
+        ]
+
+    patch.setattr(RolloutBrain, "_on_served", forgetful)
+
+
+def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A group that came from elsewhere goes on like fresh work."""
+    handed_over = RolloutBrain._on_handed_over
+
+    def on_current(self: RolloutBrain, message: Any, now: float) -> list[Any]:
+        return [
+            ResumeSequences(handed=replace(effect.handed, weights=self._weights))
+            for effect in handed_over(self, message, now)
+            if isinstance(effect, ResumeSequences)
+        ]
+
+    patch.setattr(RolloutBrain, "_on_handed_over", on_current)
+
+
+def believes_that_it_still_holds_what_it_held(patch: pytest.MonkeyPatch) -> None:
+    installed = RolloutBrain._on_installed
+
+    def hoarding(self: RolloutBrain, weights: WeightsId) -> list[Any]:
+        self.__dict__.setdefault("_ever", set()).add(weights)
+        return installed(self, weights)
+
+    patch.setattr(RolloutBrain, "_on_installed", hoarding)
+    patch.setattr(RolloutBrain, "_residents", property(lambda self: frozenset(self.__dict__.get("_ever", ()))))
 
 
 def starts_what_it_runs_already(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Workload, "begin", lambda self, task: task)
+    patch.setattr(Workload, "begin", lambda self, task, weights: task)
 
 
 def checkpoints_without_the_batch(patch: pytest.MonkeyPatch) -> None:
@@ -240,6 +284,17 @@ def begins_a_window_on_old_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "may_train", lambda self, *, staleness: True)
 
 
+# Replicas go one after the other while others hold the same weights beside newer ones: most of what they run moves.
+LEAVING = Weather(
+    faults=lambda seed: Faults(
+        blows=tuple(
+            Blow(at=1.5 + seed * 0.29 + 2.0 * which, part="rollout", which=which, kind="leave", lasts_s=3.0)
+            for which in range(3)
+        )
+    ),
+    plan={"max_batch": 16},
+    num_replicas=4,
+)
 BUGS: list[tuple[Bug, Weather]] = [
     (accepts_whatever_is_handed_over, Weather(faults=lambda seed: Faults(duplicate=0.4, delay_s=0.2))),
     (counts_instead_of_a_set, Weather(faults=lambda seed: Faults(grader_fails=0.02))),
@@ -262,6 +317,9 @@ BUGS: list[tuple[Bug, Weather]] = [
         Weather(plan={"schedule": replace(PRESETS["laminar"], max_staleness=1)}),
     ),
     (installs_under_running_samples, Weather()),
+    (overwrites_a_slot_in_use, Weather()),
+    (goes_on_with_the_newest_that_is_there, LEAVING),
+    (believes_that_it_still_holds_what_it_held, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
     (starts_what_it_runs_already, Weather(faults=lambda seed: Faults(duplicate=0.5))),
     (checkpoints_without_the_batch, Weather()),
     (begins_a_window_on_old_weights, Weather(schedule="sync")),

@@ -18,6 +18,7 @@ from engine.pipeline.messages import (
     CheckpointFailed,
     CheckpointWritten,
     PartReported,
+    PauseRequested,
     ResumedFrom,
     Tick,
     TrainerLoaded,
@@ -27,7 +28,14 @@ from engine.pipeline.messages import (
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, SampleKey, Trajectory
 from engine.pipeline.relay_messages import EpochSeen, MasterElected, VersionRefused, VersionStored
-from engine.pipeline.reports import CheckpointReported, FaultReported, PartFinished, RunBroken, StepReported
+from engine.pipeline.reports import (
+    CheckpointReported,
+    FaultReported,
+    PartFinished,
+    RunBroken,
+    StepReported,
+    TrainerPaused,
+)
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import PRESETS
@@ -242,3 +250,62 @@ def test_steps_within_a_window_are_not_for_the_rollouts() -> None:
     brain = loaded(replace(PLAN, schedule=PRESETS["stream"]))
     assert of(step_of(brain, 1), PublishWeights) == []
     assert of(step_of(brain, 2), PublishWeights)
+
+
+# ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pause_while_it_waits_writes_the_last_step_down_and_asks_for_nothing_more() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    (save,) = of(brain.handle(PauseRequested(), 3.0), SaveCheckpoint)
+    assert save == SaveCheckpoint(step=1, progress=PROGRESS)
+    assert brain.handle(PauseRequested(), 4.0) == [], "said again, it changes nothing"
+    assert brain.handle(batch(2), 4.5) == [], "a batch that was on its way is not trained"
+    effects = brain.handle(written(1), 5.0)
+    assert of(effects, CheckpointReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=1)]
+    assert of(brain.handle(Tick(), 30.0), BatchWanted) == []
+
+
+def test_a_pause_in_the_middle_of_a_step_lets_it_end() -> None:
+    brain = loaded()
+    brain.handle(batch(1), 2.0)
+    assert brain.handle(PauseRequested(), 2.5) == []
+    effects = brain.handle(trained(1), 3.0)
+    assert of(effects, StepReported) and of(effects, SaveCheckpoint) and not of(effects, BatchWanted)
+
+
+def test_a_step_whose_checkpoint_is_due_anyway_is_written_once() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    brain.handle(batch(2), 3.0)
+    brain.handle(PauseRequested(), 3.5)
+    assert len(of(brain.handle(trained(2), 4.0), SaveCheckpoint)) == 1
+    assert of(brain.handle(written(2), 5.0), TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)]
+
+
+def test_a_pause_before_the_first_step_or_right_after_a_checkpoint_has_nothing_to_write() -> None:
+    assert of(loaded().handle(PauseRequested(), 1.0), TrainerPaused) == [TrainerPaused(step=0, checkpointed=0)]
+    brain = TrainerBrain(PLAN)
+    assert brain.handle(PauseRequested(), 0.0) == [], "it is still loading"
+    resumed = TrainerLoaded(step=2, num_parameters=1, progress=PROGRESS)
+    effects = brain.handle(resumed, 1.0)
+    assert of(effects, TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)] and not of(effects, BatchWanted)
+
+
+def test_a_pause_whose_checkpoint_cannot_be_written_says_which_one_is_left() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    brain.handle(PauseRequested(), 3.0)
+    effects = brain.handle(CheckpointFailed(step=1, reason="the disk is full"), 4.0)
+    assert of(effects, FaultReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=0)]
+
+
+def test_the_last_step_ends_the_run_whatever_was_asked() -> None:
+    plan = replace(PLAN, steps=1)
+    brain = loaded(plan)
+    brain.handle(batch(1), 2.0)
+    brain.handle(PauseRequested(), 2.5)
+    brain.handle(trained(1), 3.0)
+    effects = brain.handle(written(1), 4.0)
+    assert of(effects, PartFinished) and not of(effects, TrainerPaused)

@@ -42,8 +42,8 @@ class World:
 def make_world(*, capacity: int = 64) -> World:
     team, others = Team.objects.create(name="Reasoning"), Team.objects.create(name="Another team")
     pool = ResourcePool.objects.create(name="local-cpu", flavor="cpu", capacity=capacity)
-    for each in (team, others):
-        TeamQuota.objects.create(pool=pool, team=each, nominal=capacity)
+    for each, nominal in ((team, capacity), (others, 0)):
+        TeamQuota.objects.create(pool=pool, team=each, nominal=nominal)
     return World(
         team=team,
         project=Project.objects.create(team=team, name="First steps"),

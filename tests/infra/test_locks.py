@@ -14,8 +14,8 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 COVERS = {
     "backend": ["backend"],
     "engine": ["engine"],
-    "local": ["backend", "local", "engine"],
-    "dev": ["backend", "local", "engine", "dev"],
+    "local": ["backend", "local", "engine", "client"],
+    "dev": ["backend", "local", "engine", "client", "dev"],
     "vllm": ["vllm"],
 }
 NOT_THE_SAME = {"transformers", "setuptools", "numpy"}  # vLLM wants others than the engine

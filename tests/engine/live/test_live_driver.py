@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine.spec.control import AttemptOrder, FactBatch
-from engine.spec.facts import Fact, RunFinished
+from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
 from engine.spec.job import JobSpec
 
 pytestmark = pytest.mark.ray
@@ -64,12 +64,20 @@ def ingest() -> Iterator[Ingest]:
 
 
 def start(
-    ingest: Ingest, folder: Path, *, ray_address: str, python: str, repository: Path, spec: dict[str, Any] = SPEC
+    ingest: Ingest,
+    folder: Path,
+    *,
+    ray_address: str,
+    python: str,
+    repository: Path,
+    spec: dict[str, Any] = SPEC,
+    resume_from: str | None = None,
 ) -> subprocess.Popen[str]:
     order = AttemptOrder(
         job="job-1",
-        attempt=1,
-        epoch=1,
+        attempt=1 if resume_from is None else 2,
+        epoch=1 if resume_from is None else 2,
+        resume_from=resume_from,
         spec=JobSpec.model_validate(spec),
         control_url=f"http://127.0.0.1:{ingest.server.server_address[1]}",
         token="t",
@@ -112,10 +120,41 @@ def test_a_cancel_that_waits_already_is_heeded(
     ingest.requests = [{"id": "r9", "kind": "cancel"}]
     done = drive(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository)
     assert done.returncode == 0, done.stderr
-    types = [fact.body.type for fact in ingest.facts]
+    types = [fact.body.type for fact in ingest.facts if fact.body.type != "log_lines"]
     assert types[-2:] == ["request_acknowledged", "run_finished"]
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished) and last.outcome == "cancelled"
+
+
+def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_nothing_is_lost(
+    own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
+) -> None:
+    where: dict[str, Any] = {"ray_address": own_ray, "python": python, "repository": repository}
+    spec = {**SPEC, "training": {"steps": 40, "prompts_per_step": 2, "checkpoint_every": 1_000}}
+    process = start(ingest, tmp_path, spec=spec, **where)
+    deadline = time.monotonic() + 120
+    while not any(fact.body.type == "step_trained" for fact in ingest.facts):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    ingest.requests = [{"id": "r1", "kind": "pause"}]  # shown with every heartbeat from now on, as it really is
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    first, ingest.facts, ingest.requests = ingest.facts, [], []
+    types = [fact.body.type for fact in first if fact.body.type != "log_lines"]
+    assert types[-2:] == ["request_acknowledged", "run_finished"]
+    last = first[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "paused"
+    steps = [fact.body.step for fact in first if isinstance(fact.body, StepTrained)]
+    (saved,) = [fact.body for fact in first if isinstance(fact.body, CheckpointSaved)]
+    assert saved.step == steps[-1] < 40
+
+    done = drive(ingest, tmp_path, spec=spec, resume_from=saved.uri, **where)
+    assert done.returncode == 0, done.stderr
+    steps += [fact.body.step for fact in ingest.facts if isinstance(fact.body, StepTrained)]
+    assert steps == list(range(1, 41)), "each step once, across the pause"
+    last = ingest.facts[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "succeeded"
+    assert last.ledger == {"trained": 40 * 4, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
 
 
 def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(

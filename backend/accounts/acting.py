@@ -1,0 +1,65 @@
+"""Who changes something in a team: a person at a page, or a key that speaks for somebody.
+
+Invariants:
+- a change is made by who has the right at that moment, in the team that is changed; everybody else is refused;
+- every change leaves one entry in the team's audit log, in the same transaction.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from backend.accounts.models import ApiKey, Role, Team, User
+from backend.accounts.rights import GRANTS, RULES, effective_role
+from backend.accounts.scopes import scopes_of_role
+from backend.accounts.selectors import role_in
+from backend.accounts.services import Caller
+from backend.audit.services import record_action
+from backend.errors import Denied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acting:
+    user: User
+    team: Team
+    role: Role
+    key: ApiKey | None = None
+
+    @classmethod
+    def of(cls, caller: Caller) -> "Acting":
+        return cls(user=caller.user, team=caller.team, role=caller.role, key=caller.key)
+
+    @classmethod
+    def person(cls, user: User, team: Team) -> "Acting | None":
+        """Somebody at a page of their team; nobody if it is not theirs."""
+        role = role_in(user, team)
+        return cls(user=user, team=team, role=effective_role(user, team, role)) if role else None
+
+    @property
+    def name(self) -> str:
+        return f"key:{self.key.pk}" if self.key else f"user:{self.user.pk}"
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What it may hand on to a key that it makes."""
+        own = scopes_of_role(self.role, is_operator=self.user.is_staff)
+        return own & frozenset(self.key.scopes) if self.key else own
+
+    @property
+    def rules(self) -> bool:
+        return self.role in RULES and (self.key is None or "team:write" in self.scopes)
+
+    def refuse_unless_ruling(self) -> None:
+        if not self.rules:
+            raise Denied("This needs an admin or an owner of the team.")
+
+    def refuse_unless_granting(self, *roles: Role) -> None:
+        """Whoever gives or takes a role must be allowed to do both."""
+        self.refuse_unless_ruling()
+        beyond = [role for role in roles if role not in GRANTS[self.role]]
+        if beyond:
+            raise Denied(f"An {self.role} cannot give or take the role {beyond[0]}; an owner can.")
+
+    def record(self, action: str, target: str, *, now: datetime, data: Mapping[str, Any] | None = None) -> None:
+        record_action(team_id=self.team.pk, actor=self.name, action=action, target=target, now=now, data=data)

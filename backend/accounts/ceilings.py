@@ -1,0 +1,66 @@
+"""What a key's jobs may hold and use at most.
+
+    refuse_over_ceiling(key, devices=…, gpu_seconds=…, use_of=…)    in the transaction that makes the job
+
+Invariants:
+- exact in a race: the key's row is locked before its use is counted and until the new job is there, so of two jobs that
+  fit alone and not together one is refused;
+- devices: of all the key's jobs that have not ended, whether they hold devices or wait for some;
+- GPU-hours: what its jobs have reserved so far, and of those that have not ended the most that they may, so that a
+  ceiling is never passed by what was let in. It is no mid-course brake: max_runtime_s ends a job.
+
+The measure comes from above (jobs and reservations know it); the rule is here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from django.db import connection
+
+from backend.accounts.models import ApiKey
+from backend.errors import Conflict
+
+_HOUR_S = 3_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUse:
+    devices: int
+    gpu_seconds: float
+
+
+class CeilingReached(Conflict):
+    """This key's ceiling is reached."""
+
+    code = "key_ceiling"
+
+
+def refuse_over_ceiling(key: ApiKey, *, devices: int, gpu_seconds: float, use_of: Callable[[ApiKey], KeyUse]) -> None:
+    """Raises `CeilingReached`. A key without ceilings costs nothing."""
+    if key.max_devices is None and key.max_gpu_hours is None:
+        return
+    assert connection.in_atomic_block, "the lock must last until the job is there"
+    ceilings = ApiKey.objects.select_for_update(no_key=True).get(pk=key.pk)
+    use = use_of(key)
+    if ceilings.max_devices is not None and use.devices + devices > ceilings.max_devices:
+        raise CeilingReached(
+            f"This job asks for {devices} devices; the jobs of this key hold or wait for {use.devices}, and its "
+            f"ceiling max_devices is {ceilings.max_devices}. Wait for one to end, cancel one, or use another key.",
+            ceiling="max_devices",
+            limit=ceilings.max_devices,
+            in_use=use.devices,
+        )
+    if ceilings.max_gpu_hours is not None and use.gpu_seconds + gpu_seconds > float(ceilings.max_gpu_hours) * _HOUR_S:
+        raise CeilingReached(
+            f"This job may use up to {_hours(gpu_seconds)} GPU-hours; {_hours(use.gpu_seconds)} of this key's are used "
+            f"or promised to jobs that have not ended, and its ceiling max_gpu_hours is {ceilings.max_gpu_hours}. "
+            "Lower max_runtime_s, wait for a job to end, or use another key.",
+            ceiling="max_gpu_hours",
+            limit=float(ceilings.max_gpu_hours),
+            in_use=float(_hours(use.gpu_seconds)),
+        )
+
+
+def _hours(gpu_seconds: float) -> Decimal:
+    return (Decimal(str(gpu_seconds)) / _HOUR_S).quantize(Decimal("0.01"))

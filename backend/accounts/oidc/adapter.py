@@ -1,0 +1,56 @@
+"""Who may come in through the OpenID provider.
+
+Invariants:
+- an address that the provider has not verified opens nothing: no account, no connection to one;
+- where the operator named domains, other addresses are refused;
+- a new account needs an invitation to the verified address, or open sign-up; it has no password;
+- the provider is configured by the environment alone, not by rows in the database.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialApp, SocialLogin
+from django.conf import settings
+from django.http import HttpRequest
+from django.shortcuts import render
+
+from backend.accounts.invitations import is_invited
+from backend.accounts.models import User
+from backend.accounts.teams import found_team
+
+
+class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
+    def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
+        address = _verified_address(sociallogin) or ""
+        if not address:
+            self._refuse(request, "Your provider has not verified your e-mail address.")
+        domains = settings.ENVIRONMENT.oidc_domains
+        if domains and address.rpartition("@")[2] not in domains:
+            self._refuse(request, "Addresses of this domain may not sign in here.")
+        if sociallogin.is_existing and not sociallogin.user.is_active:
+            self._refuse(request, "This account is closed.")
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
+        address = _verified_address(sociallogin)
+        invited = address is not None and is_invited(address, now=datetime.now(UTC))
+        return invited or bool(settings.ENVIRONMENT.open_sign_up)
+
+    def save_user(self, request: HttpRequest, sociallogin: SocialLogin, form: Any = None) -> User:
+        user: User = super().save_user(request, sociallogin, form)
+        if not is_invited(user.email, now=datetime.now(UTC)):
+            found_team(user, f"{user.email.partition('@')[0][:60]}'s team")
+        return user
+
+    def list_apps(self, request: HttpRequest, provider: Any = None, client_id: Any = None) -> list[SocialApp]:
+        apps: list[SocialApp] = super().list_apps(request, provider=provider, client_id=client_id)
+        return [app for app in apps if app.pk is None]
+
+    def _refuse(self, request: HttpRequest, why: str) -> None:
+        raise ImmediateHttpResponse(render(request, "socialaccount/refused.html", {"why": why}, status=403))
+
+
+def _verified_address(sociallogin: SocialLogin) -> str | None:
+    return next((each.email.lower() for each in sociallogin.email_addresses if each.verified), None)

@@ -1,0 +1,116 @@
+"""Signing in with an OpenID provider: allauth's flow, with the checks that it leaves to TLS made here.
+
+Invariants:
+- an ID token counts only if one of the provider's published keys signed it (RS256 or ES256, never `none`, never HMAC),
+  for us, now, and for this very sign-in: it carries the nonce that this browser's session was given;
+- claims come from the ID token; a missing address may come from userinfo, whose `sub` must be the token's;
+- the authorisation code is bound to this browser by PKCE and by the state, which lives in the session.
+"""
+
+import hmac
+import secrets
+from typing import Any, Final
+
+import jwt
+from allauth.account.internal.decorators import login_not_required
+from allauth.socialaccount.adapter import get_adapter
+from allauth.socialaccount.models import SocialApp, SocialLogin, SocialToken
+from allauth.socialaccount.providers.oauth2.client import OAuth2Error
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView, OAuth2LoginView
+from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
+from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+
+ALGORITHMS: Final = ("RS256", "ES256")
+_LEEWAY_S = 60  # clocks differ
+_NONCE = "oidc_nonce"
+
+
+class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth ships no types
+    def complete_login(self, request: HttpRequest, app: SocialApp, token: SocialToken, **kwargs: Any) -> SocialLogin:
+        nonce = request.session.pop(_NONCE, "")
+        claims = self.verified(str(kwargs["response"].get("id_token") or ""), client_id=app.client_id, nonce=nonce)
+        if "email" not in claims:
+            told = self._fetch_user_info(token.token)
+            if told.get("sub") != claims["sub"]:
+                raise OAuth2Error("userinfo speaks of somebody else")
+            claims |= {key: told[key] for key in ("email", "email_verified") if key in told}
+        return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
+
+    def verified(self, id_token: str, *, client_id: str, nonce: str) -> dict[str, Any]:
+        """The token's claims. Raises `OAuth2Error`, which allauth shows as a failed sign-in."""
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                id_token,
+                self._signing_key(id_token),
+                algorithms=list(ALGORITHMS),
+                audience=client_id,
+                issuer=self.openid_config["issuer"],
+                leeway=_LEEWAY_S,
+                options={"require": ["iss", "sub", "aud", "exp", "iat"]},
+            )
+        except (jwt.PyJWTError, KeyError, ValueError, TypeError) as error:
+            raise OAuth2Error("the ID token is not valid") from error
+        if not nonce or not hmac.compare_digest(str(claims.get("nonce", "")), nonce):
+            raise OAuth2Error("the ID token was made for another sign-in")
+        if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != client_id:
+            raise OAuth2Error("the ID token was made for another client")
+        return claims
+
+    def _signing_key(self, id_token: str) -> Any:
+        header = jwt.get_unverified_header(id_token)
+        with get_adapter().get_requests_session() as session:
+            answer = session.get(self.openid_config["jwks_uri"])
+            answer.raise_for_status()
+            published = jwt.PyJWKSet.from_dict(answer.json())
+        fitting = [key for key in published.keys if key.key_id == header.get("kid") and key.public_key_use != "enc"]
+        if len(fitting) != 1:
+            raise ValueError("the provider publishes no such key")
+        return fitting[0]
+
+
+class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth ships no types
+    oauth2_adapter_class = VerifyingAdapter
+
+    @classmethod
+    def get_package(cls) -> str:
+        return __name__.rpartition(".")[0]
+
+    def get_auth_params_from_request(self, request: HttpRequest, action: str) -> dict[str, Any]:
+        """allauth would take parameters from the address too: a link could ask for what we never ask for."""
+        nonce = secrets.token_urlsafe(32)
+        request.session[_NONCE] = nonce
+        return {**self.get_auth_params(), "nonce": nonce}
+
+    def get_scope_from_request(self, request: HttpRequest) -> list[str]:
+        return list(self.get_scope())
+
+    def extract_email_addresses(self, data: dict[str, Any]) -> list[Any]:
+        """`email_verified` counts if it is true, not if it is some text."""
+        addresses: list[Any] = super().extract_email_addresses(data)
+        verified = data["id_token"].get("email_verified") is True
+        for address in addresses:
+            address.email, address.verified = address.email.lower(), verified
+        return addresses
+
+
+@login_not_required  # type: ignore[untyped-decorator]  # allauth ships no types
+def login(request: HttpRequest, provider_id: str) -> HttpResponseBase:
+    return _view(OAuth2LoginView, request, provider_id)
+
+
+@login_not_required  # type: ignore[untyped-decorator]  # allauth ships no types
+def callback(request: HttpRequest, provider_id: str) -> HttpResponseBase:
+    return _view(OAuth2CallbackView, request, provider_id)
+
+
+def _view(kind: type[Any], request: HttpRequest, provider_id: str) -> HttpResponseBase:
+    try:
+        answer: HttpResponseBase = kind.adapter_view(VerifyingAdapter(request, provider_id))(request)
+    except SocialApp.DoesNotExist:
+        raise Http404 from None
+    return answer
+
+
+provider_classes = [VerifyingProvider]

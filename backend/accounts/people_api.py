@@ -1,0 +1,102 @@
+"""REST: members of the key's team, and invitations."""
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Router, Status
+from pydantic import Field
+
+from backend.accounts.acting import Acting
+from backend.accounts.api import BODY, MAY_LOOK, MAY_RULE
+from backend.accounts.bearer import caller_of
+from backend.accounts.invitations import EMAIL, invite, link_of, mail, revoke_invitation
+from backend.accounts.memberships import change_role, membership_of, remove_member
+from backend.accounts.models import Role
+from backend.accounts.representations import (
+    InvitationMade,
+    InvitationOut,
+    MemberOut,
+    represent_invitation,
+    represent_member,
+)
+from backend.accounts.selectors import members_of, open_invitations_of
+from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
+from backend.api.problems import problems
+from backend.clock import database_now
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["People"])
+Email = Annotated[Text, Field(max_length=254, pattern=EMAIL.pattern)]
+
+
+class RoleChange(Strict):
+    role: Role
+
+
+class InvitationWish(Strict):
+    email: Email
+    role: Role = Role.MEMBER
+
+
+@router.get("/members", auth=MAY_LOOK, response={200: Page[MemberOut]} | problems(), summary="Members")
+def members(request: HttpRequest) -> Page[MemberOut]:
+    """All of them, by address. Service accounts have a list of their own."""
+    return Page(data=[represent_member(row) for row in members_of(caller_of(request).team)])
+
+
+@router.get("/members/{user_id}", auth=MAY_LOOK, response={200: MemberOut} | problems(404), summary="One member")
+def show_member(request: HttpRequest, user_id: str) -> MemberOut:
+    return represent_member(membership_of(caller_of(request).team, user_id))
+
+
+@router.patch(
+    "/members/{user_id}",
+    auth=MAY_RULE,
+    response={200: MemberOut} | problems(404, 409, *BODY),
+    summary="Change a role",
+)
+def patch_member(request: HttpRequest, user_id: str, body: RoleChange) -> MemberOut:
+    """An admin cannot make or unmake an owner. 409 `last_owner`: a team keeps one."""
+    return represent_member(change_role(Acting.of(caller_of(request)), user_id, body.role, now=database_now()))
+
+
+@router.delete(
+    "/members/{user_id}", auth=MAY_RULE, response={204: None} | problems(404, 409), summary="Remove a member"
+)
+def delete_member(request: HttpRequest, user_id: str) -> Status[None]:
+    """Their keys of this team are revoked at once; their jobs go on, and service accounts live on."""
+    remove_member(Acting.of(caller_of(request)), user_id, now=database_now())
+    return Status(204, None)
+
+
+@router.get(
+    "/invitations", auth=MAY_LOOK, response={200: Page[InvitationOut]} | problems(422), summary="Open invitations"
+)
+def invitations(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[InvitationOut]:
+    found, next_cursor = page_after(
+        open_invitations_of(caller_of(request).team, now=database_now()), cursor=cursor, limit=limit
+    )
+    shown = [represent_invitation(row) for row in found]
+    return Page(data=shown, has_more=next_cursor is not None, next_cursor=next_cursor)
+
+
+@router.post(
+    "/invitations", auth=MAY_RULE, response={201: InvitationMade} | problems(409, *BODY), summary="Invite somebody"
+)
+def post_invitation(request: HttpRequest, body: InvitationWish) -> Status[InvitationMade]:
+    """The link works once, for this address, for seven days. A new invitation replaces an open one."""
+    acting = Acting.of(caller_of(request))
+    invitation, token = invite(acting, email=body.email, role=body.role, now=database_now())
+    shown = represent_invitation(invitation).model_dump()
+    return Status(201, InvitationMade(**shown, link=link_of(token), mailed=mail(invitation, token)))
+
+
+@router.delete(
+    "/invitations/{invitation_id}",
+    auth=MAY_RULE,
+    response={204: None} | problems(404, 409),
+    summary="Revoke an invitation",
+)
+def delete_invitation(request: HttpRequest, invitation_id: str) -> Status[None]:
+    revoke_invitation(Acting.of(caller_of(request)), invitation_id, now=database_now())
+    return Status(204, None)

@@ -1,0 +1,48 @@
+"""What a key that is limited to one project reaches: that project's jobs, and nothing that tells of the others.
+
+Invariant: a route that is not named here is refused, so a new one that forgets this rule gives nothing away.
+
+How a job's project is found is put in from above (`backend.rest`): accounts know no jobs.
+"""
+
+import re
+from collections.abc import Callable
+
+from django.http import HttpRequest
+
+from backend.accounts.models import ApiKey
+from backend.errors import Denied, NotFound
+
+ProjectOfJob = Callable[[str], str | None]
+
+_PREFIX = "/api/v1"
+_TELLS_OF_NO_PROJECT = re.compile(r"/(me|pools|capabilities|templates(/[^/]+)?|schemas/.+|jobs:preview)", re.ASCII)
+_OF_A_JOB = re.compile(r"/jobs/([^/]+)(/.*)?", re.ASCII)
+_lookup: list[ProjectOfJob] = []
+
+
+def find_projects_with(lookup: ProjectOfJob) -> None:
+    _lookup[:] = [lookup]
+
+
+def refuse_beyond_project(key: ApiKey, request: HttpRequest) -> None:
+    """Raises `Denied` for what concerns the whole team, `NotFound` for another project's job."""
+    if key.project_id is None:
+        return
+    path = request.path.removeprefix(_PREFIX)
+    if _TELLS_OF_NO_PROJECT.fullmatch(path) or path == f"/api-keys/{key.pk}":
+        return
+    if path == "/jobs" and request.method == "POST":
+        return  # the body names the project: `refuse_other_project`
+    if path == "/jobs" and request.GET.getlist("project") == [key.project_id]:
+        return
+    of_a_job = _OF_A_JOB.fullmatch(path)
+    if of_a_job is None or not _lookup:
+        raise Denied(f"This key reaches the project {key.project_id} only; a list of jobs needs ?project= with it.")
+    if _lookup[0](of_a_job[1]) != key.project_id:
+        raise NotFound
+
+
+def refuse_other_project(key: ApiKey, project_id: str) -> None:
+    if key.project_id is not None and key.project_id != project_id:
+        raise Denied(f"This key submits to the project {key.project_id} only.")

@@ -1,0 +1,87 @@
+"""Service accounts: a program's own identity, which outlives whoever made it.
+
+Invariants:
+- it has no password and no page: it is known by its keys alone, and is a member or a viewer, never more;
+- one that belongs to a project holds only keys that are limited to it;
+- closing one revokes its keys at once. The row stays, because its jobs name it.
+"""
+
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from backend.accounts.acting import Acting
+from backend.accounts.models import ApiKey, Membership, Project, Role, ServiceAccount, Team, User
+from backend.accounts.rights import OF_SERVICE_ACCOUNTS
+from backend.accounts.services import revoke_keys
+from backend.accounts.teams import NameTaken
+from backend.errors import FieldError, Invalid, NotFound
+
+_DOMAIN = "service.invalid"  # RFC 2606: no mail ever goes there
+
+
+@transaction.atomic
+def open_service_account(
+    acting: Acting, *, name: str, role: Role, project: Project | None, now: datetime
+) -> ServiceAccount:
+    acting.refuse_unless_ruling()
+    _refuse_role(role)
+    account = ServiceAccount(team=acting.team, project=project, name=name, created_at=now)
+    user = User(email=f"{account.pk.replace('_', '-')}@{_DOMAIN}", is_service=True)
+    user.set_unusable_password()
+    user.save()
+    account.user = user
+    try:
+        with transaction.atomic():
+            account.save(force_insert=True)
+    except IntegrityError:
+        raise NameTaken from None
+    Membership.objects.create(team=acting.team, user=user, role=role)
+    data = {"name": name, "role": role, "project": project.pk if project else None}
+    acting.record("service_account.opened", account.pk, now=now, data=data)
+    return account
+
+
+@transaction.atomic
+def change_service_account(acting: Acting, account_id: str, *, role: Role, now: datetime) -> ServiceAccount:
+    acting.refuse_unless_ruling()
+    _refuse_role(role)
+    account = locked_service_account(acting.team, account_id)
+    membership = Membership.objects.get(team=acting.team, user=account.user)
+    if membership.role != role:
+        before, membership.role = membership.role, role
+        membership.save(update_fields=["role"])
+        acting.record("service_account.role_changed", account.pk, now=now, data={"from": before, "to": role})
+    return account
+
+
+@transaction.atomic
+def close_service_account(acting: Acting, account_id: str, *, now: datetime) -> None:
+    acting.refuse_unless_ruling()
+    account = locked_service_account(acting.team, account_id)
+    revoked = revoke_keys(ApiKey.objects.filter(owner=account.user, revoked_at=None), now=now)
+    Membership.objects.filter(user=account.user).delete()
+    account.user.is_active = False
+    account.user.save(update_fields=["is_active"])
+    account.closed_at = now
+    account.save(update_fields=["closed_at"])
+    acting.record("service_account.closed", account.pk, now=now, data={"keys_revoked": revoked})
+
+
+def locked_service_account(team: Team, account_id: str) -> ServiceAccount:
+    """An open one."""
+    account = (
+        ServiceAccount.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("user", "project")
+        .filter(team=team, pk=account_id, closed_at=None)
+        .first()
+    )
+    if account is None:
+        raise NotFound
+    return account
+
+
+def _refuse_role(role: Role) -> None:
+    if role not in OF_SERVICE_ACCOUNTS:
+        place = FieldError(pointer="/role", code="role", message="member or viewer")
+        raise Invalid("A service account is a member or a viewer.", errors=[place])

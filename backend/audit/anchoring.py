@@ -1,0 +1,31 @@
+"""Signing the ends of the chains that have grown, every few minutes."""
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models import F
+
+from backend.audit.anchors import append_anchors, read_anchors, signing_key
+from backend.audit.models import AuditHead
+from backend.audit.verification import Verdict, verify_chains
+
+ANCHORS_FILE = "anchors.jsonl"
+MOST_AT_ONCE = 1_000
+
+
+def anchor_heads(*, now: datetime) -> int:
+    """How many heads were signed. A head that moves on meanwhile is signed with the next round."""
+    grown = AuditHead.objects.filter(seq__gt=F("anchored_seq")).order_by("team_id")
+    heads = list(grown.values_list("team_id", "seq", "hash")[:MOST_AT_ONCE])
+    if heads:
+        key = signing_key(settings.ENVIRONMENT.audit_key_file)
+        append_anchors(settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, heads, key=key, now=now)
+    for team_id, seq, _ in heads:
+        AuditHead.objects.filter(pk=team_id, anchored_seq__lt=seq).update(anchored_seq=seq)
+    return len(heads)
+
+
+def verify_audit_log() -> Verdict:
+    """Every chain against every anchor. Raises `BrokenAnchors`."""
+    key = signing_key(settings.ENVIRONMENT.audit_key_file).public_key()
+    return verify_chains(read_anchors(settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, key=key))

@@ -1,0 +1,129 @@
+"""Signed copies of the chains' ends, kept outside the database: a file that is only ever appended to.
+
+    {"team": "team_…", "seq": 812, "hash": "…", "at": "…", "previous": "<sha256 of the line before>",
+     "key": "<first 16 digits of the public key's sha256>", "signature": "<Ed25519 over all of it, base64>"}
+
+A hash chain alone does not show that its tail was dropped, or that all of it was written anew. Whoever does that in
+the database has not got the signing key; whoever drops anchors breaks the file's own chain.
+
+Invariants:
+- an anchor is on disk (fsync) before the head counts as anchored; one that is written twice does no harm;
+- lines are appended under a lock of the file, so that several processes keep one chain of them.
+"""
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    team: str
+    seq: int
+    hash: str
+    at: str
+    previous: str
+    key: str
+    signature: str = ""
+
+    def message(self) -> bytes:
+        told = {name: value for name, value in asdict(self).items() if name != "signature"}
+        return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+
+class BrokenAnchors(RuntimeError):
+    """The file of anchors was changed."""
+
+
+def signing_key(path: Path) -> Ed25519PrivateKey:
+    """The key in `path`; made there, readable to its owner only, if there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        draft.touch(mode=0o600)
+        draft.write_bytes(text)
+        try:
+            os.link(draft, path)  # whoever comes second takes the first one's key
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    key = load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"{path} must hold an Ed25519 private key in PEM")
+    return key
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
+
+
+def append_anchors(path: Path, heads: Iterable[tuple[str, int, str]], *, key: Ed25519PrivateKey, now: datetime) -> int:
+    """Signs (team, seq, hash) of each head. How many were written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = key_id(key.public_key())
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        previous, lines = _last_line_hash(path), []
+        for team, seq, digest in heads:
+            bare = Anchor(team=team, seq=seq, hash=digest, at=now.isoformat(), previous=previous, key=name)
+            signature = base64.b64encode(key.sign(bare.message())).decode()
+            lines.append(Anchor(**(asdict(bare) | {"signature": signature})).line())
+            previous = hashlib.sha256(lines[-1]).hexdigest()
+        file.write(b"".join(lines))
+        file.flush()
+        os.fsync(file.fileno())
+    return len(lines)
+
+
+def read_anchors(path: Path, *, key: Ed25519PublicKey) -> Iterator[Anchor]:
+    """Raises `BrokenAnchors` at the first line that is not as it was written."""
+    if not path.exists():
+        return
+    previous = hashlib.sha256(b"").hexdigest()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            yield _checked(line, number, previous, key)
+            previous = hashlib.sha256(line).hexdigest()
+
+
+def _checked(line: bytes, number: int, previous: str, key: Ed25519PublicKey) -> Anchor:
+    try:
+        anchor = Anchor(**json.loads(line))
+        key.verify(base64.b64decode(anchor.signature), anchor.message())
+    except (ValueError, TypeError) as error:
+        raise BrokenAnchors(f"line {number} of the anchors is not one of ours: {error}") from error
+    except InvalidSignature as error:
+        raise BrokenAnchors(f"line {number} of the anchors is not signed with the key {key_id(key)}") from error
+    if anchor.previous != previous:
+        raise BrokenAnchors(f"lines were taken out of the anchors, or moved, before line {number}")
+    return anchor
+
+
+def _last_line_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4_096))  # a line is some 400 bytes
+        lines = file.read().splitlines(keepends=True)
+    return hashlib.sha256(lines[-1] if lines else b"").hexdigest()

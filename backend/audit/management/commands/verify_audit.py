@@ -1,0 +1,33 @@
+"""`manage.py verify_audit`: is the audit log what was written? Exit code 1 and the first bad entries if it is not."""
+
+import json
+from dataclasses import asdict
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from backend.audit.anchoring import verify_audit_log
+from backend.audit.anchors import BrokenAnchors
+
+
+class Command(BaseCommand):
+    help = "Check every team's chain of audit entries, and the chains against their signed anchors."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+    def handle(self, *args: object, **options: object) -> None:
+        try:
+            verdict = verify_audit_log()
+        except BrokenAnchors as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(asdict(verdict)))
+        for finding in verdict.findings:
+            self.stderr.write(f"team={finding.team_id} seq={finding.seq}: {finding.message}")
+        if verdict.findings:
+            raise CommandError(f"{len(verdict.findings)} of {verdict.num_chains} chains are not as they were written")
+        if not options["json"]:
+            self.stdout.write(
+                f"{verdict.num_entries} entries in {verdict.num_chains} chains are as they were written; "
+                f"anchors vouch for {verdict.num_anchored} of them"
+            )

@@ -1,0 +1,243 @@
+"""REST: checkpoints and the registry of models. Shape in, call, shape out; the services decide."""
+
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Query, Router, Status
+from pydantic import AwareDatetime, Field, model_validator
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
+from backend.api.problems import problems
+from backend.audit.services import record_action
+from backend.checkpoints.export import exported_parts, folder_name, tar_num_bytes
+from backend.checkpoints.files import Elsewhere, files_of
+from backend.checkpoints.links import LASTS, link_to
+from backend.checkpoints.models import GONE, CheckpointState
+from backend.checkpoints.registry import promote
+from backend.checkpoints.representations import (
+    CheckpointOut,
+    DownloadOut,
+    FileOut,
+    ModelOut,
+    ModelVersionOut,
+    ModelWithVersionsOut,
+    RetentionOut,
+)
+from backend.checkpoints.selectors import (
+    checkpoints_of,
+    checkpoints_visible_to,
+    models_of,
+    retention_of,
+    the_checkpoint,
+    the_model,
+    versions_of,
+)
+from backend.checkpoints.services import change_checkpoint, delete_checkpoint, refuse_unless_whole, set_retention
+from backend.clock import database_now
+from backend.errors import Conflict
+from backend.jobs.selectors import the_job
+from engine.spec.facts import MetricName
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["Checkpoints"])
+models_router = Router(tags=["Models"])
+
+MAY_READ = ApiKeyAuth("checkpoints:read")
+MAY_WRITE = ApiKeyAuth("checkpoints:write")
+MOST_OF_A_JOB = 200
+LARGEST_TTL_S = 10 * 366 * 86_400
+YEARS = range(2000, 2200)
+"""Beyond them Python and Postgres disagree about what a moment is."""
+_PRESIGNED_S = int(LASTS.total_seconds())
+
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="As in model.source.")]
+
+
+class ChangeCheckpoint(Strict):
+    """What is left out stays as it is."""
+
+    pinned: bool | None = Field(None, description="A pinned checkpoint is deleted by nobody.")
+    expires_at: AwareDatetime | None = Field(None, description="Deleted after this moment; null: never for its age.")
+
+    @model_validator(mode="after")
+    def _is_sensible(self) -> "ChangeCheckpoint":
+        if not self.model_fields_set:
+            raise ValueError("name pinned or expires_at")
+        if self.expires_at is not None and self.expires_at.year not in YEARS:
+            raise ValueError(f"expires_at must lie in the years {YEARS.start} to {YEARS.stop - 1}")
+        return self
+
+
+class PromoteCheckpoint(Strict):
+    name: ModelName
+    note: Annotated[Text, Field(max_length=2_000)] = Field("", description="What is new about this version.")
+
+
+class ChangeRetention(Strict):
+    """Counts from the newest whole checkpoint, which always stays."""
+
+    keep_last: int = Field(5, ge=1, le=1_000)
+    keep_best: int = Field(1, ge=0, le=1_000)
+    metric: MetricName = Field("reward/mean", description="The highest is the best.")
+    ttl_s: int | None = Field(None, ge=60, le=LARGEST_TTL_S, description="Those beyond keep_last go at this age.")
+
+
+@router.get(
+    "/jobs/{job_id}/checkpoints",
+    auth=MAY_READ,
+    response={200: Page[CheckpointOut]} | problems(404),
+    summary="Its checkpoints",
+)
+def checkpoints_of_job(request: HttpRequest, job_id: str) -> Page[CheckpointOut]:
+    """Newest first; the first that is `complete` is where the next attempt would go on from."""
+    found = list(checkpoints_of(the_job(caller_of(request).team, job_id))[: MOST_OF_A_JOB + 1])
+    return Page(data=[CheckpointOut.of(row) for row in found[:MOST_OF_A_JOB]], has_more=len(found) > MOST_OF_A_JOB)
+
+
+@router.get(
+    "/jobs/{job_id}/retention", auth=MAY_READ, response={200: RetentionOut} | problems(404), summary="Which are kept"
+)
+def show_retention(request: HttpRequest, job_id: str) -> RetentionOut:
+    return RetentionOut.of(retention_of(the_job(caller_of(request).team, job_id)))
+
+
+@router.put(
+    "/jobs/{job_id}/retention",
+    auth=MAY_WRITE,
+    response={200: RetentionOut} | problems(400, 404, 413, 415, 422),
+    summary="Say which are kept",
+)
+def put_retention(request: HttpRequest, job_id: str, body: ChangeRetention) -> RetentionOut:
+    caller = caller_of(request)
+    job = the_job(caller.team, job_id)
+    return RetentionOut.of(set_retention(job, actor=caller.actor, now=database_now(), **body.model_dump()))
+
+
+@router.get(
+    "/checkpoints", auth=MAY_READ, response={200: Page[CheckpointOut]} | problems(422), summary="The team's checkpoints"
+)
+def list_checkpoints(
+    request: HttpRequest,
+    state: Annotated[list[CheckpointState], Query()] = [],  # noqa: B006  # ninja wants the list itself
+    pinned: Annotated[bool | None, Query()] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[CheckpointOut]:
+    """Newest first; those that are gone only if `state` names them."""
+    found = checkpoints_visible_to(caller_of(request).team)
+    found = found.filter(state__in=state) if state else found.exclude(state__in=GONE)
+    if pinned is not None:
+        found = found.filter(pinned=pinned)
+    rows, next_cursor = page_after(found, cursor=cursor, limit=limit)
+    return Page(data=[CheckpointOut.of(row) for row in rows], has_more=next_cursor is not None, next_cursor=next_cursor)
+
+
+@router.get(
+    "/checkpoints/{checkpoint_id}", auth=MAY_READ, response={200: CheckpointOut} | problems(404), summary="One of them"
+)
+def show(request: HttpRequest, checkpoint_id: str) -> CheckpointOut:
+    return CheckpointOut.of(the_checkpoint(caller_of(request).team, checkpoint_id))
+
+
+@router.patch(
+    "/checkpoints/{checkpoint_id}",
+    auth=MAY_WRITE,
+    response={200: CheckpointOut} | problems(400, 404, 409, 413, 415, 422),
+    summary="Pin it, or say when it goes",
+)
+def change(request: HttpRequest, checkpoint_id: str, body: ChangeCheckpoint) -> CheckpointOut:
+    """409 `promoted`: a version of a model is made of it, so it cannot be unpinned."""
+    caller = caller_of(request)
+    changed = change_checkpoint(
+        the_checkpoint(caller.team, checkpoint_id).pk,
+        actor=caller.actor,
+        now=database_now(),
+        pinned=body.pinned,
+        expires_at=body.expires_at,
+        has_expiry="expires_at" in body.model_fields_set,
+    )
+    return CheckpointOut.of(changed)
+
+
+@router.delete(
+    "/checkpoints/{checkpoint_id}",
+    auth=MAY_WRITE,
+    response={204: None} | problems(404, 409, 425),
+    summary="Delete it",
+)
+def delete(request: HttpRequest, checkpoint_id: str) -> Status[None]:
+    """409 `pinned`, or `in_use` by a job that is not over. 425: it is still being written."""
+    caller = caller_of(request)
+    delete_checkpoint(the_checkpoint(caller.team, checkpoint_id).pk, actor=caller.actor, now=database_now())
+    return Status(204, None)
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/download",
+    auth=MAY_READ,
+    response={200: DownloadOut} | problems(404, 409, 425),
+    summary="A link to its model",
+)
+def download(request: HttpRequest, checkpoint_id: str) -> DownloadOut:
+    """The model as a Hugging Face folder in one .tar, behind a link that is good for five minutes."""
+    caller, now = caller_of(request), database_now()
+    checkpoint = the_checkpoint(caller.team, checkpoint_id)
+    refuse_unless_whole(checkpoint)
+    try:
+        files = files_of(checkpoint)
+    except Elsewhere as error:
+        raise Conflict("Its files cannot be read from here.", code="elsewhere") from error
+    url, expires_at = link_to(checkpoint, now=now)
+    record_action(
+        team_id=caller.team.pk, actor=caller.actor, action="checkpoint.download_linked", target=checkpoint.pk, now=now
+    )
+    return DownloadOut(
+        url=url,
+        expires_at=expires_at,
+        filename=f"{folder_name(checkpoint)}.tar",
+        num_bytes=tar_num_bytes(checkpoint),
+        files=[
+            FileOut(
+                name=name,
+                num_bytes=part.num_bytes,
+                sha256=part.sha256,
+                url=files.url(part, expires_in_s=_PRESIGNED_S),
+            )
+            for name, part in exported_parts(checkpoint).items()
+        ],
+    )
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/promote",
+    auth=MAY_WRITE,
+    response={201: ModelVersionOut, 200: ModelVersionOut} | problems(400, 404, 409, 413, 415, 422, 425),
+    summary="Make it a version of a model",
+)
+def promote_checkpoint(request: HttpRequest, checkpoint_id: str, body: PromoteCheckpoint) -> Status[ModelVersionOut]:
+    """201: a new version; the checkpoint is pinned from now on. 200: it is one of this model already."""
+    caller = caller_of(request)
+    checkpoint = the_checkpoint(caller.team, checkpoint_id)
+    version, is_new = promote(checkpoint.pk, name=body.name, note=body.note, actor=caller.actor, now=database_now())
+    return Status(201 if is_new else 200, ModelVersionOut.of(version, version.model))
+
+
+@models_router.get(
+    "/models", auth=MAY_READ, response={200: Page[ModelOut]} | problems(422), summary="The team's models"
+)
+def list_models(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[ModelOut]:
+    """Newest first."""
+    rows, next_cursor = page_after(models_of(caller_of(request).team), cursor=cursor, limit=limit)
+    return Page(data=[ModelOut.of(row) for row in rows], has_more=next_cursor is not None, next_cursor=next_cursor)
+
+
+@models_router.get(
+    "/models/{model_name}", auth=MAY_READ, response={200: ModelWithVersionsOut} | problems(404), summary="One of them"
+)
+def show_model(request: HttpRequest, model_name: str) -> ModelWithVersionsOut:
+    model = the_model(caller_of(request).team, model_name)
+    versions = versions_of(model)[:MOST_OF_A_JOB]
+    return ModelWithVersionsOut(
+        **ModelOut.of(model).model_dump(), versions=[ModelVersionOut.of(row, model) for row in versions]
+    )

@@ -1,0 +1,71 @@
+"""A checkpoint as a Hugging Face folder: one .tar, made while it is sent.
+
+Invariants:
+- what is inside is what the verified manifest names, less what only training needs; names are the manifest's;
+- the length is known before the first byte, so a stream that breaks off cannot pass for a whole one;
+- memory holds one piece of one part, whatever the size.
+"""
+
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from asgiref.sync import sync_to_async
+
+from backend.checkpoints.files import CheckpointFiles, MissingPart
+from backend.checkpoints.models import Checkpoint
+from engine.spec.checkpoint_manifest import CheckpointPart
+
+# What an optimizer and a resumed run need and nobody who loads the model.
+_TRAINING_ONLY: Final = frozenset({"optimizer.safetensors", "trainer.json"})
+_BLOCK: Final = tarfile.BLOCKSIZE
+
+
+def exported_parts(checkpoint: Checkpoint) -> dict[str, CheckpointPart]:
+    """In the order in which they are sent: small ones first, so that a reader knows early what it gets."""
+    parts = {name: CheckpointPart.model_validate(part) for name, part in checkpoint.parts.items()}
+    wanted = [name for name in parts if name not in _TRAINING_ONLY]
+    return {name: parts[name] for name in sorted(wanted, key=lambda name: (parts[name].num_bytes, name))}
+
+
+def folder_name(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.job_id}-step-{checkpoint.step}"
+
+
+def tar_num_bytes(checkpoint: Checkpoint) -> int:
+    headers = sum(len(_header(checkpoint, name, part)) for name, part in exported_parts(checkpoint).items())
+    return headers + sum(_padded(part.num_bytes) for part in exported_parts(checkpoint).values()) + 2 * _BLOCK
+
+
+def tar_stream(checkpoint: Checkpoint, files: CheckpointFiles) -> Iterator[bytes]:
+    """Raises `MissingPart` where a part is not as long as it was: better a broken stream than a wrong file."""
+    for name, part in exported_parts(checkpoint).items():
+        yield _header(checkpoint, name, part)
+        left = part.num_bytes
+        for piece in files.chunks(name, part):
+            left -= len(piece)
+            if left < 0:
+                break
+            yield piece
+        if left:
+            raise MissingPart(f"{name} has changed since it was verified")
+        yield bytes(_padded(part.num_bytes) - part.num_bytes)
+    yield bytes(2 * _BLOCK)
+
+
+async def unblocked(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Read on a thread. Under ASGI Django would gather a plain iterator whole, in memory, before the first byte."""
+    following = sync_to_async(lambda: next(pieces, None), thread_sensitive=False)
+    while (piece := await following()) is not None:
+        yield piece
+
+
+def _header(checkpoint: Checkpoint, name: str, part: CheckpointPart) -> bytes:
+    info = tarfile.TarInfo(f"{folder_name(checkpoint)}/{name}")
+    info.size, info.mode = part.num_bytes, 0o644
+    info.mtime = int(checkpoint.created_at.timestamp())
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // _BLOCK) * _BLOCK

@@ -1,0 +1,158 @@
+"""The files of a checkpoint, wherever they are: a folder that this machine sees, or a bucket.
+
+    file:///store/jobs/<job>/attempt-1-epoch-1/checkpoints/step-000050      parts under their names
+    s3://bucket/prefix/jobs/<job>/attempt-1-epoch-1/checkpoints/step-000050 parts under parts/<sha256>
+
+Invariants:
+- an address that an engine reported is followed only within the folder or prefix of its own job, so no attempt can
+  have another tenant's files read or deleted, and links lead nowhere;
+- names come from a verified manifest, never from a request;
+- removing takes the manifest away first: what is half removed does not look whole.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+
+from backend.checkpoints.models import Checkpoint
+from backend.store.chosen import store
+from backend.store.port import NotStored, ObjectStore
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER, STORED_PARTS, CheckpointPart
+
+_READ_BYTES: Final = 4 * 2**20
+
+
+class Elsewhere(Exception):
+    """The files are not where this control plane keeps what belongs to the job."""
+
+
+class MissingPart(Exception):
+    """The manifest names a part that is not there."""
+
+
+class CheckpointFiles(Protocol):
+    def manifest(self) -> bytes:
+        """Raises `MissingPart`."""
+
+    def chunks(self, name: str, part: CheckpointPart) -> Iterator[bytes]:
+        """A part's bytes, in pieces. Raises `MissingPart`."""
+
+    def num_bytes(self, name: str, part: CheckpointPart) -> int:
+        """How large it is, without reading it. Raises `MissingPart`."""
+
+    def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
+        """Where a part can be fetched without us; None: only we can serve it."""
+
+    def remove(self) -> None: ...
+
+
+def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
+    """Raises `Elsewhere`."""
+    parts = urlsplit(checkpoint.uri)
+    if parts.scheme == "file" and not parts.netloc:
+        return FolderFiles(
+            Path(unquote(parts.path)), within=settings.ENVIRONMENT.store_dir / "jobs" / checkpoint.job_id
+        )
+    prefix = settings.ENVIRONMENT.store_url.rstrip("/")
+    key = checkpoint.uri.removeprefix(f"{prefix}/")
+    if not prefix or key == checkpoint.uri or not key.startswith(f"jobs/{checkpoint.job_id}/"):
+        raise Elsewhere(f"{checkpoint.uri} is not where this control plane keeps checkpoints")
+    return StoredFiles(store(), key)
+
+
+class FolderFiles:
+    def __init__(self, folder: Path, *, within: Path) -> None:
+        real, home = folder.resolve(), within.resolve()
+        if home not in real.parents:
+            raise Elsewhere(f"{folder} is not in the folder of its job")
+        self._folder = real
+
+    def manifest(self) -> bytes:
+        return b"".join(self._read(MANIFEST_FILE))
+
+    def chunks(self, name: str, part: CheckpointPart) -> Iterator[bytes]:
+        return self._read(name)
+
+    def num_bytes(self, name: str, part: CheckpointPart) -> int:
+        try:
+            return self._inside(name).stat().st_size
+        except OSError as error:
+            raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
+
+    def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
+        return None
+
+    def remove(self) -> None:
+        (self._folder / MANIFEST_FILE).unlink(missing_ok=True)
+        if self._folder.is_dir():
+            _sync(self._folder)
+            shutil.rmtree(self._folder)
+        if self._folder.parent.is_dir():
+            _sync(self._folder.parent)
+
+    def _read(self, name: str) -> Iterator[bytes]:
+        try:
+            handle = os.open(self._inside(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise MissingPart(f"{name} cannot be read: {error.strerror}") from error
+        with os.fdopen(handle, "rb") as file:
+            while piece := file.read(_READ_BYTES):
+                yield piece
+
+    def _inside(self, name: str) -> Path:
+        path = self._folder / name
+        above = path.parent.resolve()
+        if self._folder not in (above, above.parent) or path.parent != above or path.is_symlink():
+            raise MissingPart(f"{name} is not a file of this checkpoint")
+        return path
+
+
+class StoredFiles:
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects, self._key = objects, key
+
+    def manifest(self) -> bytes:
+        try:
+            return self._objects.get(f"{self._key}/{MANIFEST_FILE}")
+        except NotStored as error:
+            raise MissingPart(f"{MANIFEST_FILE} is not in the store") from error
+
+    def chunks(self, name: str, part: CheckpointPart) -> Iterator[bytes]:
+        for start in range(0, part.num_bytes, _READ_BYTES):
+            try:
+                piece = self._objects.get_range(self._part(part), start, min(_READ_BYTES, part.num_bytes - start))
+            except NotStored as error:
+                raise MissingPart(f"{name} is not in the store") from error
+            if not piece:
+                return
+            yield piece
+
+    def num_bytes(self, name: str, part: CheckpointPart) -> int:
+        for found in self._objects.list(self._part(part)):
+            return found.num_bytes
+        raise MissingPart(f"{name} is not in the store")
+
+    def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
+        return self._objects.presigned_url(self._part(part), expires_in_s=expires_in_s)
+
+    def remove(self) -> None:
+        for manifest in (f"{self._key}/{MANIFEST_FILE}", f"{self._key}/{PROGRESS_FOLDER}/{MANIFEST_FILE}"):
+            self._objects.delete(manifest)
+        for found in list(self._objects.list(f"{self._key}/")):
+            self._objects.delete(found.key)
+
+    def _part(self, part: CheckpointPart) -> str:
+        return f"{self._key}/{STORED_PARTS}/{part.sha256}"
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,100 @@
+"""How checkpoints and models look to programs."""
+
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel, Retention
+
+
+class CheckpointOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    job: str = Field(validation_alias="job_id")
+    attempt: int
+    step: int
+    version: int
+    state: CheckpointState
+    message: str = Field(description="Why it is corrupt, or what keeps it from being read back.")
+    uri: str
+    manifest_sha256: str
+    num_bytes: int
+    metrics: dict[str, float] = Field(description="What was measured at this step.")
+    is_hashed: bool = Field(description="False: some part was too large to be read back; its size was checked.")
+    pinned: bool
+    created_at: datetime
+    verified_at: datetime | None
+    expires_at: datetime | None
+    deleted_at: datetime | None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Self:
+        return cls.model_validate(checkpoint)
+
+
+class RetentionOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    keep_last: int
+    keep_best: int
+    metric: str
+    ttl_s: int | None
+
+    @classmethod
+    def of(cls, retention: Retention) -> Self:
+        return cls.model_validate(retention)
+
+
+class FileOut(BaseModel):
+    name: str
+    num_bytes: int
+    sha256: str
+    url: str | None = Field(description="Where the store itself serves it, until `expires_at`; null: only in the .tar.")
+
+
+class DownloadOut(BaseModel):
+    """A Hugging Face folder. Fetch `url` with a plain GET, without a key."""
+
+    url: str
+    expires_at: datetime
+    filename: str
+    num_bytes: int = Field(description="Of the .tar.")
+    files: list[FileOut] = Field(description="What is inside.")
+
+
+class ModelVersionOut(BaseModel):
+    model: str
+    number: int
+    checkpoint: str
+    note: str
+    created_at: datetime
+    created_by: str
+    lineage: dict[str, Any] = Field(description="Job, step, spec, data and code that it was made with.")
+
+    @classmethod
+    def of(cls, version: ModelVersion, model: RegisteredModel) -> Self:
+        return cls(
+            model=model.name,
+            number=version.number,
+            checkpoint=version.checkpoint_id,
+            note=version.note,
+            created_at=version.created_at,
+            created_by=version.created_by,
+            lineage=version.lineage,
+        )
+
+
+class ModelOut(BaseModel):
+    id: str
+    name: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, model: RegisteredModel) -> Self:
+        return cls(id=model.pk, name=model.name, created_at=model.created_at)
+
+
+class ModelWithVersionsOut(ModelOut):
+    versions: list[ModelVersionOut] = Field(description="Newest first, at most 200.")

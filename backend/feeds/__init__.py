@@ -1,0 +1,1 @@
+"""What happened, to be read: event streams and the audit log."""

@@ -1,0 +1,72 @@
+"""GET /audit-log: who did what in the caller's team."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from ninja import Query, Router
+from pydantic import AwareDatetime, BaseModel
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
+from backend.api.problems import problems
+from backend.audit.models import AuditEntry
+from backend.audit.selectors import entries_of
+from engine.spec.strict import Text
+
+router = Router(tags=["Audit"])
+
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Beyond them a time of day in another zone has no name in ours, and the database's driver gives up."""
+
+
+class AuditEntryOut(BaseModel):
+    """`hash` covers all of it and `previous_hash`: the entries of a team are one chain."""
+
+    seq: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    data: dict[str, Any]
+    request_id: str
+    ip: str
+    previous_hash: str
+    hash: str
+
+
+@router.get(
+    "/audit-log",
+    auth=ApiKeyAuth("audit:read"),
+    response={200: Page[AuditEntryOut]} | problems(422),
+    summary="Who did what",
+)
+def audit_log(
+    request: HttpRequest,
+    actor: Annotated[Text | None, Query(max_length=80, description="Such as `key:key_…`.")] = None,
+    action: Annotated[Text | None, Query(max_length=60, description="Such as `key.created`.")] = None,
+    target: Annotated[Text | None, Query(max_length=80)] = None,
+    since: Annotated[AwareDatetime | None, Query(gt=EARLIEST, lt=LATEST)] = None,
+    after: Annotated[int, Query(ge=0, le=2**62, description="Only entries with a higher `seq`.")] = 0,
+    cursor: Annotated[
+        str | None, Query(pattern="^[0-9]{1,18}$", description="`next_cursor` of the page before.")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[AuditEntryOut]:
+    """Newest first."""
+    entries = entries_of(caller_of(request).team.pk)
+    wanted = {"actor": actor, "action": action, "target": target, "at__gte": since, "seq__gt": after or None}
+    entries = entries.filter(**{name: value for name, value in wanted.items() if value is not None})
+    if cursor is not None:
+        entries = entries.filter(seq__lt=int(cursor))
+    found = list(entries[: limit + 1])
+    has_more = len(found) > limit
+    return Page(
+        data=[_represent(entry) for entry in found[:limit]],
+        has_more=has_more,
+        next_cursor=str(found[limit - 1].seq) if has_more else None,
+    )
+
+
+def _represent(entry: AuditEntry) -> AuditEntryOut:
+    return AuditEntryOut(**{name: getattr(entry, name) for name in AuditEntryOut.model_fields})

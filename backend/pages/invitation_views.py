@@ -1,0 +1,86 @@
+"""Accepting an invitation: sign up or sign in, then join.
+
+Invariants:
+- nothing happens on GET, so a mail program that opens links accepts nothing;
+- the account that is made has the invited address, whatever is sent; who is signed in with another one cannot join;
+- guessing is hopeless (256 bits) and counted all the same.
+"""
+
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from allauth.account.adapter import get_adapter
+from allauth.account.utils import perform_login
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from backend.accounts.invitations import join, open_invitation, sign_up
+from backend.accounts.models import Invitation, User
+from backend.api.counters import take
+from backend.errors import Refusal
+from backend.pages.team_views import address_of
+
+TRIES = ("invitation", 60, 60)
+
+
+@sensitive_post_parameters("password", "again")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def accept(request: HttpRequest, token: str) -> HttpResponse:
+    bucket, limit, window_s = TRIES
+    if not take(bucket, get_adapter(request).get_client_ip(request), limit, window_s).allowed:
+        return render(request, "429.html", status=429)
+    now = datetime.now(UTC)
+    invitation = open_invitation(token, now=now)
+    if invitation is None:
+        return render(request, "pages/team/invitation_closed.html", status=404)
+    if request.method != "POST":
+        return _show(request, invitation)
+    try:
+        if isinstance(request.user, User):
+            join(token, request.user, now=now)
+            messages.success(request, f"Welcome to {invitation.team.name}.")
+            return redirect(address_of("members", invitation.team))
+        return _sign_up(request, invitation, token, now=now)
+    except Refusal as refusal:
+        return _show(request, invitation, wrong=[refusal.detail], status=refusal.status)
+
+
+def _sign_up(request: HttpRequest, invitation: Invitation, token: str, *, now: datetime) -> HttpResponse:
+    password, again = request.POST.get("password", ""), request.POST.get("again", "")
+    wrong: list[str] = [] if password == again else ["The two passwords are not the same."]
+    try:
+        validate_password(password, User(email=invitation.email))
+    except ValidationError as refused:
+        wrong += refused.messages
+    if wrong:
+        return _show(request, invitation, wrong=wrong, status=422)
+    user = sign_up(token, password, now=now)
+    messages.success(request, f"Welcome to {invitation.team.name}.")
+    answer: HttpResponse = perform_login(request, user, email_verification="none", redirect_url=reverse("jobs"))
+    return answer
+
+
+def _show(
+    request: HttpRequest, invitation: Invitation, *, wrong: list[str] | None = None, status: int = 200
+) -> HttpResponse:
+    here = quote(request.path)
+    context = {
+        "invitation": invitation,
+        "is_theirs": request.user.is_authenticated and request.user.email.lower() == invitation.email,
+        "has_account": User.objects.filter(email=invitation.email).exists(),
+        "sign_in": f"{reverse('account_login')}?next={here}",
+        "sso": f"{reverse('openid_connect_login', args=['sso'])}?next={here}",
+        "has_sso": bool(settings.ENVIRONMENT.oidc_issuer),
+        "sso_name": settings.ENVIRONMENT.oidc_name,
+        "wrong": wrong or [],
+    }
+    return render(request, "pages/team/invitation.html", context, status=status)

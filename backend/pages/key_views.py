@@ -1,0 +1,145 @@
+"""API keys: what there is, a new one, and the end of one.
+
+Invariants:
+- a key's secret is in one answer only, the one to the form that made it; it is not cached and not kept in the session;
+- who rules the team sees and revokes every key, everybody else their own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from backend.accounts.acting import Acting
+from backend.accounts.key_making import KeyWish, make_key, revoke_key
+from backend.accounts.representations import represent_key
+from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES
+from backend.accounts.selectors import keys_visible_to, projects_of, service_accounts_of
+from backend.accounts.teams import the_project
+from backend.errors import FieldError, Invalid, Refusal
+from backend.pages import curl
+from backend.pages.team_views import acting_in, address_of, frame_of
+
+LASTS = (("30", "30 days"), ("90", "90 days"), ("365", "1 year"), ("", "no end"))
+_LONGEST_NAME, _MOST_DEVICES, _MOST_HOURS = 80, 1_000_000, 1_000_000_000
+NUM_SHOWN = 300
+
+
+@dataclass(slots=True, kw_only=True)
+class ScopeChoice:
+    name: str
+    about: str
+    chosen: bool
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def keys(request: HttpRequest) -> HttpResponse:
+    acting = acting_in(request)
+    if request.method != "POST":
+        return _show(request, acting)
+    now = datetime.now(UTC)
+    try:
+        wish = _wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
+        key, text = make_key(acting, wish, account_id=request.POST.get("owner") or None, now=now)
+    except Refusal as refusal:
+        told = [error.message for error in refusal.errors] or [refusal.detail]
+        return _show(request, acting, wrong=list(dict.fromkeys(told)), status=refusal.status)
+    return _show(request, acting, made={"key": key, "text": text})
+
+
+@require_POST
+@never_cache
+@login_required
+def revoke(request: HttpRequest, key_id: str) -> HttpResponse:
+    acting = acting_in(request)
+    try:
+        revoke_key(acting, key_id, now=datetime.now(UTC))
+    except Refusal:
+        raise Http404("There is no such key, or it is not yours.") from None
+    messages.success(request, "Revoked. No request with this key is answered any more.")
+    return redirect(address_of("keys", acting.team))
+
+
+def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: datetime) -> KeyWish:
+    """Raises `Invalid` with everything that is wrong at once."""
+    errors: list[FieldError] = []
+
+    def wrong(field: str, message: str) -> None:
+        errors.append(FieldError(pointer=f"/{field}", code="invalid", message=message))
+
+    name = posted.get("name", "").strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        wrong("name", f"The key needs a name of at most {_LONGEST_NAME} letters.")
+    if not scopes:
+        wrong("scopes", "Choose one thing at least that the key may do.")
+    days = posted.get("lasts", "90")
+    if days not in dict(LASTS):
+        wrong("lasts", "Choose how long the key lasts.")
+    devices = _number(posted.get("max_devices", ""), most=_MOST_DEVICES)
+    if devices is not None and (devices < 1 or devices != devices.to_integral_value()):
+        wrong("max_devices", "The most devices must be a whole number above 0, or empty.")
+    hours = _number(posted.get("max_gpu_hours", ""), most=_MOST_HOURS)
+    if hours is not None and (hours <= 0 or hours != round(hours, 2)):
+        wrong("max_gpu_hours", "The most GPU-hours must be a number above 0 with two decimals at most, or empty.")
+    if errors:
+        raise Invalid("This key cannot be made.", errors=errors)
+    project = posted.get("project", "")
+    return KeyWish(
+        name=name,
+        scopes=scopes,
+        expires_at=now + timedelta(days=int(days)) if days else None,
+        project=the_project(acting.team, project) if project else None,
+        max_devices=int(devices) if devices is not None else None,
+        max_gpu_hours=hours,
+    )
+
+
+def _number(text: str, *, most: int) -> Decimal | None:
+    """Nothing typed is None; what is no number, or out of reach, is -1, which every rule refuses."""
+    if not text.strip():
+        return None
+    try:
+        value = Decimal(text.strip()[:30])
+    except InvalidOperation:
+        return Decimal(-1)
+    return value if value.is_finite() and value <= most else Decimal(-1)
+
+
+def _show(
+    request: HttpRequest,
+    acting: Acting,
+    *,
+    made: dict[str, Any] | None = None,
+    wrong: list[str] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    now = datetime.now(UTC)
+    found = keys_visible_to(acting.user, acting.team, rules=acting.rules)[:NUM_SHOWN]
+    chosen = request.POST.getlist("scopes") if wrong else DEFAULT_SCOPES
+    context = frame_of(acting) | {
+        "keys": [(represent_key(key, now=now), acting.rules or key.owner_id == acting.user.pk) for key in found],
+        "scopes": [
+            ScopeChoice(name=name, about=about, chosen=name in chosen)
+            for name, about in SCOPES.items()
+            if name in acting.scopes
+        ],
+        "lasts": LASTS,
+        "service_accounts": list(service_accounts_of(acting.team)) if acting.rules else [],
+        "projects": list(projects_of(acting.team)),
+        "typed": request.POST if wrong else {"lasts": "90"},
+        "made": made,
+        "wrong": wrong or [],
+        "curl": curl.get("/api-keys"),
+        "now": now,
+    }
+    return render(request, "pages/team/keys.html", context, status=status)

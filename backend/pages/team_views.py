@@ -1,0 +1,202 @@
+"""The team's people: members and their roles, invitations, service accounts, and the rule about second factors.
+
+Invariants:
+- a page shows a button only to who may press it, and the service asks again when it is pressed;
+- a team that is not the reader's is answered like one that does not exist;
+- an invitation's link is shown once, in the answer to the form that made it, and is kept nowhere.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from backend.accounts.acting import Acting
+from backend.accounts.invitations import EMAIL, invite, link_of, mail, revoke_invitation
+from backend.accounts.memberships import change_role, remove_member
+from backend.accounts.models import Membership, Role, Team
+from backend.accounts.rights import GRANTS, has_second_factor, lacks_second_factor
+from backend.accounts.selectors import members_of, open_invitations_of, projects_of, service_accounts_of, teams_of
+from backend.accounts.service_accounts import close_service_account, open_service_account
+from backend.accounts.teams import change_team, the_project
+from backend.errors import Invalid, Refusal
+from backend.pages import curl
+from backend.pages.views import user_of
+
+_LONGEST_NAME = 80
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def members(request: HttpRequest) -> HttpResponse:
+    """POST invites somebody; the answer shows the link."""
+    acting = acting_in(request)
+    if request.method != "POST":
+        return _show(request, acting)
+    now, email, role = datetime.now(UTC), request.POST.get("email", "").strip(), request.POST.get("role", "")
+    if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254 or role not in Role.values:
+        return _show(request, acting, wrong="Write an e-mail address such as ada@example.org.", status=422)
+    try:
+        invitation, token = invite(acting, email=email, role=Role(role), now=now)
+    except Refusal as refusal:
+        return _show(request, acting, wrong=refusal.detail, status=refusal.status)
+    made = {"email": invitation.email, "link": link_of(token), "mailed": mail(invitation, token)}
+    return _show(request, acting, made=made)
+
+
+@require_POST
+@never_cache
+@login_required
+def member(request: HttpRequest, user_id: str) -> HttpResponse:
+    """A new role, or with `remove` the end of the membership."""
+    acting, now = acting_in(request), datetime.now(UTC)
+    is_self = acting.user.public_id == user_id
+
+    def change() -> str:
+        if "remove" in request.POST:
+            remove_member(acting, user_id, now=now)
+            return f"You have left {acting.team.name}." if is_self else "Removed. Their keys of this team are revoked."
+        role = request.POST.get("role", "")
+        if role not in Role.values:
+            raise Invalid("Choose a role.")
+        changed = change_role(acting, user_id, Role(role), now=now)
+        return f"{changed.user.email} is now {changed.role}."
+
+    return _done(request, acting, change)
+
+
+@require_POST
+@never_cache
+@login_required
+def invitation(request: HttpRequest, invitation_id: str) -> HttpResponse:
+    acting = acting_in(request)
+
+    def revoke() -> str:
+        revoke_invitation(acting, invitation_id, now=datetime.now(UTC))
+        return "The invitation's link does not work any more."
+
+    return _done(request, acting, revoke)
+
+
+@require_POST
+@never_cache
+@login_required
+def service_accounts(request: HttpRequest) -> HttpResponse:
+    acting = acting_in(request)
+
+    def make() -> str:
+        name, role = request.POST.get("name", "").strip(), request.POST.get("role", "")
+        if not name or len(name) > _LONGEST_NAME or not name.isprintable() or role not in Role.values:
+            raise Invalid(f"A service account needs a name of at most {_LONGEST_NAME} letters, and a role.")
+        wanted = request.POST.get("project", "")
+        project = the_project(acting.team, wanted) if wanted else None
+        account = open_service_account(acting, name=name, role=Role(role), project=project, now=datetime.now(UTC))
+        return f"{account.name} is there. Make it a key under Keys."
+
+    return _done(request, acting, make)
+
+
+@require_POST
+@never_cache
+@login_required
+def close_account(request: HttpRequest, account_id: str) -> HttpResponse:
+    acting = acting_in(request)
+
+    def close() -> str:
+        close_service_account(acting, account_id, now=datetime.now(UTC))
+        return "The service account is closed, its keys are revoked."
+
+    return _done(request, acting, close)
+
+
+@require_POST
+@never_cache
+@login_required
+def rules(request: HttpRequest) -> HttpResponse:
+    acting = acting_in(request)
+    wanted = request.POST.get("requires_mfa") == "yes"
+
+    def change() -> str:
+        change_team(acting, requires_mfa=wanted, now=datetime.now(UTC))
+        return "Owners and admins need a second factor now." if wanted else "A second factor is everybody's own choice."
+
+    return _done(request, acting, change)
+
+
+def acting_in(request: HttpRequest) -> Acting:
+    """The reader in the team that the address names, or in their first one."""
+    user, wanted = user_of(request), request.GET.get("team", "")
+    teams = teams_of(user)
+    team = teams.filter(pk=wanted).first() if wanted else teams.first()
+    acting = Acting.person(user, team) if team else None
+    if acting is None:
+        raise Http404("There is no such team, or it is not yours.")
+    return acting
+
+
+def address_of(name: str, team: Team) -> str:
+    return f"{reverse(name)}?team={team.pk}"
+
+
+def frame_of(acting: Acting) -> dict[str, Any]:
+    """What every page of a team shows around its content."""
+    true_role = Role(Membership.objects.get(user=acting.user, team=acting.team).role)
+    return {
+        "team": acting.team,
+        "teams": list(teams_of(acting.user)),
+        "role": true_role,
+        "rules": acting.rules,
+        "must_set_up": lacks_second_factor(acting.user, acting.team, true_role),
+    }
+
+
+def _done(request: HttpRequest, acting: Acting, act: Callable[[], str]) -> HttpResponse:
+    try:
+        messages.success(request, act())
+    except Refusal as refusal:
+        if refusal.status == 404:
+            raise Http404(refusal.detail) from None
+        messages.error(request, refusal.detail)
+    if not Membership.objects.filter(user=acting.user, team=acting.team).exists():
+        return redirect("jobs")
+    return redirect(address_of("members", acting.team))
+
+
+def _show(
+    request: HttpRequest, acting: Acting, *, made: dict[str, Any] | None = None, wrong: str = "", status: int = 200
+) -> HttpResponse:
+    grants = GRANTS[acting.role] if acting.rules else frozenset()
+    num_owners = Membership.objects.filter(team=acting.team, role=Role.OWNER).count()
+    people = [
+        {
+            "user": row.user,
+            "role": row.role,
+            "is_self": row.user_id == acting.user.pk,
+            "may_change": row.role in grants,
+            "is_last_owner": row.role == Role.OWNER and num_owners == 1,
+        }
+        for row in members_of(acting.team)
+    ]
+    context = frame_of(acting) | {
+        "people": people,
+        "grants": [role for role in Role if role in grants],
+        "invitations": list(open_invitations_of(acting.team, now=datetime.now(UTC))) if acting.rules else [],
+        "service_accounts": list(service_accounts_of(acting.team)),
+        "projects": list(projects_of(acting.team)),
+        "made": made,
+        "wrong": wrong,
+        "typed": request.POST,
+        "may_set_rule": acting.role == Role.OWNER,
+        "has_second_factor": has_second_factor(acting.user),
+        "curl": curl.get("/members"),
+        "now": datetime.now(UTC),
+    }
+    return render(request, "pages/team/members.html", context, status=status)

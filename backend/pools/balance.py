@@ -1,0 +1,189 @@
+"""The books of one round: who holds what, what is promised, and whether one more fits. Pure; changed as the round goes.
+
+Two pictures are kept, because a preemption frees devices only later:
+- now:   `used` counts everything that is held, also by jobs that are leaving. What starts now must fit it;
+- soon:  what is leaving is gone, and every claim is taken. What preemption plans for must fit it.
+
+    fenced(s)  = max(0, unlendable(s) - used(s))             what s does not lend and does not use
+    fits(j, t) = used(t) + g <= nominal(t) + borrow_limit(t)
+                 and used + g <= capacity - sum of fenced(s) over the other teams
+                 and (j is preemptible or firm(t) + g <= nominal(t))   nothing firm runs on borrowed devices
+    share(t)   = max(0, used(t) - nominal(t)) / all that is lent / weight(t)
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+
+from backend.pools.views import HolderView, PoolView, QueuedJobView, TeamView
+
+NOBODY = TeamView(borrow_limit=0)
+
+
+@dataclass(slots=True)
+class TeamBalance:
+    """`used` and `firm` (what may not be preempted) count what is held now; `pledged` is claimed by waiting jobs."""
+
+    view: TeamView
+    used: int = 0
+    firm: int = 0
+    leaving: int = 0
+    firm_leaving: int = 0
+    pledged: int = 0
+    usage: float = 0.0
+    budget_left: float | None = None
+
+    @property
+    def soon(self) -> int:
+        return self.used - self.leaving + self.pledged
+
+    @property
+    def level(self) -> int:
+        """What counts against its quota: now and soon must both fit."""
+        return max(self.used, self.soon)
+
+    @property
+    def firm_level(self) -> int:
+        return max(self.firm, self.firm - self.firm_leaving + self.pledged)
+
+    @property
+    def fenced(self) -> int:
+        return max(0, self.view.unlendable - self.level)
+
+    @property
+    def fenced_soon(self) -> int:
+        return max(0, self.view.unlendable - self.soon)
+
+
+@dataclass(slots=True)
+class Balance:
+    capacity: int
+    lent: int
+    """All that teams lend when they use nothing; the unit of shares."""
+    unlendable: int
+    teams: dict[str, TeamBalance]
+    used: int = 0
+    leaving: int = 0
+    pledged: int = 0
+    fenced: int = 0
+    """Sums over all teams, kept as the teams change."""
+    fenced_soon: int = 0
+
+    @classmethod
+    def of(cls, pool: PoolView, claims: Mapping[str, int]) -> "Balance":
+        named = {job.team for job in pool.queued} | {holder.team for holder in pool.holders} | set(pool.teams)
+        teams = {
+            name: TeamBalance(view=view, usage=view.usage, budget_left=view.budget_left)
+            for name, view in ((name, pool.teams.get(name, NOBODY)) for name in named)
+        }
+        unlendable = sum(team.view.unlendable for team in teams.values())
+        lent = sum(team.view.nominal for team in teams.values()) - unlendable
+        balance = cls(capacity=pool.capacity, lent=max(1, lent), unlendable=unlendable, teams=teams)
+        for holder in pool.holders:
+            balance.hold(holder)
+        team_of = {job.id: job.team for job in pool.queued}
+        for job, devices in claims.items():
+            balance.teams[team_of[job]].pledged += devices
+            balance.pledged += devices
+        balance.fenced = sum(team.fenced for team in teams.values())
+        balance.fenced_soon = sum(team.fenced_soon for team in teams.values())
+        return balance
+
+    def copy(self) -> "Balance":
+        other = copy(self)
+        other.teams = {name: copy(team) for name, team in self.teams.items()}
+        return other
+
+    def hold(self, holder: HolderView) -> None:
+        """While the books are opened, before the sums are made."""
+        team = self.teams[holder.team]
+        team.used += holder.held
+        team.leaving += holder.leaving
+        self.used += holder.held
+        self.leaving += holder.leaving
+        if not holder.preemptible:
+            team.firm += holder.devices
+            team.firm_leaving += holder.devices if holder.is_leaving else 0
+
+    @property
+    def free(self) -> int:
+        """Held by nobody, and not needed to fulfil a claim: what is leaving fulfils claims first."""
+        return self.capacity - self.used - max(0, self.pledged - self.leaving)
+
+    def most(self, job: QueuedJobView) -> float:
+        """What the job's team may ever hold for it, if everybody else went home."""
+        view = self.teams[job.team].view
+        most = min(view.ceiling, self.capacity - (self.unlendable - view.unlendable))
+        return most if job.preemptible else min(most, view.nominal)
+
+    def is_within_nominal(self, job: QueuedJobView) -> bool:
+        team = self.teams[job.team]
+        return team.level + job.devices <= team.view.nominal
+
+    def has_quota(self, job: QueuedJobView) -> bool:
+        """Counts what other jobs of the team have claimed, so that they find it when it is free."""
+        team = self.teams[job.team]
+        if team.level + job.devices > team.view.ceiling:
+            return False
+        return job.preemptible or team.firm_level + job.devices <= team.view.nominal
+
+    def others_fence(self, team: str) -> int:
+        return self.fenced - self.teams[team].fenced
+
+    def fits(self, team: str, devices: int) -> bool:
+        return devices <= self.free - self.others_fence(team)
+
+    def fits_soon(self, job: QueuedJobView) -> bool:
+        """Quota and room, once what is leaving is gone."""
+        team = self.teams[job.team]
+        if team.soon + job.devices > team.view.ceiling:
+            return False
+        if not job.preemptible and team.firm - team.firm_leaving + team.pledged + job.devices > team.view.nominal:
+            return False
+        held = self.used - self.leaving + self.pledged
+        return held + job.devices <= self.capacity - (self.fenced_soon - team.fenced_soon)
+
+    def share(self, name: str) -> float:
+        """Of what all teams lend, how much this one borrows; 0 while it stays within its nominal quota."""
+        team = self.teams[name]
+        return max(0, team.level - team.view.nominal) / self.lent / team.view.weight
+
+    def share_soon(self, name: str, more: int = 0) -> float:
+        team = self.teams[name]
+        return max(0, team.soon + more - team.view.nominal) / self.lent / team.view.weight
+
+    def borrows_soon(self, name: str) -> bool:
+        team = self.teams[name]
+        return team.soon > team.view.nominal
+
+    def take(self, name: str, devices: int, *, firm: bool) -> int:
+        """How many of them are borrowed."""
+        team = self.teams[name]
+        before = self._forget(team)
+        team.used += devices
+        team.firm += devices if firm else 0
+        self.used += devices
+        self._remember(team, before)
+        return min(devices, max(0, team.used - team.view.nominal))
+
+    def leave(self, name: str, devices: int, *, firm: int = 0) -> None:
+        team = self.teams[name]
+        before = self._forget(team)
+        team.leaving += devices
+        team.firm_leaving += firm
+        self.leaving += devices
+        self._remember(team, before)
+
+    def pledge(self, name: str, devices: int) -> None:
+        team = self.teams[name]
+        before = self._forget(team)
+        team.pledged += devices
+        self.pledged += devices
+        self._remember(team, before)
+
+    def _forget(self, team: TeamBalance) -> tuple[int, int]:
+        return team.fenced, team.fenced_soon
+
+    def _remember(self, team: TeamBalance, before: tuple[int, int]) -> None:
+        self.fenced += team.fenced - before[0]
+        self.fenced_soon += team.fenced_soon - before[1]

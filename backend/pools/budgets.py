@@ -1,0 +1,81 @@
+"""What a team may spend in a month, has spent, and has promised to what runs.
+
+    left = limit - spent since the month began - longest rest of everything that runs
+
+Invariant: all of it is counted from reservations. A job starts only if its longest run fits what is left, so nothing
+that was started is ever stopped for money.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db import connection
+
+from backend.pools.models import Budget, Reservation, ReservationRole
+
+_SPENT = """
+SELECT team_id, SUM(devices * EXTRACT(EPOCH FROM
+    LEAST(COALESCE(released_at, %(now)s), %(now)s) - GREATEST(created_at, %(since)s)))
+FROM pools_reservation
+WHERE team_id = ANY(%(teams)s) AND created_at < %(now)s AND (released_at IS NULL OR released_at > %(since)s)
+GROUP BY team_id
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """GPU-seconds. Without a limit there is nothing left to compare: `left` is None."""
+
+    limit: int | None
+    spent: float
+    committed: float
+    version: int
+
+    @property
+    def left(self) -> float | None:
+        return None if self.limit is None else self.limit - self.spent - self.committed
+
+
+def month_of(now: datetime) -> datetime:
+    """When it began."""
+    return now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def budget_states(teams: Collection[str], *, now: datetime, lock: bool = False) -> dict[str, BudgetState]:
+    """Of every team that is asked for. Two pools that schedule jobs of one team take turns: each locks its budget."""
+    rows = Budget.objects.filter(team_id__in=teams).order_by("team_id")
+    limits = {row.team_id: row for row in (rows.select_for_update(no_key=True) if lock else rows)}
+    spent = _spent(list(teams), now)
+    committed = _committed(teams, now)
+    return {
+        team: BudgetState(
+            limit=limits[team].gpu_seconds if team in limits else None,
+            spent=spent.get(team, 0.0),
+            committed=committed.get(team, 0.0),
+            version=limits[team].version if team in limits else 0,
+        )
+        for team in teams
+    }
+
+
+def budgeted(teams: Collection[str]) -> list[str]:
+    return list(Budget.objects.filter(team_id__in=teams).order_by("team_id").values_list("team_id", flat=True))
+
+
+def _spent(teams: list[str], now: datetime) -> dict[str, float]:
+    with connection.cursor() as db:
+        db.execute(_SPENT, {"teams": teams, "now": now, "since": month_of(now)})
+        return {team: float(seconds) for team, seconds in db.fetchall()}
+
+
+def _committed(teams: Collection[str], now: datetime) -> dict[str, float]:
+    """A replica that joined later ends with its job, which began with its trainer."""
+    live = Reservation.objects.filter(team_id__in=teams, released_at__isnull=True)
+    rows = list(live.values_list("team_id", "job_id", "role", "devices", "created_at", "job__max_runtime_s"))
+    began = {job: created for _, job, role, _, created, _ in rows if role == ReservationRole.TRAINER}
+    found: dict[str, float] = {}
+    for team, job, _, devices, created, max_runtime_s in rows:
+        rest = max_runtime_s - (now - began.get(job, created)).total_seconds()
+        found[team] = found.get(team, 0.0) + devices * max(0.0, rest)
+    return found

@@ -1,0 +1,113 @@
+"""What if: the decision on changed inputs. Pure, because `decide` is.
+
+A forecast lets everything that runs take its longest time and nobody else come. Jobs usually end sooner, so it is
+rather too late than too early; a newcomer that goes before can make it later all the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from backend.pools.decide import decide
+from backend.pools.victims import MIN_RUNTIME
+from backend.pools.views import HolderView, PoolView, QueuedJobView, Verdict
+
+# Rounds that one forecast may take, and jobs that it may look at in all of them together: a page waits for it.
+MOST_ROUNDS, MOST_LOOKS = 60, 60_000
+DRAINED_AFTER = timedelta(minutes=1)
+"""What is asked to let go is free after about this."""
+
+
+def only_ahead_of(view: PoolView, job_id: str, verdict: Verdict) -> PoolView:
+    """Whoever comes later in the line changes nothing for this job."""
+    ahead = set(verdict.admitted)
+    for name in verdict.line:
+        ahead.add(name)
+        if name == job_id:
+            break
+    return replace(view, queued=[job for job in view.queued if job.id in ahead])
+
+
+def would_start(view: PoolView, job: QueuedJobView) -> bool:
+    """This one in the place of the job with the same id."""
+    queued = [job if other.id == job.id else other for other in view.queued]
+    return job.id in decide(replace(view, queued=queued)).admitted
+
+
+def largest_that_starts(view: PoolView, job: QueuedJobView, sizes: Sequence[int]) -> int | None:
+    """Of the sizes, which rise, the largest with which the job would start now."""
+    low, high, best = 0, len(sizes) - 1, None
+    while low <= high:
+        middle = (low + high) // 2
+        if would_start(view, replace(job, devices=sizes[middle])):
+            best, low = sizes[middle], middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def starts_at(view: PoolView, job_id: str) -> datetime | None:
+    """None: not within as many rounds as are looked ahead."""
+    for _ in range(max(5, min(MOST_ROUNDS, MOST_LOOKS // max(1, len(view.queued))))):
+        verdict = decide(view)
+        if job_id in verdict.admitted:
+            return view.now
+        view = _after(view, verdict)
+        following = _next_moment(view)
+        if following is None:
+            return None
+        view = _at(view, following)
+    return None
+
+
+def _after(view: PoolView, verdict: Verdict) -> PoolView:
+    admitted = set(verdict.admitted)
+    paused = {one.victim for one in verdict.preemptions}
+    shrunk = {one.job: one.replicas for one in verdict.reclaims}
+    drained = view.now + DRAINED_AFTER
+    holders = [_let_go(one, paused, shrunk, drained) for one in view.holders]
+    holders += [_holding(job, view.now) for job in view.queued if job.id in admitted]
+    queued = [job for job in view.queued if job.id not in admitted]
+    return replace(view, holders=holders, queued=queued, claims=verdict.claims)
+
+
+def _let_go(one: HolderView, paused: set[str], shrunk: dict[str, int], drained: datetime) -> HolderView:
+    if one.id in paused:
+        return replace(one, is_leaving=True, may_grow=False, ends_by=drained)
+    if one.id in shrunk:
+        left = one.replicas_leaving + one.replicas - shrunk[one.id]
+        return replace(one, replicas=shrunk[one.id], replicas_leaving=left)
+    return one
+
+
+def _holding(job: QueuedJobView, now: datetime) -> HolderView:
+    return HolderView(
+        id=job.id,
+        team=job.team,
+        devices=job.devices,
+        since=now,
+        priority=job.priority,
+        preemptible=job.preemptible,
+        replica_devices=job.replica_devices,
+        ends_by=now + timedelta(seconds=job.max_runtime_s),
+    )
+
+
+def _next_moment(view: PoolView) -> datetime | None:
+    """When something that a decision looks at changes by itself."""
+    moments = [one.ends_by for one in view.holders if one.ends_by is not None]
+    moments += [one.since + MIN_RUNTIME for one in view.holders if one.preemptible]
+    moments += [job.not_before for job in view.queued if job.not_before is not None]
+    if any(one.is_leaving or one.replicas_leaving for one in view.holders):
+        moments.append(view.now + DRAINED_AFTER)
+    return min((moment for moment in moments if moment > view.now), default=None)
+
+
+def _at(view: PoolView, moment: datetime) -> PoolView:
+    """What was leaving then has left; what runs longer than it may is over."""
+    holders = [
+        replace(one, replicas_leaving=0)
+        for one in view.holders
+        if not one.is_leaving and (one.ends_by is None or one.ends_by > moment)
+    ]
+    return replace(view, holders=holders, now=moment)

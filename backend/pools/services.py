@@ -1,0 +1,118 @@
+"""Changing what teams may use, and giving back what an engine no longer does."""
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Sum
+
+from backend.accounts.models import Team
+from backend.api.etags import etag_of, refuse_if_changed
+from backend.audit.services import record_action
+from backend.errors import Conflict, FieldError
+from backend.pools.changes import pool_changed
+from backend.pools.models import Budget, Reservation, ReservationRole, ResourcePool, TeamQuota
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+
+class QuotaExceedsPool(Conflict):
+    """The nominal quotas of a pool's teams would add up to more than it has."""
+
+    code = "quota_exceeds_pool"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaTerms:
+    nominal: int
+    borrow_limit: int | None
+    lend_limit: int | None
+    weight: float
+
+
+def set_quota(
+    pool: ResourcePool, team: Team, terms: QuotaTerms, *, if_match: str | None, actor: str, now: datetime
+) -> TeamQuota:
+    """What runs stays; the next round decides by the new terms. Raises `PreconditionFailed`, `QuotaExceedsPool`."""
+    with transaction.atomic():
+        pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).get(pk=pool.pk)
+        refuse_if_changed(if_match, etag_of(pool.version))
+        others = TeamQuota.objects.filter(pool=pool).exclude(team=team).aggregate(sum=Sum("nominal"))["sum"] or 0
+        if others + terms.nominal > pool.capacity:
+            left = pool.capacity - others
+            message = f"at most {left}: the pool has {pool.capacity} devices and promises {others} to other teams"
+            error = FieldError(pointer="/nominal", code="quota_exceeds_pool", message=message)
+            raise QuotaExceedsPool(errors=[error])
+        quota, was_made = TeamQuota.objects.select_for_update(no_key=True).get_or_create(
+            pool=pool, team=team, defaults=_columns(terms)
+        )
+        before = {} if was_made else _columns(_terms(quota))
+        for name, value in _columns(terms).items():
+            setattr(quota, name, value)
+        quota.save()
+        ResourcePool.objects.filter(pk=pool.pk).update(version=pool.version + 1)
+        quota.pool.version = pool.version + 1
+        pool_changed.send(sender=ResourcePool, pool_id=pool.pk, now=now)
+        data = {"pool": pool.pk, "before": before, "after": _columns(terms)}
+        record_action(team_id=team.pk, actor=actor, action="quota.changed", target=pool.pk, now=now, data=data)
+    return quota
+
+
+def set_budget(
+    team: Team, gpu_seconds: int | None, *, if_match: str | None, actor: str, now: datetime
+) -> Budget | None:
+    """None takes the limit away. What runs goes on; the next start is judged by the new limit."""
+    with transaction.atomic():
+        Team.objects.select_for_update(no_key=True).get(pk=team.pk)  # there may be no row of the budget's to lock
+        budget = Budget.objects.select_for_update(no_key=True).filter(team=team).first()
+        refuse_if_changed(if_match, etag_of(budget.version if budget else 0))
+        before = budget.gpu_seconds if budget else None
+        if gpu_seconds is None:
+            Budget.objects.filter(team=team).delete()
+            budget = None
+        else:
+            version = budget.version + 1 if budget else 1
+            defaults = {"gpu_seconds": gpu_seconds, "version": version}
+            budget, _ = Budget.objects.update_or_create(team=team, defaults=defaults)
+        for pool_id in TeamQuota.objects.filter(team=team).order_by("pool_id").values_list("pool_id", flat=True):
+            pool_changed.send(sender=ResourcePool, pool_id=pool_id, now=now)
+        data = {"before": before, "after": gpu_seconds}
+        record_action(team_id=team.pk, actor=actor, action="budget.changed", target=team.pk, now=now, data=data)
+    return budget
+
+
+def release_elastic(job_id: str, *, replicas: int, now: datetime) -> None:
+    """The engine goes on with so many replicas: what is reserved for more is given back, what was asked back first.
+
+    In the caller's transaction, which holds the job's lock. Saying it twice changes nothing.
+    """
+    live = Reservation.objects.filter(job_id=job_id, released_at__isnull=True)
+    elastic = list(live.filter(role=ReservationRole.ELASTIC).select_related("job", "pool"))
+    if not elastic:
+        return
+    spec = JobSpec.model_validate(elastic[0].job.spec)
+    kept = max(0, replicas - (spec.placement.min_replicas or spec.rollout.replicas))
+    elastic.sort(key=lambda one: (one.reclaimed_at is None, -one.slot))
+    surplus = [one.pk for one in elastic[: max(0, len(elastic) - kept)]]
+    if not surplus:
+        return
+    Reservation.objects.filter(pk__in=surplus).update(released_at=now)
+    pool_changed.send(sender=ResourcePool, pool_id=elastic[0].pool_id, now=now)
+    log.info("released job=%s elastic=%d kept=%d", job_id, len(surplus), kept)
+
+
+def _columns(terms: QuotaTerms) -> dict[str, float | None]:
+    return {
+        "nominal": terms.nominal,
+        "borrow_limit": terms.borrow_limit,
+        "lend_limit": terms.lend_limit,
+        "weight": terms.weight,
+    }
+
+
+def _terms(quota: TeamQuota) -> QuotaTerms:
+    return QuotaTerms(
+        nominal=quota.nominal, borrow_limit=quota.borrow_limit, lend_limit=quota.lend_limit, weight=quota.weight
+    )

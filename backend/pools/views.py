@@ -1,0 +1,151 @@
+"""What a decision looks at, and what it answers. Pure data.
+
+teams, holders, claims, the line ──PoolView──▶ decide ──Verdict──▶ starts, reasons, preemptions, growth, claims
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class WaitingReason(StrEnum):
+    """Closed list: a page and a program can know them all."""
+
+    NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has looked at the job; `decide` never gives it
+    EXCEEDS_MAX = "exceeds_max"  # more than the pool has, or than the team may ever use there
+    POOL_CLOSED = "pool_closed"  # nothing starts in this pool for now
+    BACKOFF_UNTIL = "backoff_until"  # its last start failed; it may try again later
+    BUDGET = "budget"  # its longest run would cost more than is left this month
+    TEAM_CEILING = "team_ceiling"  # the team's quota, and what it may borrow, is in use
+    BEHIND_PRIORITY = "behind_priority"  # what its team may use is being kept for a job before it in the team's line
+    WAITING_LENDER_FENCE = "waiting_lender_fence"  # enough devices are free, but other teams do not lend them
+    POOL_FULL = "pool_full"  # not enough devices are free
+    BACKFILL_HOLD = "backfill_hold"  # enough are free, but they are being kept for an older, bigger job
+    PREEMPTION_IN_PROGRESS = "preemption_in_progress"  # devices are being freed for this job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamView:
+    nominal: int = 0
+    borrow_limit: int | None = None
+    """Above nominal; None: no limit."""
+    lend_limit: int | None = None
+    """Of nominal, while it is unused; None: all of it."""
+    weight: float = 1.0
+    usage: float = 0.0
+    """GPU-seconds of the past, the older the less."""
+    budget_left: float | None = None
+    """GPU-seconds that are neither spent nor promised to what runs; None: no limit."""
+
+    @property
+    def ceiling(self) -> float:
+        return float("inf") if self.borrow_limit is None else self.nominal + self.borrow_limit
+
+    @property
+    def unlendable(self) -> int:
+        return 0 if self.lend_limit is None else max(0, self.nominal - self.lend_limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJobView:
+    """`devices` is what must be free at once: trainer and least number of replicas."""
+
+    id: str
+    team: str
+    devices: int
+    queued_at: datetime
+    priority: int = 0
+    preemptible: bool = False
+    max_runtime_s: float = 0.0
+    not_before: datetime | None = None
+    replica_devices: int = 0
+    most_replicas: int = 0
+    """Elastic ones, beyond the least number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderView:
+    """A job that holds devices."""
+
+    id: str
+    team: str
+    devices: int
+    """Of its trainer and least number of replicas."""
+    since: datetime
+    priority: int = 0
+    preemptible: bool = False
+    is_leaving: bool = False
+    """It is pausing or stopping: all that it holds will be free soon."""
+    may_grow: bool = False
+    replica_devices: int = 0
+    replicas: int = 0
+    """Elastic ones that it keeps."""
+    replicas_leaving: int = 0
+    most_replicas: int = 0
+    ends_by: datetime | None = None
+    """When its longest run is over."""
+
+    @property
+    def held(self) -> int:
+        return self.devices + (self.replicas + self.replicas_leaving) * self.replica_devices
+
+    @property
+    def leaving(self) -> int:
+        return self.held if self.is_leaving else self.replicas_leaving * self.replica_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """`teams` by id: whoever is not in it may use nothing. `claims`: devices kept, by id of the waiting job."""
+
+    capacity: int
+    teams: Mapping[str, TeamView]
+    queued: Sequence[QueuedJobView]
+    now: datetime
+    is_open: bool = True
+    holders: Sequence[HolderView] = ()
+    claims: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    job: str
+    borrowed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """The victim is paused, and goes back into the line."""
+
+    victim: str
+    on_behalf_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """The job's elastic replicas are to be so many."""
+
+    job: str
+    replicas: int
+    borrowed: int = 0
+    """Of the devices that it gains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Every queued job is either admitted or has one reason."""
+
+    admissions: tuple[Admission, ...]
+    reasons: Mapping[str, WaitingReason]
+    preemptions: tuple[Preemption, ...] = ()
+    grants: tuple[Resize, ...] = ()
+    reclaims: tuple[Resize, ...] = ()
+    claims: Mapping[str, int] = field(default_factory=dict)
+    """All that stand after this round."""
+    line: tuple[str, ...] = ()
+    """Who waits, in the order in which they were looked at."""
+
+    @property
+    def admitted(self) -> tuple[str, ...]:
+        return tuple(admission.job for admission in self.admissions)

@@ -1,0 +1,26 @@
+"""The background tasks of the metrics store. Twice at once or never: rows are claimed, and the next tick goes on."""
+
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+
+from backend.clock import database_now
+from backend.store.chosen import store
+from backend.store.port import StoreError
+from backend.telemetry.filing import file_trajectories, jobs_to_file
+from backend.telemetry.retention import forget_old_spans, reduce_old_series
+
+
+@shared_task(name="telemetry.file_trajectories", throws=(StoreError,))
+def file_all_trajectories() -> None:
+    now = database_now()
+    for job_id in jobs_to_file(now):
+        file_trajectories(job_id, store(), now=now)
+
+
+@shared_task(name="telemetry.reduce_old_series")
+def reduce_series() -> None:
+    keep, now = timedelta(days=settings.ENVIRONMENT.keep_points_days), database_now()
+    reduce_old_series(keep=keep, now=now)
+    forget_old_spans(keep=keep, now=now)

@@ -1,0 +1,160 @@
+"""Log lines of the parts of a job: kept packed, some hundred a row; searched from the newest back, or followed.
+
+Invariants:
+- no secret that we hand out is kept: keys, bearer tokens and passwords in addresses are blotted out before writing,
+  whatever wrote them;
+- a job keeps at most `MOST_BYTES` of packed lines; what is beyond is counted and said, never silently gone;
+- an answer is bounded in lines and in work: `cursor` says where to go on from.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django.db.models import QuerySet
+
+from backend.jobs.models import Job
+from backend.telemetry.models import LogBatch
+from backend.telemetry.packed import pack, unpack
+from engine.spec.facts import LogLines
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+MOST_BYTES: Final = 64 * 1024 * 1024
+BATCHES_A_PAGE: Final = 20
+MOST_BATCHES_READ: Final = 400
+"""Unpacked for one answer: 80,000 lines at worst."""
+
+_BLOT: Final = "[secret]"
+_SECRETS: Final = re.compile(
+    r"\b(lam_[a-z]+_[A-Za-z0-9]{4,}_?)[A-Za-z0-9_-]*"
+    r"|(\b(?:bearer|token|api[_-]?key|password|secret)[\"']?\s*[:= ]\s*[\"']?)[^\s\"',;&]{6,}"
+    r"|(://[^/\s:@]+:)[^@\s/]+(?=@)"
+    r"|(\bwhsec_)[A-Za-z0-9+/=_-]+",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    at: datetime
+    attempt: int
+    component: str
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    lines: Sequence[Line]
+    cursor: int
+    """Everything up to here was looked at (reading on), or everything from here on (reading back)."""
+    more: bool
+    num_dropped: int
+    """Left out by the engine or by the limit of this service, among what was looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which lines; None and empty: all."""
+
+    component: str | None = None
+    least_level: str = "debug"
+    text: str = ""
+
+    def takes(self, line: Line) -> bool:
+        return LEVELS.index(line.level) >= LEVELS.index(self.least_level) and self.text in line.message.lower()
+
+
+def scrubbed(text: str) -> str:
+    return _SECRETS.sub(lambda found: next((part for part in found.groups() if part), "") + _BLOT, text)
+
+
+def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: datetime) -> None:
+    """The job is locked by the caller."""
+    lines = [(line.at.isoformat(), LEVELS.index(line.level), scrubbed(line.message)) for line in told.lines]
+    content = pack(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
+    num_dropped = told.num_dropped
+    last = LogBatch.objects.filter(job=job).order_by("-cursor").first()
+    bytes_so_far = last.bytes_so_far if last is not None else 0
+    if bytes_so_far + len(content) > MOST_BYTES:
+        lines, num_dropped, content = [], num_dropped + len(lines), pack(b"[]")
+        if last is not None and last.num_lines == 0:  # one row says it, however long the job goes on
+            LogBatch.objects.filter(pk=last.pk).update(num_dropped=last.num_dropped + num_dropped)
+            return
+    LogBatch.objects.create(
+        job=job,
+        attempt=attempt,
+        component=told.component,
+        cursor=cursor,
+        first_at=told.lines[0].at if told.lines else now,
+        last_at=told.lines[-1].at if told.lines else now,
+        highest_level=max((level for _, level, _ in lines), default=0),
+        num_lines=len(lines),
+        num_dropped=num_dropped,
+        bytes_so_far=bytes_so_far + len(content),
+        content=content,
+    )
+
+
+def lines_after(job: Job, cursor: int, wanted: Wanted, *, limit: int) -> Lines:
+    """Following: oldest first. Whole batches, so it may be a few more lines than `limit`."""
+    found: list[Line] = []
+    num_dropped, upto, more = 0, cursor, False
+    for num_read, batch in enumerate(_in_pages(_batches(job, wanted), cursor, back=False)):
+        if len(found) >= limit or num_read == MOST_BATCHES_READ:
+            more = True
+            break
+        found += [line for line in _lines(batch, wanted) if wanted.takes(line)]
+        num_dropped, upto = num_dropped + batch.num_dropped, batch.cursor
+    return Lines(lines=found, cursor=upto, more=more, num_dropped=num_dropped)
+
+
+def last_lines(job: Job, wanted: Wanted, *, tail: int, before: int | None = None) -> Lines:
+    """The newest lines, oldest of them first; `before` goes further back. Whole batches, as above."""
+    found: list[Line] = []
+    num_dropped, first, more = 0, before or 0, False
+    for num_read, batch in enumerate(_in_pages(_batches(job, wanted), before, back=True)):
+        if len(found) >= tail or num_read == MOST_BATCHES_READ:
+            more = True
+            break
+        found = [line for line in _lines(batch, wanted) if wanted.takes(line)] + found
+        num_dropped, first = num_dropped + batch.num_dropped, batch.cursor
+    return Lines(lines=found, cursor=first, more=more, num_dropped=num_dropped)
+
+
+def components_of(job: Job) -> list[str]:
+    return sorted(LogBatch.objects.filter(job=job).values_list("component", flat=True).distinct())
+
+
+def _batches(job: Job, wanted: Wanted) -> QuerySet[LogBatch]:
+    batches = LogBatch.objects.filter(job=job)
+    return batches if wanted.component is None else batches.filter(component=wanted.component)
+
+
+def _in_pages(batches: QuerySet[LogBatch], cursor: int | None, *, back: bool) -> Iterator[LogBatch]:
+    """Page by page: a job's lines are megabytes, and mostly the first page is enough."""
+    while True:
+        rows = batches.order_by("-cursor" if back else "cursor")
+        if cursor is not None:
+            rows = rows.filter(cursor__lt=cursor) if back else rows.filter(cursor__gt=cursor)
+        page = list(rows[:BATCHES_A_PAGE])
+        yield from page
+        if len(page) < BATCHES_A_PAGE:
+            return
+        cursor = page[-1].cursor
+
+
+def _lines(batch: LogBatch, wanted: Wanted) -> Iterator[Line]:
+    if batch.highest_level < LEVELS.index(wanted.least_level):
+        return
+    for at, level, message in json.loads(unpack(batch.content)):
+        yield Line(
+            at=datetime.fromisoformat(at),
+            attempt=batch.attempt,
+            component=batch.component,
+            level=LEVELS[level],
+            message=message,
+        )

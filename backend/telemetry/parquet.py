@@ -1,0 +1,88 @@
+"""Whole trajectories as a Parquet file, which every notebook reads, and one of them out of it.
+
+Invariant: reading one trajectory reads the file's end and the few rows around it, however large the file is.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backend.store.port import ObjectStore
+from engine.spec.facts import TokenTrace, TrajectorySample
+
+ROWS_A_GROUP: Final = 16
+SCHEMA: Final = pa.schema(
+    [
+        ("attempt", pa.int32()),
+        ("step", pa.int64()),
+        ("prompt_ordinal", pa.int64()),
+        ("sample", pa.int32()),
+        ("version", pa.int64()),
+        ("staleness", pa.int32()),
+        ("num_tokens", pa.int32()),
+        ("reward", pa.float64()),
+        ("advantage", pa.float64()),
+        ("outcome", pa.string()),
+        ("prompt", pa.string()),
+        ("response", pa.string()),
+        ("remark", pa.string()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("versions", pa.list_(pa.int64())),
+        ("written", pa.list_(pa.bool_())),
+    ]
+)
+_TRACE: Final = ("token_ids", "logprobs", "versions", "written")
+
+
+def parquet_of(rows: Sequence[tuple[int, int, TrajectorySample]]) -> bytes:
+    """Rows are (attempt, step, sample)."""
+    records = [
+        {"attempt": attempt, "step": step}
+        | sample.model_dump(exclude={"trace"})
+        | (dict.fromkeys(_TRACE) if sample.trace is None else sample.trace.model_dump())
+        for attempt, step, sample in rows
+    ]
+    sink = io.BytesIO()
+    table = pa.Table.from_pylist(records, schema=SCHEMA)
+    pq.write_table(table, sink, compression="zstd", row_group_size=ROWS_A_GROUP)
+    return sink.getvalue()
+
+
+def sample_at(store: ObjectStore, key: str, num_bytes: int, row: int) -> TrajectorySample:
+    """Raises what the store raises."""
+    with pq.ParquetFile(pa.PythonFile(_Ranged(store, key, num_bytes), mode="r")) as file:
+        [record] = file.read_row_group(row // ROWS_A_GROUP).slice(row % ROWS_A_GROUP, 1).to_pylist()
+    values: dict[str, Any] = {name: value for name, value in record.items() if name not in {"attempt", "step", *_TRACE}}
+    trace = None if record["token_ids"] is None else TokenTrace(**{name: record[name] for name in _TRACE})
+    return TrajectorySample(**values, trace=trace)
+
+
+class _Ranged(io.RawIOBase):
+    """An object of the store as a file that is read where it is needed."""
+
+    def __init__(self, store: ObjectStore, key: str, num_bytes: int) -> None:
+        self._store, self._key, self._num_bytes, self._place = store, key, num_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._num_bytes}[whence]
+        self._place = base + offset
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._num_bytes - self._place)
+        content = self._store.get_range(self._key, self._place, left if size < 0 else min(size, left))
+        self._place += len(content)
+        return content

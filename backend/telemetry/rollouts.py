@@ -1,0 +1,104 @@
+"""Finding trajectories by their index, and one of them whole.
+
+Invariants:
+- newest step first, and within a step the newest row; the cursor names the last row seen, so a page neither repeats
+  nor skips what was there;
+- a whole trajectory is the same before and after it was filed.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from django.db.models import Q
+
+from backend.api.problems import Unavailable
+from backend.errors import FieldError, Invalid, NotFound
+from backend.jobs.models import Job
+from backend.store.port import NotStored, ObjectStore, StoreUnavailable
+from backend.telemetry.models import Trajectory, UnfiledTrajectory
+from backend.telemetry.packed import unpack
+from backend.telemetry.parquet import sample_at
+from engine.spec.facts import TrajectorySample
+
+_CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
+_COUNTED: Final = {"reward": "reward", "advantage": "advantage", "length": "num_tokens", "staleness": "staleness"}
+_ID: Final = re.compile(r"traj_([0-9]{1,9})_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1,9})", re.ASCII)
+
+
+def rollouts_found(
+    job: Job,
+    *,
+    step: int | None = None,
+    outcome: str | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    cursor: str | None = None,
+    limit: int,
+) -> tuple[Sequence[Trajectory], str | None]:
+    """And the cursor of the next page, if there is one."""
+    rows = Trajectory.objects.filter(job=job).order_by("-step", "-id")
+    if step is not None:
+        rows = rows.filter(step=step)
+    if outcome is not None:
+        rows = rows.filter(outcome=outcome)
+    if min_reward is not None:
+        rows = rows.filter(reward__gte=min_reward)
+    if max_reward is not None:
+        rows = rows.filter(reward__lte=max_reward)
+    if cursor is not None:
+        last_step, last_id = _read_cursor(cursor)
+        rows = rows.filter(Q(step__lt=last_step) | Q(step=last_step, id__lt=last_id))
+    found = list(rows[: limit + 1])
+    if len(found) <= limit:
+        return found, None
+    return found[:limit], f"{found[limit - 1].step}.{found[limit - 1].pk}"
+
+
+def the_rollout(job: Job, trajectory_id: str) -> Trajectory:
+    """Raises `NotFound`."""
+    parts = _ID.fullmatch(trajectory_id)
+    if parts is not None:
+        attempt, step, ordinal, sample = map(int, parts.groups())
+        of_job = Trajectory.objects.select_related("file").filter(job=job, attempt=attempt, step=step)
+        row = of_job.filter(prompt_ordinal=ordinal, sample=sample).first()
+        if row is not None:
+            return row
+    raise NotFound("There is no trajectory with this id in this job.")
+
+
+def whole_of(row: Trajectory, store: ObjectStore) -> TrajectorySample:
+    """Texts, tokens, log-probs and versions, wherever they are."""
+    waiting = UnfiledTrajectory.objects.filter(pk=row.pk).first()
+    if waiting is not None:
+        return TrajectorySample.model_validate_json(unpack(waiting.content))
+    if row.file is None or row.row is None:
+        row.refresh_from_db(fields=["file", "row"])  # filed between the two reads
+    if row.file is None or row.row is None:
+        raise NotFound("This trajectory's texts are no longer kept.")
+    try:
+        return sample_at(store, row.file.key, row.file.num_bytes, row.row)
+    except NotStored:
+        raise NotFound("This trajectory's texts are no longer kept.") from None
+    except StoreUnavailable:
+        raise Unavailable("The store of trajectories does not answer right now.") from None
+
+
+def values_of(job: Job, name: str, step: int | None) -> tuple[int | None, Sequence[float]]:
+    """The step (None: the newest one) and each of its sampled trajectories' value; of attempts, the latest's."""
+    rows = Trajectory.objects.filter(job=job)
+    if step is None:
+        step = rows.order_by("-step").values_list("step", flat=True).first()
+    if step is None:
+        return None, ()
+    newest = rows.filter(step=step).order_by("-attempt").values_list("attempt", flat=True).first()
+    found = rows.filter(step=step, attempt=newest or 0).order_by("id")
+    return step, [float(value) for value in found.values_list(_COUNTED[name], flat=True)]
+
+
+def _read_cursor(text: str) -> tuple[int, int]:
+    parts = _CURSOR.fullmatch(text)
+    if parts is None:
+        error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the page before")
+        raise Invalid("This is not a cursor of ours.", errors=[error])
+    return int(parts[1]), int(parts[2])

@@ -1,0 +1,103 @@
+"""REST: what models wrote. Its own scope: texts may be secret where numbers are not."""
+
+from typing import Annotated, Literal, Self
+
+from django.http import HttpRequest
+from ninja import Query, Router
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.pagination import MAX_LIMIT, Page
+from backend.api.problems import problems
+from backend.jobs.selectors import the_job
+from backend.store.chosen import store
+from backend.telemetry.models import Trajectory
+from backend.telemetry.representations import TrajectoryOut
+from backend.telemetry.rollouts import rollouts_found, the_rollout, values_of, whole_of
+from engine.spec.facts import Outcome, TokenTrace, TrajectorySample
+
+router = Router(tags=["Rollouts"])
+
+MAY_READ_ROLLOUTS = ApiKeyAuth("rollouts:read")
+LARGEST = 2**63 - 1
+LARGEST_REWARD = 1e12
+Reward = Annotated[float | None, Query(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+
+
+class RolloutOut(TrajectoryOut):
+    """The whole: texts uncut, and of each token who wrote it and how likely it was."""
+
+    trace: TokenTrace | None = Field(description="Position by position; null where the engine sent none.")
+
+    @classmethod
+    def whole(cls, row: Trajectory, sample: TrajectorySample) -> Self:
+        known = TrajectoryOut.of(row).model_dump()
+        return cls.model_validate(
+            known | {name: getattr(sample, name) for name in ("prompt", "response", "remark", "trace")}
+        )
+
+
+class DistributionOut(BaseModel):
+    name: str
+    step: int | None = Field(description="Null while there is no step.")
+    num_sampled: int = Field(description="The engine sends a few trajectories of each step, not all.")
+    values: list[float] = Field(description="In the order in which they were chosen.")
+
+
+@router.get(
+    "/jobs/{job_id}/rollouts",
+    auth=MAY_READ_ROLLOUTS,
+    response={200: Page[TrajectoryOut]} | problems(404, 422),
+    summary="Trajectories worth reading",
+)
+def rollouts(
+    request: HttpRequest,
+    job_id: str,
+    step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    outcome: Outcome | None = None,
+    min_reward: Reward = None,
+    max_reward: Reward = None,
+    cursor: Annotated[str | None, Query(max_length=40, description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
+) -> Page[TrajectoryOut]:
+    """Newest step first."""
+    found, following = rollouts_found(
+        the_job(caller_of(request).team, job_id),
+        step=step,
+        outcome=outcome,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        cursor=cursor,
+        limit=limit,
+    )
+    data = [TrajectoryOut.of(row) for row in found]
+    return Page(data=data, has_more=following is not None, next_cursor=following)
+
+
+@router.get(
+    "/jobs/{job_id}/rollouts/{trajectory_id}",
+    auth=MAY_READ_ROLLOUTS,
+    response={200: RolloutOut} | problems(404),
+    summary="One trajectory, whole",
+)
+def rollout(request: HttpRequest, job_id: str, trajectory_id: str) -> RolloutOut:
+    """With its tokens, their log-probs and the versions that wrote them."""
+    row = the_rollout(the_job(caller_of(request).team, job_id), trajectory_id)
+    return RolloutOut.whole(row, whole_of(row, store()))
+
+
+@router.get(
+    "/jobs/{job_id}/distributions",
+    auth=ApiKeyAuth("jobs:read"),
+    response={200: DistributionOut} | problems(404, 422),
+    summary="Values of a step's trajectories",
+)
+def distributions(
+    request: HttpRequest,
+    job_id: str,
+    name: Literal["reward", "advantage", "length", "staleness"] = "reward",
+    step: Annotated[int | None, Query(ge=0, le=LARGEST, description="The newest unless told.")] = None,
+) -> DistributionOut:
+    """Of the trajectories that were chosen to be read."""
+    at, values = values_of(the_job(caller_of(request).team, job_id), name, step)
+    return DistributionOut(name=name, step=at, num_sampled=len(values), values=list(values))

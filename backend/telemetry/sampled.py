@@ -1,0 +1,133 @@
+"""Reading whole series, or a range of their steps, in a bounded number of points.
+
+    from ├─ points ─┤──────────── rollups ────────────├─ points ─┤ to
+
+Invariants:
+- every point of the range is in exactly one bucket: its mean, lowest and highest are exact, not estimates;
+- the cost follows what is drawn, not how long the job ran: at most 16 rollups a point drawn, and two edges;
+- of a step that several attempts did, the latest counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import connection
+
+from backend.jobs.models import Job
+from backend.telemetry.rollups import SIZES
+from backend.telemetry.selectors import Band, Line, MetricsPage, current_cursor
+
+LAST: Final = 2**63 - 1
+
+_EXTENTS: Final = """
+SELECT id, name, rolled_to, is_reduced,
+    coalesce((SELECT min(first_step) FROM telemetry_metricrollup WHERE series_id = series.id AND size = %(largest)s),
+             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id ORDER BY step LIMIT 1)),
+    greatest((SELECT last_step FROM telemetry_metricrollup WHERE series_id = series.id AND size = %(largest)s
+              ORDER BY first_step DESC LIMIT 1),
+             (SELECT step FROM telemetry_metricpoint WHERE series_id = series.id ORDER BY step DESC LIMIT 1))
+FROM telemetry_metricseries AS series
+WHERE job_id = %(job)s AND (%(names)s::text[] IS NULL OR name = ANY(%(names)s))
+ORDER BY name
+"""
+
+_PIECES: Final = """
+WITH wanted AS (
+    SELECT * FROM unnest(%(series)s::bigint[], %(sizes)s::int[], %(lows)s::bigint[], %(begins)s::bigint[],
+        %(ends)s::bigint[], %(highs)s::bigint[]) AS wanted (series_id, size, low, rolled_from, rolled_upto, high)
+), piece AS (
+    SELECT wanted.*, latest.step, latest.step AS last_step, 1 AS count, value AS total, value AS lowest,
+        value AS highest
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint AS point
+        WHERE point.series_id = wanted.series_id AND step >= wanted.low AND step < wanted.rolled_from
+        ORDER BY step, attempt DESC
+    ) AS latest
+    UNION ALL
+    SELECT wanted.*, rollup.first_step, rollup.last_step, rollup.count, rollup.total, rollup.low, rollup.high
+    FROM wanted JOIN telemetry_metricrollup AS rollup ON rollup.series_id = wanted.series_id
+        AND rollup.size = wanted.size AND rollup.first_step >= wanted.rolled_from
+        AND rollup.first_step < wanted.rolled_upto
+    UNION ALL
+    SELECT wanted.*, latest.step, latest.step, 1, value, value, value
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint AS point
+        WHERE point.series_id = wanted.series_id AND step >= wanted.rolled_upto AND step <= wanted.high
+        ORDER BY step, attempt DESC
+    ) AS latest
+), extent AS (
+    SELECT series_id, sum(count) > %(max_points)s AS is_sampled FROM piece GROUP BY series_id
+)
+SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_sampled
+FROM piece JOIN extent USING (series_id)
+GROUP BY series_id, is_sampled,
+    CASE WHEN is_sampled THEN greatest(step - low, 0) * %(max_points)s / (high - low + 1) ELSE step END
+ORDER BY series_id, max(last_step)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one series is read: points in [low, rolled_from), rollups up to `rolled_upto`, points up to `high`."""
+
+    series_id: int
+    size: int
+    low: int
+    rolled_from: int
+    rolled_upto: int
+    high: int
+
+
+def metrics_sampled(
+    job: Job,
+    max_points: int,
+    names: Sequence[str] | None = None,
+    *,
+    from_step: int = 0,
+    to_step: int = LAST,
+) -> MetricsPage:
+    """Each series in at most `max_points` means. What is short enough comes point by point, without bands."""
+    cursor = current_cursor(job)
+    series: dict[str, Line] = {}
+    bands: dict[str, Band] = {}
+    with connection.cursor() as db:
+        db.execute(_EXTENTS, {"job": job.pk, "names": list(names) if names else None, "largest": SIZES[-1]})
+        known, plans = {}, []
+        for series_id, name, rolled_to, is_reduced, first, last in db.fetchall():
+            if first is None or first > to_step or last < from_step:
+                continue
+            known[series_id] = name
+            low, high = max(first, from_step), min(last, to_step)
+            plans.append(_plan(series_id, low, high, rolled_to, is_reduced, max_points))
+        if plans:
+            db.execute(_PIECES, _columns(plans) | {"max_points": max_points})
+            for series_id, step, mean, lowest, highest, is_sampled in db.fetchall():
+                series.setdefault(known[series_id], []).append((step, mean))
+                if is_sampled:
+                    bands.setdefault(known[series_id], []).append((step, lowest, highest))
+    return MetricsPage(cursor=cursor, series=series, more=False, bands=bands)
+
+
+def _plan(series_id: int, low: int, high: int, rolled_to: int, is_reduced: bool, max_points: int) -> Plan:
+    size = max((each for each in SIZES if each <= (high - low + 1) / max_points), default=0)
+    if is_reduced and low < rolled_to:  # only rollups are left down there, so the edges reach beyond the range
+        size = size or SIZES[0]
+        begin, end = low // size * size, min(high + 1, rolled_to)
+    elif size:
+        # The last rollup ends where the rollups end, whole or not.
+        begin, end = -(-low // size) * size, rolled_to if high >= rolled_to else (high + 1) // size * size
+    if not size or begin >= end:
+        size, begin, end = SIZES[0], low, low
+    return Plan(series_id=series_id, size=size, low=low, rolled_from=begin, rolled_upto=end, high=high)
+
+
+def _columns(plans: Sequence[Plan]) -> dict[str, list[Any]]:
+    return {
+        "series": [plan.series_id for plan in plans],
+        "sizes": [plan.size for plan in plans],
+        "lows": [plan.low for plan in plans],
+        "begins": [plan.rolled_from for plan in plans],
+        "ends": [plan.rolled_upto for plan in plans],
+        "highs": [plan.high for plan in plans],
+    }

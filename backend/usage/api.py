@@ -1,0 +1,166 @@
+"""REST: what devices were used for. Shape in, call, shape out."""
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Annotated, Literal, Self
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.problems import problems
+from backend.clock import database_now
+from backend.errors import FieldError, Invalid
+from backend.jobs.selectors import the_job
+from backend.usage.csv_table import csv_text
+from backend.usage.report import GroupBy, HeldDevices, UsageGroup, usage_of, usage_of_job
+from backend.usage.split import Kinds
+from engine.spec.strict import Text
+
+router = Router(tags=["Usage"])
+
+LONGEST_RANGE = timedelta(days=366)
+MOST_GROUPS = 1_000
+YEARS = range(2000, 2200)
+_SECONDS = "Device-seconds"
+
+
+class KindsOut(BaseModel):
+    """Device-seconds. The five kinds add up to `held`; `billed` is `held` less `credited`."""
+
+    held: float = Field(description=f"{_SECONDS} of reservations: devices times seconds.")
+    startup: float = Field(description=f"{_SECONDS} until an attempt was ready.")
+    useful: float
+    stale: float = Field(description="Of the useful time, the share of samples that were too old to be trained on.")
+    fault: float = Field(description="Lost with an attempt since its last checkpoint, restarts, and steps redone.")
+    idle: float = Field(description="While the job was pausing or stopping.")
+    credited: float = Field(description="Of `fault`, what was the platform's doing. It is given back.")
+    billed: float
+
+    @classmethod
+    def of(cls, kinds: Kinds) -> Self:
+        return cls(
+            held=kinds.held / 1e6,
+            startup=kinds.startup / 1e6,
+            useful=kinds.useful / 1e6,
+            stale=kinds.stale / 1e6,
+            fault=kinds.fault / 1e6,
+            idle=kinds.idle / 1e6,
+            credited=kinds.credited / 1e6,
+            billed=(kinds.held - kinds.credited) / 1e6,
+        )
+
+
+class UsageGroupOut(BaseModel):
+    group: str = Field(description="An id, or a day. With group_by=key, empty for what was submitted without a key.")
+    label: str
+    seconds: KindsOut
+
+
+class UsageOut(BaseModel):
+    group_by: GroupBy
+    first: date
+    last: date
+    as_of: datetime = Field(description="What is held counts up to this moment.")
+    total: KindsOut
+    data: list[UsageGroupOut]
+    has_more: bool = False
+    next_after: str | None = Field(None, description="Ask again with `after=` this.")
+
+
+class HeldDevicesOut(BaseModel):
+    role: str
+    devices: int
+    start: datetime
+    end: datetime | None
+    seconds: KindsOut
+
+
+class JobUsageOut(BaseModel):
+    as_of: datetime
+    total: KindsOut
+    data: list[HeldDevicesOut] = Field(description="Every reservation of the job, oldest first.")
+
+
+@router.get(
+    "/usage",
+    auth=ApiKeyAuth("usage:read"),
+    response={200: UsageOut} | problems(422),
+    summary="What the team used",
+    openapi_extra={"responses": {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}},
+)
+def usage(
+    request: HttpRequest,
+    group_by: Annotated[GroupBy, Query()] = GroupBy.JOB,
+    first: Annotated[date | None, Query(alias="from", description="UTC; empty: the first of this month.")] = None,
+    last: Annotated[date | None, Query(alias="to", description="Included. Empty: today.")] = None,
+    after: Annotated[Text | None, Query(max_length=64, description="`next_after` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_GROUPS)] = MOST_GROUPS,
+    format: Annotated[Literal["json", "csv"] | None, Query(description="Or send Accept: text/csv.")] = None,
+) -> UsageOut | HttpResponse:
+    """Device-seconds by kind, from the devices that jobs held. As CSV, all groups in one table."""
+    now = database_now()
+    first, last = _days(first, last, today=now.date())
+    groups = usage_of(caller_of(request).team, group_by, first=first, last=last, now=now)
+    if format == "csv" or (format is None and request.headers.get("Accept", "").startswith("text/csv")):
+        return _as_csv(groups, group_by, first, last)
+    rest = [group for group in groups if after is None or group.group > after]
+    page = rest[:limit]
+    return UsageOut(
+        group_by=group_by,
+        first=first,
+        last=last,
+        as_of=now,
+        total=KindsOut.of(sum((group.kinds for group in groups), Kinds())),
+        data=[UsageGroupOut(group=row.group, label=row.label, seconds=KindsOut.of(row.kinds)) for row in page],
+        has_more=len(rest) > limit,
+        next_after=page[-1].group if len(rest) > limit else None,
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/usage",
+    auth=ApiKeyAuth("usage:read"),
+    response={200: JobUsageOut} | problems(404),
+    summary="What it used",
+)
+def job_usage(request: HttpRequest, job_id: str) -> JobUsageOut:
+    """Device-seconds by kind, each reservation for itself; what is held counts up to now."""
+    now = database_now()
+    held = usage_of_job(the_job(caller_of(request).team, job_id), now=now)
+    return JobUsageOut(
+        as_of=now, total=KindsOut.of(sum((row.kinds for row in held), Kinds())), data=[_held_out(row) for row in held]
+    )
+
+
+def _held_out(row: HeldDevices) -> HeldDevicesOut:
+    return HeldDevicesOut(
+        role=row.role, devices=row.devices, start=row.start, end=row.end, seconds=KindsOut.of(row.kinds)
+    )
+
+
+def _days(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
+    last = last or max(today, first or today)
+    first = first or last.replace(day=1)
+    if first.year not in YEARS or last.year not in YEARS:
+        error = FieldError(pointer="/query/from", code="year", message=f"{YEARS.start} to {YEARS.stop - 1}, as is `to`")
+        raise Invalid(errors=[error])
+    if last < first:
+        error = FieldError(pointer="/query/to", code="order", message=f"must not be before from, which is {first}")
+        raise Invalid(errors=[error])
+    if last - first > LONGEST_RANGE:
+        error = FieldError(pointer="/query/to", code="range", message=f"at most {LONGEST_RANGE.days} days after from")
+        raise Invalid(errors=[error])
+    return first, last
+
+
+def _as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date) -> HttpResponse:
+    kinds = list(KindsOut.model_fields)
+    rows = [
+        [group.group, group.label, *(getattr(KindsOut.of(group.kinds), kind) for kind in kinds)] for group in groups
+    ]
+    text = csv_text([str(group_by), "label", *(f"{kind}_gpu_seconds" for kind in kinds)], rows)
+    response = HttpResponse(text, content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="usage-by-{group_by}-{first}-{last}.csv"'
+    return response

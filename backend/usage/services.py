@@ -1,0 +1,82 @@
+"""Settling: once a reservation is over, what it was used for is written down for ever.
+
+Invariants:
+- a reservation is settled once, whole, and not before every attempt that used it has ended;
+- nothing depends on when it happens: until then reports work the same figures out on the fly.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from backend.jobs.models import JobAttempt
+from backend.pools.models import Reservation
+from backend.usage.models import UsageSlice
+from backend.usage.split import Kinds, split_by_day
+from backend.usage.timelines import Timeline, timelines_of
+
+SETTLED_AT_ONCE = 500
+"""A background task of a second or two; the next tick goes on."""
+
+
+def unsettled(reservations: QuerySet[Reservation] | None = None) -> QuerySet[Reservation]:
+    found = Reservation.objects.all() if reservations is None else reservations
+    return found.filter(~Exists(UsageSlice.objects.filter(reservation=OuterRef("pk"))))
+
+
+def settle_reservations(*, limit: int = SETTLED_AT_ONCE) -> int:
+    """How many were settled. Two that run at once take different ones."""
+    at_work = JobAttempt.objects.filter(
+        job=OuterRef("job"), ended_at__isnull=True, created_at__lt=OuterRef("released_at")
+    )
+    with transaction.atomic():
+        due = unsettled().filter(~Exists(at_work), released_at__isnull=False).order_by("pk")
+        rows = list(due.select_for_update(of=("self",), no_key=True, skip_locked=True)[:limit])
+        UsageSlice.objects.bulk_create(slices_of(rows, now=None))
+    return len(rows)
+
+
+def slices_of(reservations: Sequence[Reservation], *, now: datetime | None) -> list[UsageSlice]:
+    """Not saved. One that is still held counts up to `now`."""
+    timelines = timelines_of(row.job_id for row in reservations)
+    return [made for row in reservations for made in _slices(row, timelines[row.job_id], row.released_at or now)]
+
+
+def _slices(row: Reservation, line: Timeline, end: datetime | None) -> Iterable[UsageSlice]:
+    assert end is not None, "only a released reservation has an end of its own"
+    for day, kinds in split_by_day(row.created_at, end, row.devices, line.attempts):
+        yield UsageSlice(
+            reservation=row,
+            day=day,
+            team_id=row.team_id,
+            project_id=line.job.project_id,
+            user_id=line.job.created_by_id,
+            job_id=row.job_id,
+            key=line.submitted_by,
+            **columns(kinds),
+        )
+
+
+def columns(kinds: Kinds) -> dict[str, int]:
+    return {
+        "held_us": kinds.held,
+        "startup_us": kinds.startup,
+        "useful_us": kinds.useful,
+        "stale_us": kinds.stale,
+        "fault_us": kinds.fault,
+        "idle_us": kinds.idle,
+        "credited_us": kinds.credited,
+    }
+
+
+def kinds_of(row: UsageSlice) -> Kinds:
+    return Kinds(
+        startup=row.startup_us,
+        useful=row.useful_us,
+        stale=row.stale_us,
+        fault=row.fault_us,
+        idle=row.idle_us,
+        credited=row.credited_us,
+    )

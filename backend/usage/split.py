@@ -1,0 +1,132 @@
+"""What the time of a reservation was used for. Pure: moments in, device-microseconds by kind out.
+
+    reservation  ├──────────────────────────────────────────────────────────────────┤ released
+    attempt 1    began ──startup──▶ ready ──useful──▶ checkpoint ──fault──▶ lost
+    attempt 2                                            (restart: fault) began ─▶ ready ──useful──▶ draining ─idle─▶
+
+- startup: until an attempt is ready;
+- fault: what an attempt that was lost did after its newest checkpoint (all of it, its startup too, if it has none),
+  and the time from the loss until the next attempt is ready. Also, of the useful time, the share of samples that were
+  trained into weights that a trainer's death undid (`redone`);
+- stale: of the useful time, the share of samples that were dropped because they were too old to be trained on;
+- idle: from the moment that the job was told to pause or to stop, and whatever follows an attempt that ended well;
+- useful: the rest.
+
+Invariants:
+- the kinds of a reservation add up to devices x its length, whatever the moments are, to the microsecond;
+- only a fault of the platform is credited, and only by the control plane's own clock and records: shares that the
+  engine reports move time between kinds, but never make anything cheaper.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from itertools import pairwise
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Ending(StrEnum):
+    WELL = "well"
+    """It succeeded, was cancelled or paused, or reached a limit of its own: nothing was lost that was wanted."""
+    OWN_FAULT = "own_fault"
+    PLATFORM_FAULT = "platform_fault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Of the samples that met their end in an attempt: counts, so that no float decides."""
+
+    dropped: int = 0
+    redone: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    began_at: datetime
+    ready_at: datetime | None = None
+    draining_at: datetime | None = None
+    """When it was told to pause or stop."""
+    kept_at: datetime | None = None
+    """When its newest checkpoint was recorded."""
+    ended_at: datetime | None = None
+    ending: Ending = Ending.WELL
+    shares: Shares = Shares()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    """Device-microseconds. `credited` is a part of `fault`."""
+
+    startup: int = 0
+    useful: int = 0
+    stale: int = 0
+    fault: int = 0
+    idle: int = 0
+    credited: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.startup + self.useful + self.stale + self.fault + self.idle
+
+    def __add__(self, other: "Kinds") -> "Kinds":
+        return Kinds(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(Kinds)})
+
+
+def split_by_day(
+    start: datetime, end: datetime, devices: int, attempts: Sequence[AttemptView]
+) -> list[tuple[date, Kinds]]:
+    """Of one reservation. `attempts` of its job in the order in which they began. At least one day, even if empty."""
+    start, end = start.astimezone(UTC), max(start, end).astimezone(UTC)
+    days: dict[date, Kinds] = {start.date(): Kinds()}
+    for left, right in pairwise(_boundaries(start, end, attempts)):
+        kinds = _kinds_of(left, devices * ((right - left) // _MICROSECOND), attempts)
+        days[left.date()] = days.get(left.date(), Kinds()) + kinds
+    return sorted(days.items())
+
+
+def _boundaries(start: datetime, end: datetime, attempts: Sequence[AttemptView]) -> list[datetime]:
+    """Between two neighbours everything is of one kind and of one day."""
+    moments = {start, end, *_midnights(start, end)}
+    for attempt in attempts:
+        told = (attempt.began_at, attempt.ready_at, attempt.draining_at, attempt.kept_at, attempt.ended_at)
+        moments.update(moment.astimezone(UTC) for moment in told if moment is not None and start < moment < end)
+    return sorted(moments)
+
+
+def _midnights(start: datetime, end: datetime) -> Iterator[datetime]:
+    midnight = datetime.combine(start.date() + timedelta(days=1), time(), UTC)
+    while midnight < end:
+        yield midnight
+        midnight += timedelta(days=1)
+
+
+def _kinds_of(at: datetime, amount: int, attempts: Sequence[AttemptView]) -> Kinds:
+    """Of a stretch that begins at `at` and in which nothing changes."""
+    begun = [attempt for attempt in attempts if attempt.began_at <= at]
+    if not begun:
+        return Kinds(startup=amount)
+    attempt, before = begun[-1], begun[-2] if len(begun) > 1 else None
+    if attempt.ended_at is not None and at >= attempt.ended_at:
+        return _lost(amount, attempt) if attempt.ending != Ending.WELL else Kinds(idle=amount)
+    if attempt.ending != Ending.WELL and at >= (attempt.kept_at or attempt.began_at):
+        return _lost(amount, attempt)
+    if attempt.draining_at is not None and at >= attempt.draining_at:
+        return Kinds(idle=amount)
+    if attempt.ready_at is None or at < attempt.ready_at:
+        return _lost(amount, before) if before and before.ending != Ending.WELL else Kinds(startup=amount)
+    return _shared(amount, attempt.shares)
+
+
+def _lost(amount: int, attempt: AttemptView) -> Kinds:
+    return Kinds(fault=amount, credited=amount if attempt.ending == Ending.PLATFORM_FAULT else 0)
+
+
+def _shared(amount: int, shares: Shares) -> Kinds:
+    if shares.total <= 0:
+        return Kinds(useful=amount)
+    stale = min(amount, amount * max(0, shares.dropped) // shares.total)
+    redone = min(amount - stale, amount * max(0, shares.redone) // shares.total)
+    return Kinds(useful=amount - stale - redone, stale=stale, fault=redone)

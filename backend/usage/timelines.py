@@ -1,0 +1,113 @@
+"""The moments of jobs that decide what their devices were used for, as the control plane recorded them.
+
+Invariants:
+- every moment is by the control plane's clock: when a fact arrived, not when the engine says that it happened;
+- a fixed number of queries, however many jobs are asked for.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from django.db.models import Q
+
+from backend.checkpoints.models import Checkpoint
+from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
+from backend.usage.split import AttemptView, Ending, Shares
+
+ENDED_WELL: Final = frozenset({"succeeded", "cancelled", "paused", "queued"})
+"""Outcomes of attempts that lost nothing: where the job went. Others (lost, superseded) are the platform's doing."""
+PLATFORM_CLASSES: Final = frozenset({"infrastructure", "platform"})
+LIMIT_CLASSES: Final = frozenset({"timeout", "budget"})
+_ENDS: Final = ("trained", "filtered", "dropped_stale", "failed")
+_KINDS_OF_EVENT: Final = ("submitted", "state_changed", "pipeline_ready", "run_finished")
+
+
+@dataclass(slots=True, kw_only=True)
+class Timeline:
+    job: Job
+    submitted_by: str = ""
+    """The id of the API key, or empty."""
+    attempts: list[AttemptView] = field(default_factory=list)
+
+
+def timelines_of(job_ids: Iterable[str]) -> Mapping[str, Timeline]:
+    ids = set(job_ids)
+    jobs = {job.pk: job for job in Job.objects.filter(pk__in=ids).defer("spec")}
+    attempts: dict[str, list[JobAttempt]] = defaultdict(list)
+    for attempt in JobAttempt.objects.filter(job_id__in=ids).order_by("n"):
+        attempts[attempt.job_id].append(attempt)
+    events: dict[str, list[JobEvent]] = defaultdict(list)
+    told = JobEvent.objects.filter(job_id__in=ids, type__in=_KINDS_OF_EVENT).filter(
+        ~Q(type="state_changed") | Q(to_state__in=(JobState.RUNNING, JobState.PAUSING, JobState.STOPPING))
+    )
+    for event in told.order_by("job_id", "seq"):
+        events[event.job_id].append(event)
+    kept: dict[tuple[str, int], datetime] = {}
+    saved = Checkpoint.objects.filter(job_id__in=ids).exclude(state="corrupt").order_by("created_at")
+    for job_id, n, at in saved.values_list("job_id", "attempt", "created_at"):
+        kept[job_id, n] = at
+    return {job_id: _timeline(job, attempts[job_id], events[job_id], kept) for job_id, job in jobs.items()}
+
+
+def _timeline(
+    job: Job, attempts: Sequence[JobAttempt], events: Sequence[JobEvent], kept: Mapping[tuple[str, int], datetime]
+) -> Timeline:
+    submitter = next((event.actor for event in events if event.type == "submitted"), "")
+    line = Timeline(job=job, submitted_by=submitter.partition(":")[2] if submitter.startswith("key:") else "")
+    told_before: Mapping[str, int] = {}
+    for attempt in attempts:
+        view = AttemptView(
+            began_at=attempt.created_at,
+            ready_at=next((event.at for event in events if _is_ready(event, attempt)), None),
+            draining_at=next((event.at for event in events if _drains(event, attempt)), None),
+            kept_at=kept.get((job.pk, attempt.n)),
+            ended_at=attempt.ended_at,
+            ending=_ending(job, attempt),
+        )
+        ledger = next((event.data.get("ledger") for event in events if _is_last_word(event, attempt)), None)
+        if isinstance(ledger, dict):
+            view, told_before = replace(view, shares=_shares(ledger, told_before)), ledger
+        line.attempts.append(view)
+    return line
+
+
+def _is_ready(event: JobEvent, attempt: JobAttempt) -> bool:
+    is_word = event.type == "pipeline_ready" or event.to_state == JobState.RUNNING
+    return is_word and event.actor == f"engine:{attempt.n}"
+
+
+def _drains(event: JobEvent, attempt: JobAttempt) -> bool:
+    is_its_time = event.at >= attempt.created_at and (attempt.ended_at is None or event.at <= attempt.ended_at)
+    return is_its_time and event.to_state in (JobState.PAUSING, JobState.STOPPING)
+
+
+def _is_last_word(event: JobEvent, attempt: JobAttempt) -> bool:
+    return event.type == "run_finished" and event.actor == f"engine:{attempt.n}"
+
+
+def _ending(job: Job, attempt: JobAttempt) -> Ending:
+    """By the class of its failure; an attempt that ended otherwise than by a word or a wish was lost."""
+    is_last = attempt.n == job.num_attempts and job.state == JobState.FAILED
+    failure_class = attempt.failure_class or (job.failure_class if is_last else "")
+    if attempt.ended_at is None or failure_class in LIMIT_CLASSES:
+        return Ending.WELL
+    if failure_class:
+        return Ending.PLATFORM_FAULT if failure_class in PLATFORM_CLASSES else Ending.OWN_FAULT
+    return Ending.WELL if attempt.outcome in ENDED_WELL else Ending.PLATFORM_FAULT
+
+
+def _shares(ledger: Mapping[str, int], before: Mapping[str, int]) -> Shares:
+    """The ledger counts on from attempt to attempt; one that counts less than before began anew."""
+
+    def since(base: Mapping[str, int]) -> dict[str, int]:
+        return {end: int(ledger.get(end, 0)) - int(base.get(end, 0)) for end in (*_ENDS, "rolled_back")}
+
+    counts = since(before)
+    if min(counts[end] for end in _ENDS) < 0:
+        counts = since({})
+    redone = max(0, counts["rolled_back"])
+    total = sum(counts[end] for end in _ENDS) + redone
+    return Shares(dropped=counts["dropped_stale"], redone=redone, total=total)

@@ -1,0 +1,123 @@
+"""Where a webhook may go: to the public internet, and nowhere near us.
+
+A name is looked up once, by `GuardedNetwork`; every address that it has must be global, and the connection is made to
+the address that was looked at. So a name that answers differently the next time (DNS rebinding) reaches nothing, and
+neither does any spelling of an inner address: decimal, octal, IPv6, mapped, translated.
+
+Invariants:
+- https only, no user name in the address, no redirect is followed;
+- for development, and only if the environment says so, http to this machine itself.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import httpcore
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that was ever given out
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_FORMER_6TO4_RELAYS = ipaddress.ip_network("192.88.99.0/24")
+
+
+class ForbiddenAddress(ValueError):
+    """A webhook may not go there."""
+
+
+def checked_url(url: str, *, allow_loopback: bool) -> str:
+    """What can be said without asking DNS. Raises `ForbiddenAddress`, in words for whoever typed it."""
+    parts = _split(url)
+    if parts.username is not None or parts.password is not None:
+        raise ForbiddenAddress("leave the user name out: webhooks are signed instead")
+    literal = _literal(parts.hostname or "")
+    local = allow_loopback and (parts.hostname == "localhost" or (literal is not None and literal.is_loopback))
+    if parts.scheme != "https" and not (parts.scheme == "http" and local):
+        raise ForbiddenAddress("use https://")
+    if literal is not None and not local:
+        refuse_inner(literal)
+    return url
+
+
+def refuse_inner(address: Address) -> None:
+    """Raises `ForbiddenAddress` unless the address is one of the public internet, whatever it is wrapped in."""
+    if not _is_public(address):
+        raise ForbiddenAddress("this address is not on the public internet")
+
+
+def _is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return _is_public(inner)
+        if address.teredo is not None or address not in _PUBLIC_V6:
+            return False
+    elif address in _FORMER_6TO4_RELAYS:
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+def _split(url: str) -> SplitResult:
+    if not url.isascii() or any(char <= " " or char in '\\"<>^`{|}' for char in url):
+        raise ForbiddenAddress("write the address in plain ASCII, spaces and other characters percent-encoded")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ForbiddenAddress(f"this is not an address: {error}") from None
+    if not parts.hostname or port == 0:
+        raise ForbiddenAddress("this is not an address: it names no host")
+    return parts
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """As the system does; it also understands 2130706433 and 0x7f.1."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects to what was checked. TLS still verifies the name: httpcore keeps it for SNI, certificate and Host."""
+
+    def __init__(self, *, resolve: Resolve = resolve, allow_loopback: bool = False) -> None:
+        self._resolve, self._allow_loopback = resolve, allow_loopback
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        texts = await self._resolve(host, port)
+        if not texts:
+            raise httpcore.ConnectError("the name has no address")
+        for text in texts:
+            address = ipaddress.ip_address(text.partition("%")[0])
+            if not (self._allow_loopback and address.is_loopback):
+                refuse_inner(address)
+        return await self._network.connect_tcp(texts[0], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise ForbiddenAddress("webhooks go to no socket of this machine")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)

@@ -1,0 +1,217 @@
+"""/webhooks: where a team wants to hear of its jobs. Messages are signed as Standard Webhooks has it."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Status
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.etags import IfMatch, etag_of, tagged
+from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
+from backend.api.problems import problems
+from backend.clock import database_now
+from backend.webhooks import services
+from backend.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from backend.webhooks.selectors import deliveries_of, endpoints_of, the_delivery, the_endpoint
+from engine.spec.strict import Text
+
+router = Router(tags=["Webhooks"], auth=ApiKeyAuth("webhooks:write"))
+
+EventName = Annotated[
+    str, Field(pattern=r"^(\*|job\.\*|job\.[a-z_]{1,40})$", description="`job.succeeded`, `job.*` or `*`.")
+]
+Events = Annotated[list[EventName], Field(min_length=1, max_length=40)]
+Url = Annotated[Text, Field(min_length=9, max_length=1_000, examples=["https://example.org/laminar"])]
+Description = Annotated[Text, Field(max_length=200)]
+
+
+class NewWebhook(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    url: Url
+    events: Events = Field(default=["*"], examples=[["job.succeeded", "job.failed"]])
+    description: Description = ""
+
+
+class WebhookChange(BaseModel):
+    """What is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+    url: Url | None = None
+    events: Events | None = None
+    description: Description | None = None
+    enabled: bool | None = None
+
+
+class WebhookOut(BaseModel):
+    id: str
+    url: str
+    events: list[str]
+    description: str
+    enabled: bool
+    disabled_reason: str
+    num_failures: int = Field(description="Tries that failed since the last success.")
+    last_success_at: datetime | None
+    previous_secret_until: datetime | None = Field(description="Until then the former secret signs too.")
+    created_at: datetime
+
+
+class WebhookWithSecret(WebhookOut):
+    secret: str = Field(description="Shown this once.")
+
+
+class DeliveryAttemptOut(BaseModel):
+    """One try. `status` is null if no answer came; of an answer's body nothing is kept."""
+
+    at: datetime
+    status: int | None
+    error: str
+    ms: int
+
+
+class DeliveryOut(BaseModel):
+    id: str
+    webhook_id: str
+    message_id: str = Field(description="The `webhook-id` header: the same in every try.")
+    type: str
+    state: DeliveryState
+    num_attempts: int
+    next_attempt_at: datetime | None
+    attempts: list[DeliveryAttemptOut]
+    created_at: datetime
+    finished_at: datetime | None
+
+
+class DeliveryWithBody(DeliveryOut):
+    body: str = Field(description="As it is sent, byte for byte.")
+
+
+_TAKES_BODY = (400, 413, 415, 422)
+
+
+@router.post("/webhooks", response={201: WebhookWithSecret} | problems(409, *_TAKES_BODY), summary="Make a webhook")
+def create_webhook(request: HttpRequest, response: HttpResponse, body: NewWebhook) -> Status[WebhookWithSecret]:
+    """The answer holds the secret that its messages are signed with, this once."""
+    caller = caller_of(request)
+    endpoint, secret = services.create_endpoint(
+        caller.team, url=body.url, events=body.events, description=body.description, actor=caller.actor,
+        now=database_now(),
+    )  # fmt: skip
+    tagged(response, etag_of(endpoint.version))
+    response["Location"] = f"/api/v1/webhooks/{endpoint.pk}"
+    return Status(201, WebhookWithSecret(**_fields(endpoint), secret=secret))
+
+
+@router.get("/webhooks", response={200: Page[WebhookOut]} | problems(422), summary="The team's webhooks")
+def list_webhooks(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[WebhookOut]:
+    rows, following = page_after(endpoints_of(caller_of(request).team), cursor=cursor, limit=limit)
+    data = [WebhookOut(**_fields(row)) for row in rows]
+    return Page(data=data, has_more=following is not None, next_cursor=following)
+
+
+@router.get("/webhooks/{webhook_id}", response={200: WebhookOut} | problems(404), summary="One webhook")
+def show_webhook(request: HttpRequest, response: HttpResponse, webhook_id: str) -> WebhookOut:
+    endpoint = the_endpoint(caller_of(request).team, webhook_id)
+    tagged(response, etag_of(endpoint.version))
+    return WebhookOut(**_fields(endpoint))
+
+
+@router.patch(
+    "/webhooks/{webhook_id}",
+    response={200: WebhookOut} | problems(404, 412, *_TAKES_BODY),
+    summary="Change, disable or enable a webhook",
+)
+def change_webhook(
+    request: HttpRequest, response: HttpResponse, webhook_id: str, body: WebhookChange, if_match: IfMatch = None
+) -> WebhookOut:
+    caller = caller_of(request)
+    endpoint = services.change_endpoint(
+        caller.team, webhook_id, if_match=if_match, actor=caller.actor, now=database_now(), **body.model_dump()
+    )
+    tagged(response, etag_of(endpoint.version))
+    return WebhookOut(**_fields(endpoint))
+
+
+@router.delete("/webhooks/{webhook_id}", response={204: None} | problems(404, 412, 422), summary="Delete a webhook")
+def delete_webhook(request: HttpRequest, webhook_id: str, if_match: IfMatch = None) -> Status[None]:
+    """Its deliveries go with it."""
+    caller = caller_of(request)
+    services.delete_endpoint(caller.team, webhook_id, if_match=if_match, actor=caller.actor, now=database_now())
+    return Status(204, None)
+
+
+@router.post(
+    "/webhooks/{webhook_id}/rotate-secret", response={200: WebhookWithSecret} | problems(404), summary="New secret"
+)
+def rotate_webhook_secret(request: HttpRequest, webhook_id: str) -> WebhookWithSecret:
+    """For a day the former secret signs beside the new one: a message then carries two signatures."""
+    caller = caller_of(request)
+    endpoint, secret = services.rotate_secret(caller.team, webhook_id, actor=caller.actor, now=database_now())
+    return WebhookWithSecret(**_fields(endpoint), secret=secret)
+
+
+@router.post(
+    "/webhooks/{webhook_id}/test", response={202: DeliveryOut} | problems(404, 409), summary="Send a test message"
+)
+def test_webhook(request: HttpRequest, webhook_id: str) -> Status[DeliveryOut]:
+    """A message of the type `webhook.test`, like any other. Watch it under `/deliveries`."""
+    caller = caller_of(request)
+    row = services.send_test(caller.team, webhook_id, actor=caller.actor, now=database_now())
+    return Status(202, DeliveryOut(**_delivery_fields(row)))
+
+
+@router.get(
+    "/webhooks/{webhook_id}/deliveries",
+    response={200: Page[DeliveryOut]} | problems(404, 422),
+    summary="What was sent, and what came of it",
+)
+def list_deliveries(
+    request: HttpRequest,
+    webhook_id: str,
+    state: Annotated[DeliveryState | None, Query(description="`dead`: what could not be delivered.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[DeliveryOut]:
+    """Newest first; kept for 30 days."""
+    rows = deliveries_of(the_endpoint(caller_of(request).team, webhook_id))
+    found, following = page_after(rows.filter(state=state) if state else rows, cursor=cursor, limit=limit)
+    data = [DeliveryOut(**_delivery_fields(row)) for row in found]
+    return Page(data=data, has_more=following is not None, next_cursor=following)
+
+
+@router.get(
+    "/webhooks/{webhook_id}/deliveries/{delivery_id}",
+    response={200: DeliveryWithBody} | problems(404),
+    summary="One delivery with its message",
+)
+def show_delivery(request: HttpRequest, webhook_id: str, delivery_id: str) -> DeliveryWithBody:
+    row = the_delivery(the_endpoint(caller_of(request).team, webhook_id), delivery_id)
+    return DeliveryWithBody(**_delivery_fields(row), body=row.body)
+
+
+@router.post(
+    "/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
+    response={202: DeliveryOut} | problems(404, 409),
+    summary="Send it again",
+)
+def redeliver_webhook(request: HttpRequest, webhook_id: str, delivery_id: str) -> Status[DeliveryOut]:
+    caller = caller_of(request)
+    row = services.redeliver(caller.team, webhook_id, delivery_id, actor=caller.actor, now=database_now())
+    return Status(202, DeliveryOut(**_delivery_fields(row)))
+
+
+def _fields(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    same = ("id", "url", "events", "description", "disabled_reason", "num_failures", "last_success_at", "created_at")
+    return {name: getattr(endpoint, name) for name in same} | {
+        "enabled": endpoint.disabled_at is None,
+        "previous_secret_until": endpoint.previous_until,
+    }
+
+
+def _delivery_fields(row: WebhookDelivery) -> dict[str, Any]:
+    same = ("id", "message_id", "type", "state", "num_attempts", "attempts", "created_at", "finished_at")
+    return {name: getattr(row, name) for name in same} | {
+        "webhook_id": row.endpoint_id,
+        "next_attempt_at": row.due_at,
+    }

@@ -1,0 +1,100 @@
+"""Where a team wants to hear of its jobs, and every message that is, was or could not be brought there.
+
+    JobEvent ──trigger, same transaction──▶ PendingEvent ──fan_out──▶ Delivery, one an endpoint ──send──▶ receiver
+
+Invariants:
+- an event that any endpoint of the team listens to has a PendingEvent from its own commit on until its deliveries are
+  written: claimed row by row, never by "all above id N", so that a late commit is not skipped;
+- of one event an endpoint gets one delivery, whose `message_id` and body never change;
+- a delivery that is over (delivered, dead) is not tried again unless somebody asks for it.
+"""
+
+from typing import ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from backend.accounts.models import Team
+from backend.ids import new_id
+from backend.jobs.models import JobEvent
+
+
+def _endpoint_id() -> str:
+    return new_id("whk")
+
+
+def _delivery_id() -> str:
+    return new_id("whd")
+
+
+class WebhookEndpoint(models.Model):
+    id = models.CharField(primary_key=True, max_length=32, default=_endpoint_id, editable=False)
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="webhooks")
+    url = models.CharField(max_length=1_000)
+    description = models.CharField(max_length=200, blank=True, default="")
+    events = ArrayField(models.CharField(max_length=60))  # "job.succeeded", "job.*", "*"
+    secret = models.TextField()  # sealed, see `secret_box`
+    previous_secret = models.TextField(blank=True, default="")
+    previous_until = models.DateTimeField(null=True)  # until then both sign
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField()
+    disabled_at = models.DateTimeField(null=True)
+    disabled_reason = models.CharField(max_length=200, blank=True, default="")
+    num_failures = models.PositiveIntegerField(default=0)  # in a row; 0 again with the first success
+    not_before = models.DateTimeField(null=True)  # in trouble: nothing is tried before, whatever is due
+    last_success_at = models.DateTimeField(null=True)
+
+    class Meta:
+        # The trigger asks for each event whether anybody of the team listens.
+        indexes: ClassVar = [
+            models.Index(fields=["team"], condition=Q(disabled_at__isnull=True), name="live_webhooks_of_team")
+        ]
+
+
+class PendingEvent(models.Model):
+    """Written by a trigger on jobs_jobevent (migration 0001)."""
+
+    event = models.OneToOneField(JobEvent, on_delete=models.CASCADE, primary_key=True, related_name="+")
+
+
+class DeliveryState(models.TextChoices):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+class WebhookDelivery(models.Model):
+    id = models.CharField(primary_key=True, max_length=32, default=_delivery_id, editable=False)
+    endpoint = models.ForeignKey(WebhookEndpoint, on_delete=models.CASCADE, related_name="deliveries")
+    event = models.ForeignKey(JobEvent, on_delete=models.CASCADE, null=True, related_name="+")  # null: a test
+    message_id = models.CharField(max_length=64)
+    type = models.CharField(max_length=60)
+    body = models.TextField()
+    state = models.CharField(max_length=10, choices=DeliveryState.choices, default=DeliveryState.PENDING)
+    num_attempts = models.PositiveIntegerField(default=0)
+    due_at = models.DateTimeField(null=True)  # while pending; a claim moves it ahead, so a lost sender is made good
+    attempts = models.JSONField(default=list)  # the newest few: {at, status, error, ms}
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["endpoint", "event"], name="one_delivery_per_event"),
+            models.CheckConstraint(
+                condition=Q(state="pending", due_at__isnull=False, finished_at__isnull=True)
+                | (~Q(state="pending") & Q(due_at__isnull=True, finished_at__isnull=False)),
+                name="delivery_due_iff_pending",
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["due_at"], condition=Q(state="pending"), name="deliveries_due"),
+            models.Index(fields=["endpoint", "-created_at", "-id"], name="deliveries_of_endpoint"),
+        ]
+
+
+class SenderLease(models.Model):
+    """Who may send: one row a sender that may run at once."""
+
+    slot = models.PositiveSmallIntegerField(primary_key=True)
+    held_until = models.DateTimeField()

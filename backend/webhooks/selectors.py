@@ -1,0 +1,43 @@
+"""A team's webhooks and what was sent to them.
+
+Invariant: what another team owns is answered exactly like what does not exist.
+"""
+
+import re
+
+from django.db.models import QuerySet
+
+from backend.accounts.models import Team
+from backend.errors import NotFound
+from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
+
+_ENDPOINT_ID = re.compile(r"whk_[0-9a-z]{20}", re.ASCII)
+_DELIVERY_ID = re.compile(r"whd_[0-9a-z]{20}", re.ASCII)
+
+
+def endpoints_of(team: Team) -> QuerySet[WebhookEndpoint]:
+    """Newest first."""
+    return WebhookEndpoint.objects.filter(team=team).order_by("-created_at", "-id")
+
+
+def the_endpoint(team: Team, endpoint_id: str) -> WebhookEndpoint:
+    """Raises `NotFound`."""
+    known = _ENDPOINT_ID.fullmatch(endpoint_id)
+    found = endpoints_of(team).filter(pk=endpoint_id).first() if known else None
+    if found is None:
+        raise NotFound("There is no webhook with this id.")
+    return found
+
+
+def deliveries_of(endpoint: WebhookEndpoint) -> QuerySet[WebhookDelivery]:
+    """Newest first."""
+    return WebhookDelivery.objects.filter(endpoint=endpoint).order_by("-created_at", "-id")
+
+
+def the_delivery(endpoint: WebhookEndpoint, delivery_id: str) -> WebhookDelivery:
+    """Raises `NotFound`."""
+    known = _DELIVERY_ID.fullmatch(delivery_id)
+    found = deliveries_of(endpoint).filter(pk=delivery_id).first() if known else None
+    if found is None:
+        raise NotFound("There is no delivery with this id.")
+    return found

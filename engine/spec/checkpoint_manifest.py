@@ -1,0 +1,29 @@
+"""The manifest of a checkpoint: what its parts are called, how large they are, and what they hash to.
+
+Both planes read it: the engine before it goes on from a checkpoint, the control plane before it says that one is
+whole. In a folder a part lies under its name; in an object store under `parts/<sha256>`, its manifest beside it.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from engine.spec.strict import Strict
+
+MANIFEST_FILE: Final = "manifest.json"
+PROGRESS_FOLDER: Final = "progress"
+"""Beside the weights: how far the data had come, with a manifest of its own."""
+STORED_PARTS: Final = "parts"
+
+# A plain name, in one folder at most: a manifest can never lead outside of its own.
+PartName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]{0,60}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
+
+
+class CheckpointPart(Strict):
+    num_bytes: int = Field(ge=0)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class CheckpointManifest(Strict):
+    format: Literal["laminar-checkpoint-1"] = "laminar-checkpoint-1"
+    parts: dict[PartName, CheckpointPart]

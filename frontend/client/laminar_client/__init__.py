@@ -1,0 +1,38 @@
+"""Laminar's Python client: post-train language models by reinforcement learning on a Laminar server."""
+
+from .client import AsyncLaminar, Laminar
+from .errors import (
+    ApiError,
+    BadSettings,
+    Conflict,
+    Damaged,
+    InvalidRequest,
+    LaminarError,
+    LimitReached,
+    NotAllowed,
+    NotFound,
+    ServerFault,
+    StillGoing,
+    Unreachable,
+    Unreadable,
+)
+from .retrying import Patience
+
+__all__ = [
+    "ApiError",
+    "AsyncLaminar",
+    "BadSettings",
+    "Conflict",
+    "Damaged",
+    "InvalidRequest",
+    "Laminar",
+    "LaminarError",
+    "LimitReached",
+    "NotAllowed",
+    "NotFound",
+    "Patience",
+    "ServerFault",
+    "StillGoing",
+    "Unreachable",
+    "Unreadable",
+]

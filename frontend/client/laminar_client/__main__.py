@@ -1,0 +1,15 @@
+"""`laminar`, and `python -m laminar_client`."""
+
+from .cli import account, capacity, completing, jobs, models, streams, submitting, watching
+from .cli.commands import laminar
+
+# Importing a module puts its commands below the root.
+COMMANDS = (account, submitting, jobs, watching, streams, models, capacity, completing)
+
+
+def main() -> None:
+    laminar.main(prog_name="laminar")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What a job does and says: events, metrics, log lines, trajectories; as lists, or followed until the job is over.
+
+Invariant: an event is given once and in order of `seq`, over any number of broken connections.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ..answers import Event, EventPage, Job, LogLine, LogLines, Metrics, Rollout, TeamEvent
+from ..wire import Emit, Pause, Procedure, Query, Stream, get
+from .following import followed
+from .jobs import POLL_S, show
+from .pages import PAGE, answer, each_of
+
+E = TypeVar("E", bound=Event)
+
+
+def events(job_id: str, *, after: int = 0, follow: bool = False) -> Stream[Event]:
+    """Oldest first, from the one behind `after`. `follow`: go on as they happen, until the job is over."""
+    if follow:
+        request = get("jobs", job_id, "events")
+        yield from followed(Event, request, last_id=str(after), is_new=_once(lambda event: job_id, {job_id: after}))
+        return
+    while True:
+        page = yield from answer(EventPage, get("jobs", job_id, "events", query={"after": after, "limit": PAGE}))
+        for event in page.data:
+            yield Emit(event)
+        after = page.next_after
+        if not page.has_more:
+            return
+
+
+def team_events(*, last_id: str = "") -> Stream[TeamEvent]:
+    """Every event of every job of the team from now on, without an end."""
+    return followed(TeamEvent, get("events"), last_id=last_id, is_new=_once(lambda event: event.job_id, {}))
+
+
+def metrics(
+    job_id: str, *, names: Sequence[str] = (), after: int = 0, max_points: int | None = None
+) -> Procedure[Metrics]:
+    """One page from a cursor; with `max_points`, whole series at most so long, and their bands."""
+    query = {"names": list(names), "after": after or None, "max_points": max_points}
+    return (yield from answer(Metrics, get("jobs", job_id, "metrics", query=query)))
+
+
+def logs(
+    job_id: str,
+    *,
+    component: str | None = None,
+    level: str | None = None,
+    q: str | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+) -> Stream[LogLine]:
+    """The newest lines, oldest first. `follow`: go on until the job is over and everything was given."""
+    wanted: Query = {"component": component, "level": level, "q": q}
+    job = (yield from show(job_id)) if follow else None
+    found = yield from answer(LogLines, get("jobs", job_id, "logs", query={**wanted, "tail": tail}))
+    for line in found.lines:
+        yield Emit(line)
+    if job is not None:
+        yield from _later_lines(job, wanted, cursor=max(0, found.cursor - 1), given=len(found.lines))
+
+
+def rollouts(
+    job_id: str,
+    *,
+    step: int | None = None,
+    outcome: str | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    most: int | None = None,
+) -> Stream[Rollout]:
+    """Newest step first. The key needs the scope rollouts:read."""
+    query = {"step": step, "outcome": outcome, "min_reward": min_reward, "max_reward": max_reward}
+    return each_of(Rollout, "jobs", job_id, "rollouts", query=query, most=most)
+
+
+def _later_lines(job: Job, wanted: Query, *, cursor: int, given: int) -> Stream[LogLine]:
+    """Read again from just before the lines that were given, which come first and are passed over: so no line that
+    was written in between is missed."""
+    while True:
+        is_over = job.is_over  # known before the lines are read: what was written before the end is not missed
+        page = yield from answer(LogLines, get("jobs", job.id, "logs", query={**wanted, "after": cursor}))
+        for line in page.lines[given:]:
+            yield Emit(line)
+        given = max(0, given - len(page.lines))
+        cursor = page.cursor
+        if page.more:
+            continue
+        if is_over:
+            return
+        yield Pause(POLL_S)
+        job = yield from show(job.id)
+
+
+def _once(subject: Callable[[E], str], seen: dict[str, int]) -> Callable[[E], bool]:
+    """Whether an event is newer than all that was given of its subject."""
+
+    def is_new(event: E) -> bool:
+        if event.seq <= seen.get(subject(event), 0):
+            return False
+        seen[subject(event)] = event.seq
+        return True
+
+    return is_new

@@ -1,0 +1,140 @@
+"""Jobs: submit, look, change, wait. `spec` is what GET /schemas/job-spec describes."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..answers import Attempt, Explanation, Job, JobUsage, Preview
+from ..errors import StillGoing
+from ..wire import Now, Pause, Procedure, Request, Stream, get, patch, post
+from .pages import answer, each_of, whole_list
+
+POLL_S = 1.0
+LONGEST_POLL_S = 5.0
+_POLL_GROWTH = 1.25
+
+
+def submit(
+    spec: Mapping[str, Any],
+    *,
+    project: str,
+    pool: str | None = None,
+    start_from: str | None = None,
+    idempotency_key: str | None = None,
+) -> Procedure[Job]:
+    """One job, however often the request has to be sent: it always carries an Idempotency-Key. Give one of your own
+    to make a program's restart harmless too. `start_from` is the id of a checkpoint."""
+    body: dict[str, Any] = {"spec": dict(spec), "project": project} | _given(pool=pool, start_from=start_from)
+    yours = idempotency_key or uuid.uuid4().hex
+    return (yield from answer(Job, post("jobs", body=body, idempotency_key=yours)))
+
+
+def preview(spec: Mapping[str, Any], *, pool: str | None = None) -> Procedure[Preview]:
+    """Nothing is submitted: the spec with its defaults, and whether it would start now."""
+    body = {"spec": dict(spec)} | _given(pool=pool)
+    return (yield from answer(Preview, post("jobs:preview", body=body, repeatable=True)))
+
+
+def show(job_id: str) -> Procedure[Job]:
+    return (yield from answer(Job, get("jobs", job_id)))
+
+
+def each(
+    *,
+    state: Sequence[str] = (),
+    project: str | None = None,
+    tag: Sequence[str] = (),
+    q: str | None = None,
+    created_by: str | None = None,
+    most: int | None = None,
+) -> Stream[Job]:
+    """Newest first, `most` at most. `tag`: jobs that have all of these; `q`: a part of the name."""
+    query = {"state": list(state), "project": project, "tag": list(tag), "q": q, "created_by": created_by}
+    return each_of(Job, "jobs", query=query, most=most)
+
+
+def change(
+    job_id: str,
+    *,
+    name: str | None = None,
+    tags: Sequence[str] | None = None,
+    priority: int | None = None,
+    max_runtime_s: int | None = None,
+    if_match: str | None = None,
+) -> Procedure[Job]:
+    """Name and tags until it is over, the others while it waits. What is left out stays as it is."""
+    listed = None if tags is None else list(tags)
+    body = _given(name=name, tags=listed, priority=priority, max_runtime_s=max_runtime_s)
+    return (yield from answer(Job, patch("jobs", job_id, body=body, if_match=if_match)))
+
+
+def cancel(job_id: str) -> Procedure[Job]:
+    return (yield from answer(Job, _asked(job_id, "cancel")))
+
+
+def pause(job_id: str) -> Procedure[Job]:
+    """It writes a checkpoint and gives its devices back."""
+    return (yield from answer(Job, _asked(job_id, "pause")))
+
+
+def resume(job_id: str) -> Procedure[Job]:
+    """It waits in line again, and goes on from its checkpoint."""
+    return (yield from answer(Job, _asked(job_id, "resume")))
+
+
+def kill(job_id: str) -> Procedure[Job]:
+    """For admins: at once, without a checkpoint."""
+    return (yield from answer(Job, _asked(job_id, "kill")))
+
+
+def retry(
+    job_id: str,
+    *,
+    start_from: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> Procedure[Job]:
+    """A new job made of one that is over. `start_from`: a checkpoint's id, "start", or None for the newest one;
+    `changes` are merged into the spec."""
+    body: dict[str, Any] = _given(changes=dict(changes) if changes else None)
+    if start_from is not None:
+        body["from"] = start_from
+    request = post("jobs", job_id, "retry", body=body, idempotency_key=idempotency_key or uuid.uuid4().hex)
+    return (yield from answer(Job, request))
+
+
+def explain(job_id: str) -> Procedure[Explanation]:
+    """Why it waits and what would let it start, or why it failed and what to do."""
+    return (yield from answer(Explanation, get("jobs", job_id, "explain")))
+
+
+def attempts(job_id: str) -> Procedure[list[Attempt]]:
+    return (yield from whole_list(Attempt, get("jobs", job_id, "attempts")))
+
+
+def usage(job_id: str) -> Procedure[JobUsage]:
+    return (yield from answer(JobUsage, get("jobs", job_id, "usage")))
+
+
+def wait(job_id: str, *, timeout_s: float | None = None) -> Procedure[Job]:
+    """Until it is over. Raises `StillGoing` after `timeout_s`."""
+    began: float = yield Now()
+    interval = POLL_S
+    while True:
+        job = yield from show(job_id)
+        if job.is_over:
+            return job
+        spent: float = (yield Now()) - began
+        if timeout_s is not None and spent + interval > timeout_s:
+            raise StillGoing(f"{job.id} is {job.state} after {spent:.0f} s.")
+        yield Pause(interval)
+        interval = min(LONGEST_POLL_S, interval * _POLL_GROWTH)
+
+
+def _asked(job_id: str, verb: str) -> Request:
+    """Idempotent by contract: asked twice is asked once."""
+    return post("jobs", job_id, verb, repeatable=True)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,1 @@
+"""The command line: `laminar`. Commands are thin: they call the client and show what it answers."""

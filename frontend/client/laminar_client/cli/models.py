@@ -1,0 +1,96 @@
+"""laminar checkpoints, download, promote, models."""
+
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from ..errors import NotFound
+from .commands import laminar, with_session
+from .completing import CHECKPOINT, CHECKPOINT_OR_JOB, JOB
+from .session import Session
+from .shown import ago, number, plain, size, table
+
+
+@laminar.command("checkpoints")
+@click.argument("job_id", metavar="[JOB]", required=False, type=JOB)
+@click.option("-n", "most", default=50, show_default=True, type=click.IntRange(1), help="How many at most.")
+@with_session
+def checkpoints(session: Session, job_id: str | None, most: int) -> None:
+    """A job's checkpoints, or the team's; newest first."""
+    client = session.client
+    found = client.jobs.checkpoints(job_id)[:most] if job_id else list(client.checkpoints.each(most=most))
+    session.document(found)
+    rows = [
+        (each.id, each.step, each.state, _reward(each.metrics), size(each.num_bytes), each.pinned, ago(each.created_at))
+        for each in found
+    ]
+    columns = ("id", "step", "state", "reward", "size", "pinned", "made")
+    session.show(table(*columns, rows=rows, numbers=("step", "reward", "size")))
+
+
+def _reward(metrics: dict[str, float]) -> str:
+    return number(metrics["reward/mean"]) if "reward/mean" in metrics else "–"
+
+
+@laminar.command("download")
+@click.argument("checkpoint_or_job", metavar="CHECKPOINT|JOB", type=CHECKPOINT_OR_JOB)
+@click.option("--to", default=".", type=click.Path(file_okay=False, path_type=Path), help="The folder to put it into.")
+@click.option("--tar", is_flag=True, help="Keep it packed.")
+@with_session
+def download(session: Session, checkpoint_or_job: str, to: Path, tar: bool) -> None:
+    """A checkpoint's model as a Hugging Face folder; of a job, its newest whole checkpoint. Sizes and hashes are
+    checked."""
+    checkpoint_id = _newest_of(session, checkpoint_or_job)
+    console = session.console(errors=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    hidden = session.json or session.quiet or not console.is_terminal
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task("download", total=None)
+
+        def told(so_far: int, in_all: int) -> None:
+            bar.update(task, completed=so_far, total=in_all)
+
+        path = session.client.checkpoints.download(checkpoint_id, to, unpack=not tar, told=told)
+    session.document({"checkpoint": checkpoint_id, "path": str(path)})
+    session.show(plain(path))
+
+
+def _newest_of(session: Session, id: str) -> str:
+    if not id.startswith("job_"):
+        return id
+    for each in session.client.jobs.checkpoints(id):
+        if each.state == "complete":
+            return each.id
+    raise NotFound(404, {"code": "not_found", "detail": f"{id} has no whole checkpoint yet."})
+
+
+@laminar.command("promote")
+@click.argument("checkpoint_id", metavar="CHECKPOINT", type=CHECKPOINT)
+@click.argument("name")
+@click.option("--note", default="", help="What is new about this version.")
+@with_session
+def promote(session: Session, checkpoint_id: str, name: str, note: str) -> None:
+    """Make a checkpoint a version of the model NAME."""
+    version = session.client.checkpoints.promote(checkpoint_id, name, note=note)
+    session.document(version)
+    session.show(f"{plain(version.model)} version {version.number} is {plain(version.checkpoint)}")
+
+
+@laminar.command("models")
+@click.argument("name", required=False)
+@with_session
+def models(session: Session, name: str | None) -> None:
+    """The team's models; with NAME, its versions and what they were made of."""
+    if name is None:
+        found = list(session.client.models.each())
+        session.document(found)
+        session.show(table("name", "made", rows=[(each.name, ago(each.created_at)) for each in found]))
+        return
+    model = session.client.models.show(name)
+    session.document(model)
+    rows = [
+        (each.number, each.checkpoint, each.lineage.get("job"), each.created_by, ago(each.created_at), each.note)
+        for each in model.versions
+    ]
+    session.show(table("version", "checkpoint", "job", "by", "made", "note", rows=rows))

@@ -1,0 +1,110 @@
+"""laminar logs, events, metrics, rollouts: what a job does and says."""
+
+from collections.abc import Sequence
+
+import click
+from rich.text import Text
+
+from .commands import laminar, with_session
+from .completing import JOB
+from .session import INTERRUPTED, Session
+from .shown import number, plain, table
+from .watching import event_words
+
+LEVEL_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}
+
+
+@laminar.command("events")
+@click.argument("job_id", metavar="JOB", type=JOB)
+@click.option("-f", "--follow", is_flag=True, help="Go on as they happen, until the job is over.")
+@click.option("--after", default=0, type=click.IntRange(0), help="Only those behind this number.")
+@click.pass_context
+def events(context: click.Context, job_id: str, follow: bool, after: int) -> None:
+    """What happened to a job, oldest first."""
+    session: Session = context.find_root().obj
+    seen = after
+    try:
+        for event in session.client.jobs.events(job_id, after=after, follow=follow):
+            seen = event.seq
+            session.line(event)
+            session.show(f"{event.seq:>4}  {event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event_words(event)}")
+    except KeyboardInterrupt:
+        session.note(f"Go on: laminar events {job_id} --follow --after {seen}")
+        context.exit(INTERRUPTED)
+
+
+@laminar.command("logs")
+@click.argument("job_id", metavar="JOB", type=JOB)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--component", help="Of this part only, such as driver or rollout-0.")
+@click.option("--level", type=click.Choice(["debug", "info", "warning", "error"]), help="And above.")
+@click.option("--grep", "q", metavar="TEXT", help="Only lines with this text, upper or lower case.")
+@click.option(
+    "-n", "--tail", default=200, show_default=True, type=click.IntRange(1, 2_000), help="About how many lines."
+)
+@with_session
+def logs(
+    session: Session,
+    job_id: str,
+    follow: bool,
+    component: str | None,
+    level: str | None,
+    q: str | None,
+    tail: int,
+) -> None:
+    """The log lines of a job's parts, newest at the end."""
+    for line in session.client.jobs.logs(job_id, component=component, level=level, q=q, tail=tail, follow=follow):
+        session.line(line)
+        head = f"{line.at.astimezone():%H:%M:%S} {plain(line.component)} "
+        session.show(Text.assemble((head, "dim"), (plain(line.message), LEVEL_STYLES.get(line.level, ""))))
+
+
+@laminar.command("metrics")
+@click.argument("job_id", metavar="JOB", type=JOB)
+@click.argument("names", nargs=-1)
+@click.option(
+    "--points", default=20, show_default=True, type=click.IntRange(2, 2_000), help="At most so many a series."
+)
+@with_session
+def metrics(session: Session, job_id: str, names: Sequence[str], points: int) -> None:
+    """A job's series: without NAMES the newest value of each, else their points, down-sampled by the server."""
+    found = session.client.jobs.metrics(job_id, names=names, max_points=points)
+    session.document(found)
+    if not names:
+        rows = [(name, int(line[-1][0]), number(line[-1][1])) for name, line in sorted(found.series.items()) if line]
+        session.show(table("series", "step", "value", rows=rows, numbers=("step", "value")))
+        return
+    for name, line in found.series.items():
+        points_of = [(int(step), number(value)) for step, value in line]
+        session.show(table("step", name, rows=points_of, numbers=("step", name)))
+
+
+@laminar.command("rollouts")
+@click.argument("job_id", metavar="JOB", type=JOB)
+@click.option("--step", type=click.IntRange(0), help="Of this step only.")
+@click.option("--outcome", help="Only with this outcome.")
+@click.option("--min-reward", type=float)
+@click.option("--max-reward", type=float)
+@click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
+@with_session
+def rollouts(
+    session: Session,
+    job_id: str,
+    step: int | None,
+    outcome: str | None,
+    min_reward: float | None,
+    max_reward: float | None,
+    most: int,
+) -> None:
+    """What the model wrote, newest step first. The key needs the scope rollouts:read."""
+    given = session.client.jobs.rollouts(
+        job_id, step=step, outcome=outcome, min_reward=min_reward, max_reward=max_reward, most=most
+    )
+    found = list(given)
+    session.document(found)
+    rows = [
+        (each.step, number(each.reward), each.staleness, each.num_tokens, each.prompt, each.response, each.remark)
+        for each in found
+    ]
+    columns = ("step", "reward", "stale", "tokens", "prompt", "response", "remark")
+    session.show(table(*columns, rows=rows, numbers=columns[:4]))

@@ -1,0 +1,73 @@
+"""JSON documents into the dataclasses of `answers`.
+
+Invariants:
+- a field that this client does not know is kept in `raw`, so a newer server is no problem;
+- a field that is missing or of another kind raises `Unreadable`: nothing is guessed.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from datetime import date, datetime
+from functools import cache
+from typing import Any, TypeVar
+
+from .errors import Unreadable
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], document: object) -> T:
+    try:
+        found: T = _value(kind, document)
+    except (TypeError, ValueError, KeyError) as problem:
+        raise Unreadable(
+            f"The server's answer is not a {kind.__name__} as this client knows it ({problem}). "
+            "Is the address that of a Laminar server, and the client as new as it?"
+        ) from None
+    return found
+
+
+def _value(kind: Any, document: Any) -> Any:
+    if kind is Any:
+        return document
+    if dataclasses.is_dataclass(kind):
+        return _answer(kind, document)
+    origin = typing.get_origin(kind)
+    if origin is types.UnionType or origin is typing.Union:
+        rest = [each for each in typing.get_args(kind) if each is not types.NoneType]
+        return None if document is None else _value(rest[0], document)
+    if origin is list:
+        return [_value(typing.get_args(kind)[0], each) for each in expected(document, list)]
+    if origin is dict:
+        inner = typing.get_args(kind)[1]
+        return {str(name): _value(inner, each) for name, each in expected(document, dict).items()}
+    if kind in (datetime, date):
+        return kind.fromisoformat(expected(document, str))
+    if kind is float:
+        return float(expected(document, (int, float)))
+    return expected(document, kind)
+
+
+def expected(document: Any, kind: Any) -> Any:
+    if not isinstance(document, kind) or (isinstance(document, bool) and kind is not bool):
+        raise TypeError(f"{document!r:.40} is not a {getattr(kind, '__name__', 'number')}")
+    return document
+
+
+def _answer(kind: Any, document: Any) -> Any:
+    known: Mapping[str, Any] = expected(document, dict)
+    values = {}
+    for field, hint in _fields(kind):
+        if field.name == "raw":
+            values["raw"] = known
+        elif field.name in known or field.default is dataclasses.MISSING:
+            values[field.name] = _value(hint, known[field.name])
+    return kind(**values)
+
+
+@cache
+def _fields(kind: Any) -> list[tuple[Any, Any]]:
+    hints = typing.get_type_hints(kind)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]

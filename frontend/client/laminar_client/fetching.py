@@ -1,0 +1,133 @@
+"""Download a checkpoint: one .tar behind a short-lived link, checked, and unpacked if wanted.
+
+Invariants:
+- what stands under the final name is whole and has the sizes and hashes that the server announced; until then it is a
+  hidden folder beside it, which goes away however the download ends;
+- nothing in the archive chooses a path: only announced names are taken, into one folder;
+- the link gets no key; a link that broke off is asked for anew.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from .answers import Download, DownloadFile
+from .calls.checkpoints import link
+from .errors import Damaged, LaminarError, Unreachable
+from .wire import Lost, Open, Pause, Procedure, ReadChunk, Reply, Request
+
+TRIES = 4
+PAUSE_S = 1.0
+_PIECE = 1 << 20
+
+
+def download(
+    checkpoint_id: str,
+    to: Path | str = ".",
+    *,
+    unpack: bool = True,
+    told: Callable[[int, int], None] | None = None,
+) -> Procedure[Path]:
+    """The model in the folder `to`, as a Hugging Face folder, or as the .tar with `unpack=False`; -> where it is.
+    `told(bytes so far, bytes in all)` is called as it grows."""
+    folder = Path(to)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _hidden(folder) as hidden:
+        archive = hidden / "download.tar"
+        announced = yield from _fetched(checkpoint_id, archive, told or (lambda so_far, in_all: None))
+        name = _plain_name(announced.filename)
+        whole = _unpacked(archive, announced, hidden) if unpack else archive
+        goal = folder / (name.removesuffix(".tar") if unpack else name)
+        if goal.exists():
+            raise LaminarError(f"{goal} is there already: move it away, or choose another folder.")
+        whole.rename(goal)
+    return goal
+
+
+@contextlib.contextmanager
+def _hidden(folder: Path) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix=".laminar-", dir=folder))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _fetched(checkpoint_id: str, archive: Path, told: Callable[[int, int], None]) -> Procedure[Download]:
+    cause: LaminarError = Unreachable("nothing came")
+    for tried in range(TRIES):
+        if tried:
+            yield Pause(PAUSE_S * 2**tried)
+        announced = yield from link(checkpoint_id)
+        try:
+            so_far = yield from _stream_into(archive, announced, told)
+        except Lost as lost:
+            cause = Unreachable(f"The download broke off: {lost}")
+            continue
+        if so_far == announced.num_bytes:
+            return announced
+        cause = Damaged(f"{so_far} bytes came, {announced.num_bytes} were announced.")
+    raise cause
+
+
+def _stream_into(archive: Path, announced: Download, told: Callable[[int, int], None]) -> Procedure[int]:
+    reply: Reply = yield Open(Request(method="GET", path=announced.url, repeatable=True))
+    if not reply.is_good:
+        raise reply.error()
+    so_far = 0
+    with archive.open("wb") as file:
+        while chunk := (yield ReadChunk()):
+            so_far += len(chunk)
+            if so_far > announced.num_bytes:
+                raise Damaged(f"More came than the {announced.num_bytes} bytes that were announced.")
+            file.write(chunk)
+            told(so_far, announced.num_bytes)
+    return so_far
+
+
+def _unpacked(archive: Path, announced: Download, hidden: Path) -> Path:
+    folder = hidden / "unpacked"
+    folder.mkdir()
+    wanted = {file.name: file for file in announced.files}
+    try:
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                name = member.name.partition("/")[2]
+                file = wanted.pop(name, None)
+                content = packed.extractfile(member) if member.isreg() else None
+                if file is None or content is None:
+                    raise Damaged(f"The archive holds something that was not announced: {member.name!r:.100}.")
+                _write_checked(_place_in(folder, name), content, file)
+    except tarfile.TarError as broken:
+        raise Damaged(f"The archive cannot be read: {broken}.") from None
+    if wanted:
+        raise Damaged(f"Missing in the archive: {', '.join(sorted(wanted))}.")
+    return folder
+
+
+def _place_in(folder: Path, name: str) -> Path:
+    place = folder.joinpath(*(_plain_name(part) for part in name.split("/")))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _write_checked(path: Path, content: IO[bytes], file: DownloadFile) -> None:
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as out:
+        while piece := content.read(_PIECE):
+            digest.update(piece)
+            size += len(piece)
+            out.write(piece)
+    if size != file.num_bytes or digest.hexdigest() != file.sha256:
+        raise Damaged(f"{file.name} is not what was announced: its size or its SHA-256 differs.")
+
+
+def _plain_name(name: str) -> str:
+    if not name or name != Path(name).name or name in {".", ".."} or "\0" in name:
+        raise Damaged(f"The server named a file {name!r:.100}, which is no plain name.")
+    return name

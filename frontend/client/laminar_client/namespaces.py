@@ -1,0 +1,130 @@
+"""The calls as methods, once for both clients: `client.jobs.show(id)` is a `Job`, or awaits one.
+
+A namespace is generic in its mode. `Call` and `Streaming` are descriptors that bind a function of `calls` to the hands
+of the client; the overloads tell a type checker what comes back.
+"""
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from . import fetching
+from .calls import checkpoints, happenings, jobs, team, watching
+from .transport import Hands
+from .wire import Procedure, Stream
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Blocking:
+    """A mode: calls block and give their result."""
+
+
+class Awaiting:
+    """A mode: calls are awaited, streams are asynchronous iterators."""
+
+
+Mode = TypeVar("Mode", Blocking, Awaiting)
+
+
+class Namespace(Generic[Mode]):
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+
+    @property
+    def hands(self) -> Hands:
+        return self._hands
+
+
+class Call(Generic[P, T]):
+    def __init__(self, make: Callable[P, Procedure[T]]) -> None:
+        self.make = make
+
+    @overload
+    def __get__(self, of: Namespace[Blocking], owner: Any = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, of: Namespace[Awaiting], owner: Any = None) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, of: Any, owner: Any = None) -> Any:
+        if of is None:
+            return self
+
+        @functools.wraps(self.make)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return of.hands.run(self.make(*args, **kwargs))
+
+        return call
+
+
+class Streaming(Generic[P, T]):
+    def __init__(self, make: Callable[P, Stream[T]]) -> None:
+        self.make = make
+
+    @overload
+    def __get__(self, of: Namespace[Blocking], owner: Any = None) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, of: Namespace[Awaiting], owner: Any = None) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, of: Any, owner: Any = None) -> Any:
+        if of is None:
+            return self
+
+        @functools.wraps(self.make)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return of.hands.iterate(self.make(*args, **kwargs))
+
+        return call
+
+
+class Jobs(Namespace[Mode]):
+    submit = Call(jobs.submit)
+    preview = Call(jobs.preview)
+    show = Call(jobs.show)
+    each = Streaming(jobs.each)
+    change = Call(jobs.change)
+    cancel = Call(jobs.cancel)
+    pause = Call(jobs.pause)
+    resume = Call(jobs.resume)
+    kill = Call(jobs.kill)
+    retry = Call(jobs.retry)
+    explain = Call(jobs.explain)
+    wait = Call(jobs.wait)
+    watch = Streaming(watching.watch)
+    events = Streaming(happenings.events)
+    attempts = Call(jobs.attempts)
+    metrics = Call(happenings.metrics)
+    logs = Streaming(happenings.logs)
+    rollouts = Streaming(happenings.rollouts)
+    checkpoints = Call(checkpoints.of_job)
+    usage = Call(jobs.usage)
+
+
+class Checkpoints(Namespace[Mode]):
+    each = Streaming(checkpoints.each)
+    show = Call(checkpoints.show)
+    pin = Call(checkpoints.pin)
+    remove = Call(checkpoints.remove)
+    link = Call(checkpoints.link)
+    download = Call(fetching.download)
+    promote = Call(checkpoints.promote)
+
+
+class Models(Namespace[Mode]):
+    each = Streaming(checkpoints.models)
+    show = Call(checkpoints.model)
+
+
+class TeamCalls(Namespace[Mode]):
+    me = Call(team.me)
+    projects = Call(team.projects)
+    make_project = Call(team.make_project)
+    templates = Call(team.templates)
+    template = Call(team.template)
+    keys = Streaming(team.keys)
+    make_key = Call(team.make_key)
+    revoke_key = Call(team.revoke_key)
+    pools = Call(team.pools)
+    queue = Call(team.queue)
+    quota = Call(team.quota)
+    budget = Call(team.budget)
+    usage = Call(team.usage)
+    events = Streaming(happenings.team_events)

@@ -1,0 +1,22 @@
+"""The beat ticks only what a worker knows, and a worker notes how long each background task took."""
+
+from celery import Celery
+
+from backend.api.models import BackgroundTime
+from backend.celery import app
+
+
+def registered() -> Celery:
+    app.loader.import_default_modules()
+    return app
+
+
+def test_every_tick_names_a_background_task_that_exists() -> None:
+    ticks = {name: entry["task"] for name, entry in registered().conf.beat_schedule.items()}
+    assert ticks and not {name: task for name, task in ticks.items() if task not in app.tasks}
+
+
+def test_what_a_background_task_took_is_noted(db: None) -> None:
+    registered().tasks["webhooks.send"].apply()
+    noted = BackgroundTime.objects.get(name="webhooks.send")
+    assert (noted.runs, noted.failures) == (1, 0) and noted.seconds > 0

@@ -1,0 +1,73 @@
+"""What is downloaded is a model that others can load: written by our trainer, fetched, opened by transformers."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.conf import LazySettings
+
+from backend.checkpoints import verification
+from backend.checkpoints.services import record_checkpoint
+from backend.jobs.models import Job
+from engine.spec.facts import CheckpointSaved
+from engine.spec.job import JobSpec
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
+    lora_rank: int,
+    job: Job,
+    api: Any,
+    settings: LazySettings,
+    tmp_path: Path,
+    now: datetime,
+    make_spec: Callable[..., JobSpec],
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from safetensors.torch import load_file
+
+    from engine.models.loading import DEMO_FOLDER
+    from engine.training.checkpoint import verify_checkpoint
+    from engine.training.torch_trainer import TorchTrainer
+
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path / "store", store_url="")
+    spec = make_spec(trainer={"lora_rank": lora_rank})
+    trainer = TorchTrainer(
+        DEMO_FOLDER,
+        optimizer=spec.optimizer,
+        algorithm=spec.algorithm,
+        trainer=spec.trainer,
+        temperature=1.0,
+        max_new_tokens=80,
+        seed=0,
+        device="cpu",
+    )
+    folder = tmp_path / "store/jobs" / job.pk / "attempt-1-epoch-1/checkpoints/step-000001"
+    trainer.prepare_save(folder)()
+    digest = verify_checkpoint(folder)
+    saved = CheckpointSaved(step=1, version=1, uri=folder.as_uri(), manifest_sha256=digest, num_bytes=1)
+    checkpoint = record_checkpoint(job, 1, saved, now=now)
+    assert verification.verify_due(now=now) == 1
+
+    url = api.post(f"/checkpoints/{checkpoint.pk}/download").json()["url"]
+    content = b"".join(api.client.get(urlsplit(url).path))
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(tmp_path / "fetched", filter="data")
+    (fetched,) = (tmp_path / "fetched").iterdir()
+    assert not (fetched / "optimizer.safetensors").exists()
+    model = transformers.AutoModelForCausalLM.from_pretrained(fetched)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(fetched)
+    stored = load_file(folder / "model.safetensors")
+    loaded = model.state_dict()
+    assert stored and all(torch.equal(loaded[name], tensor) for name, tensor in stored.items())
+    ids = tokenizer("1 2 3", return_tensors="pt")["input_ids"]
+    assert model(ids).logits.shape[:2] == ids.shape

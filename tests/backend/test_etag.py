@@ -1,0 +1,23 @@
+"""ETag and If-Match: nobody overwrites what they have not seen."""
+
+import pytest
+
+from backend.api.etags import PreconditionFailed, etag_of, refuse_if_changed
+
+
+@pytest.mark.parametrize("sent", [None, "*", '"7"', '"6", "7"', 'W/"6", "7"', ' "7" '])
+def test_who_saw_the_present_state_may_change_it(sent: str | None) -> None:
+    refuse_if_changed(sent, etag_of(7))
+
+
+@pytest.mark.parametrize("sent", ['"6"', 'W/"7"', "7", '"77"', '"7', "", '"6","8"', "W/*"])
+def test_who_did_not_is_told_which_state_there_is(sent: str) -> None:
+    with pytest.raises(PreconditionFailed) as refused:
+        refuse_if_changed(sent, etag_of(7))
+    assert refused.value.headers == {"ETag": '"7"'} and refused.value.status == 412
+
+
+def test_a_tag_is_made_of_whatever_changes() -> None:
+    assert etag_of("pool_a", 3) == '"pool_a-3"'
+    with pytest.raises(AssertionError):
+        etag_of('with "quotes"')

@@ -1,0 +1,44 @@
+"""The moment of a subscription: what is told while the job is looked up is not missed."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from channels.db import database_sync_to_async
+from django.db import transaction
+
+from backend.accounts.models import User
+from backend.jobs.lifecycle import locked_job, next_cursor
+from backend.jobs.models import Job
+from backend.telemetry import consumers
+from backend.telemetry.hub import Hub
+
+
+def move(job: Job) -> int:
+    with transaction.atomic():
+        return next_cursor(locked_job(job.pk))
+
+
+def test_what_is_told_between_look_up_and_subscription_is_not_missed(
+    watch: Any, alice: User, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, dispatched, told = consumers._visible_job, Hub._dispatch, threading.Event()
+
+    def dispatch(hub: Hub, channel: str, payload: str) -> None:
+        dispatched(hub, channel, payload)
+        told.set()
+
+    async def look_up(user: User, job_id: str) -> Job | None:
+        found = await looked_up(user, job_id)
+        told.clear()
+        await database_sync_to_async(move)(job)
+        assert await asyncio.to_thread(told.wait, 10)
+        return found
+
+    monkeypatch.setattr(Hub, "_dispatch", dispatch)
+    monkeypatch.setattr(consumers, "_visible_job", look_up)
+    before = job.cursor
+    watch(alice).settle()  # the hub listens
+    frames = watch(alice, {"watch": job.pk}).hear_until(lambda frame: "job" in frame)
+    assert frames[-1]["cursor"] == before + 1

@@ -1,0 +1,62 @@
+"""A client whose connection breaks before it hears the answer asks again with the same key: that is one job."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from backend.accounts.models import Project
+from backend.api.models import IdempotencyKey
+from backend.jobs.models import Job
+from backend.pools.models import ResourcePool
+from tests.bench.schema_world import serving
+
+TRIES = 24
+
+
+@pytest.fixture
+def server(transactional_db: None) -> Iterator[str]:
+    from backend.asgi import application
+
+    with serving(application) as base_url:
+        yield base_url
+
+
+def send_and_hang_up(base_url: str, body: bytes, headers: dict[str, str], *, after_s: float) -> None:
+    """The whole request goes out; the answer is never read."""
+    target = urlsplit(base_url)
+    lines = ["POST /api/v1/jobs HTTP/1.1", f"Host: {target.netloc}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    with socket.create_connection((target.hostname or "", target.port or 0)) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        time.sleep(after_s)
+
+
+def test_a_cut_answer_and_a_second_try_are_one_job(server: str, api: Any, project: Project, pool: ResourcePool) -> None:
+    """Hung up at once, somewhere in the middle, and after the answer was on its way; some retries race the first."""
+    ids = []
+    for number in range(TRIES):
+        body = json.dumps({"project": project.pk, "spec": {"name": f"Sums {number}"}}).encode()
+        headers = {"Authorization": f"Bearer {api.key}", "Content-Type": "application/json"}
+        headers["Idempotency-Key"] = f"cut-{number}"
+        cut = threading.Thread(
+            target=send_and_hang_up, args=(server, body, headers), kwargs={"after_s": 0.004 * (number % 12)}
+        )
+        cut.start()
+        if number % 2:
+            cut.join()
+        answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=20)
+        while answer.status_code == 409:
+            assert answer.json()["code"] == "in_flight" and answer.headers["Retry-After"]
+            answer = httpx.post(f"{server}/api/v1/jobs", content=body, headers=headers, timeout=20)
+        assert answer.status_code == 202, answer.text
+        ids.append(answer.json()["id"])
+        cut.join()
+    assert len(set(ids)) == TRIES == Job.objects.count() == IdempotencyKey.objects.count()
+    assert {job.pk for job in Job.objects.all()} == set(ids)

@@ -1,0 +1,161 @@
+"""Second factors: asked for at sign-in, used once, counted, encrypted at rest, and what a team may demand."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, format_hotp_value, generate_totp_secret, hotp_value
+from django.test import Client
+
+from backend.accounts.acting import Acting
+from backend.accounts.models import Role, Team, User
+from backend.accounts.services import recognise_api_key
+from backend.accounts.teams import change_team
+from backend.clock import database_now
+from backend.errors import Denied
+from tests.backend.conftest import NOW
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "still-waters-run-deep"
+Keys = Callable[..., str]
+
+
+def with_second_factor(user: User) -> str:
+    """Its TOTP secret."""
+    secret: str = generate_totp_secret()
+    TOTP.activate(user, secret)
+    return secret
+
+
+def code_of(secret: str, *, steps_ahead: int = 0) -> str:
+    return str(format_hotp_value(hotp_value(secret, int(time.time()) // 30 + steps_ahead)))
+
+
+def sign_in(client: Client, user: User) -> Any:
+    user.set_password(PASSWORD)
+    user.save()
+    return client.post("/accounts/login/", {"login": user.email, "password": PASSWORD})
+
+
+def says_the_password_again(client: Client) -> None:
+    assert client.post("/accounts/reauthenticate/", {"password": PASSWORD}).status_code == 302
+
+
+def is_signed_in(client: Client) -> bool:
+    return "_auth_user_id" in client.session
+
+
+def test_the_password_alone_opens_nothing(client: Client, alice: User) -> None:
+    secret = with_second_factor(alice)
+    asked = sign_in(client, alice)
+    assert asked["Location"].startswith("/accounts/2fa/authenticate/") and not is_signed_in(client)
+    assert client.get("/jobs/").status_code == 302
+    assert b"authenticator code" in client.get("/accounts/2fa/authenticate/").content
+    client.post("/accounts/2fa/authenticate/", {"code": "000000"})
+    assert not is_signed_in(client)
+    client.post("/accounts/2fa/authenticate/", {"code": code_of(secret)})
+    assert is_signed_in(client)
+
+
+def test_a_code_works_once(client: Client, alice: User) -> None:
+    code = code_of(with_second_factor(alice))
+    for each, opens in ((client, True), (Client(), False)):
+        sign_in(each, alice)
+        each.post("/accounts/2fa/authenticate/", {"code": code})
+        assert is_signed_in(each) is opens
+
+
+def test_a_recovery_code_works_once(client: Client, alice: User) -> None:
+    with_second_factor(alice)
+    code = RecoveryCodes.activate(alice).get_unused_codes()[0]
+    for each, opens in ((client, True), (Client(), False)):
+        sign_in(each, alice)
+        each.post("/accounts/2fa/authenticate/", {"code": code})
+        assert is_signed_in(each) is opens
+
+
+def test_guessed_codes_are_counted_by_person_whatever_the_session(alice: User) -> None:
+    secret = with_second_factor(alice)
+    for n in range(5):
+        client = Client()
+        sign_in(client, alice)
+        client.post("/accounts/2fa/authenticate/", {"code": f"{n:06}"}, REMOTE_ADDR=f"198.51.100.{n}")
+    client = Client()
+    sign_in(client, alice)
+    answer = client.post("/accounts/2fa/authenticate/", {"code": code_of(secret)})
+    assert not is_signed_in(client) and b"Too many failed" in answer.content
+
+
+def test_the_stored_secret_is_no_use_without_our_key(alice: User) -> None:
+    secret = with_second_factor(alice)
+    codes = RecoveryCodes.activate(alice)
+    stored = " ".join(str(row.data) for row in Authenticator.objects.all())
+    assert secret not in stored and not any(code in stored for code in codes.generate_codes())
+    assert (
+        codes.get_unused_codes() == RecoveryCodes(Authenticator.objects.get(type="recovery_codes")).get_unused_codes()
+    )
+
+
+def test_setting_it_up_asks_for_the_password_again_and_gives_recovery_codes(client: Client, alice: User) -> None:
+    alice.set_password(PASSWORD)
+    alice.save()
+    client.force_login(alice)
+    asked = client.get("/accounts/2fa/totp/activate/")
+    assert asked.status_code == 302 and "reauthenticate" in asked["Location"], "a stolen session adds nothing"
+    says_the_password_again(client)
+    page = client.get("/accounts/2fa/totp/activate/")
+    assert page.status_code == 200 and b"data:image/svg+xml" in page.content
+    secret = client.session["mfa.totp.secret"]
+    done = client.post("/accounts/2fa/totp/activate/", {"code": code_of(secret)})
+    assert done["Location"] == "/accounts/2fa/recovery-codes/"
+    assert client.get(done["Location"]).content.decode().count("\n") > 10
+    assert client.get("/accounts/2fa/").status_code == 200
+
+
+def test_who_rules_without_the_demanded_factor_is_a_member(
+    client: Client, team: Team, alice: User, adam: User, bob: User, make_key: Keys
+) -> None:
+    text, own = make_key(adam), make_key(alice)
+    with_second_factor(alice)
+    change_team(Acting(user=alice, team=team, role=Role.OWNER), requires_mfa=True, now=NOW)
+    caller = recognise_api_key(text, now=database_now())
+    assert caller is not None and caller.role == Role.MEMBER and "team:write" not in caller.scopes
+    caller = recognise_api_key(own, now=database_now())
+    assert caller is not None and caller.role == Role.OWNER
+    client.force_login(adam)
+    page = client.get("/members/").content.decode()
+    assert "asks owners and admins for a second factor" in page and "Invite somebody" not in page
+    assert client.post(f"/members/{bob.public_id}/change", {"role": "viewer"}).status_code == 302
+    assert bob.memberships.get().role == Role.MEMBER
+    with_second_factor(adam)
+    assert "Invite somebody" in client.get("/members/").content.decode()
+    caller = recognise_api_key(text, now=database_now())
+    assert caller is not None and caller.role == Role.ADMIN
+
+
+def test_recovery_codes_alone_are_no_second_factor(team: Team, alice: User) -> None:
+    RecoveryCodes.activate(alice)
+    with pytest.raises(Denied):
+        change_team(Acting(user=alice, team=team, role=Role.OWNER), requires_mfa=True, now=NOW)
+
+
+def test_an_admin_cannot_take_the_demand_back(team: Team, alice: User, adam: User) -> None:
+    for user in (alice, adam):
+        with_second_factor(user)
+    change_team(Acting(user=alice, team=team, role=Role.OWNER), requires_mfa=True, now=NOW)
+    with pytest.raises(Denied):
+        change_team(Acting(user=adam, team=team, role=Role.ADMIN), requires_mfa=False, now=NOW)
+
+
+def test_the_page_for_security_keys_runs_no_inline_script(client: Client, alice: User) -> None:
+    sign_in(client, alice)
+    says_the_password_again(client)
+    answer = client.get("/accounts/2fa/webauthn/add/")
+    page = answer.content.decode()
+    assert answer.status_code == 200, answer.headers
+    assert "mfa/js/webauthn.js" in page and 'id="mfa_webauthn_add"' in page
+    scripts = [part.split(">")[0] for part in page.split("<script")[1:]]
+    assert all("src=" in script or 'type="application/json"' in script for script in scripts)

@@ -1,0 +1,98 @@
+"""A real uvicorn with the whole application, and browsers that watch jobs through its socket."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import uvicorn
+from django.test import Client
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from backend.accounts.models import User
+
+ORIGIN = "http://127.0.0.1:8000"
+QUIET_S = 0.6
+
+
+@pytest.fixture
+def server(settings: Any, transactional_db: None) -> Iterator[str]:
+    from backend.asgi import application
+
+    assert settings.CSRF_TRUSTED_ORIGINS == [ORIGIN]
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, lifespan="off", log_level="warning", ws="websockets-sansio"
+    )
+    web = uvicorn.Server(config)
+    thread = threading.Thread(target=web.run, daemon=True)
+    thread.start()
+    while not web.started:
+        time.sleep(0.01)
+    port = web.servers[0].sockets[0].getsockname()[1]
+    yield f"ws://127.0.0.1:{port}/ws/live"
+    web.should_exit = True
+    thread.join(20)
+
+
+class Watcher:
+    """A signed-in browser."""
+
+    def __init__(self, url: str, user: User | None, open_until: ExitStack, *, origin: str | None = ORIGIN) -> None:
+        self.http = Client()
+        headers = {}
+        if user is not None:
+            self.http.force_login(user)
+            headers["Cookie"] = f"sessionid={self.http.cookies['sessionid'].value}"
+        opening = connect(url, origin=origin, additional_headers=headers)  # type: ignore[arg-type]
+        self.socket: ClientConnection = open_until.enter_context(opening)
+
+    def say(self, frame: object) -> None:
+        self.socket.send(json.dumps(frame))
+
+    def hear(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        frame: dict[str, Any] = json.loads(self.socket.recv(timeout=timeout_s))
+        return frame
+
+    def hear_until(self, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        frames = [self.hear()]
+        while not wanted(frames[-1]):
+            frames.append(self.hear())
+        return frames
+
+    def hears_nothing(self, for_s: float = QUIET_S) -> bool:
+        with suppress(TimeoutError):
+            self.hear(for_s)
+            return False
+        return True
+
+    def closed_with(self) -> tuple[int, list[dict[str, Any]]]:
+        """The code, and what was still said before."""
+        frames = []
+        try:
+            while True:
+                frames.append(self.hear())
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None
+            return closed.rcvd.code, frames
+
+    def settle(self) -> None:
+        """Listening has begun and nothing is on its way."""
+        while not self.hears_nothing():
+            pass
+
+
+@pytest.fixture
+def watch(server: str) -> Iterator[Callable[..., Watcher]]:
+    with ExitStack() as until_the_end:
+
+        def open_socket(user: User | None, *frames: object, path: str = "", **options: Any) -> Watcher:
+            watcher = Watcher(server + path, user, until_the_end, **options)
+            for frame in frames:
+                watcher.say(frame)
+            return watcher
+
+        yield open_socket

@@ -1,0 +1,197 @@
+"""Calls every operation of the OpenAPI document with what it allows and with what it forbids, as each role and as
+nobody: no 5xx, no status, content type or body that the document does not know.
+
+    python -m infra.local.testing -- python -m tests.bench.schema_calls --calls 50000
+
+A real uvicorn over a throw-away Postgres; `tests/backend/test_schemathesis.py` runs a few calls of the same.
+"""
+
+import argparse
+import copy
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import count, product
+from typing import Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+ENDLESS = {"/api/v1/events"}
+"""A stream that never ends: tests/backend/test_sse.py listens to it."""
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+AnyCase = Case[Any]
+PATIENCE_S = 30
+HOSTILE_BODIES = (
+    b"", b"null", b"[]", b"\x00", b'{"a":"\\u0000"}', b'{"a":"\\ud800"}', b"\xff\xfe", b'{"a":1e999}', b"[" * 5_000,
+    b'{"a":' * 40 + b"1" + b"}" * 40, b'{"a":' + b"9" * 6_000 + b"}", b'{"a":NaN}', b'{"a":1,"a":2}',
+)  # fmt: skip
+"""Sent to every operation that takes a body, whatever its schema: each must be an answer below 500."""
+
+
+@dataclass(slots=True)
+class Tally:
+    calls: int = 0
+    by_status: Counter[int] = field(default_factory=Counter)
+    failures: dict[str, str] = field(default_factory=dict)
+    """The first of each kind: operation and what was wrong, with how it was called."""
+
+    def fail(self, kind: str, told: str) -> None:
+        self.failures.setdefault(kind, told[:2_000])
+
+
+def operations(document: Mapping[str, Any]) -> list[APIOperation[Any, Any, Any, Any]]:
+    """Without the security scheme, or schemathesis would write its own Authorization header over ours."""
+    bare = copy.deepcopy(dict(document))
+    bare["components"].pop("securitySchemes", None)
+    for path in ENDLESS:
+        bare["paths"].pop(path, None)
+    for methods in bare["paths"].values():
+        for operation in methods.values():
+            operation.pop("security", None)
+    schema = schemathesis.openapi.from_dict(bare)
+    return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
+def call_everything(
+    document: Mapping[str, Any],
+    base_url: str,
+    *,
+    keys: Mapping[str, str | None],
+    things: Mapping[str, Sequence[str]],
+    examples: int,
+    start: int = 0,
+    until: int | None = None,
+) -> Tally:
+    """`keys`: role to API key, None for nobody. `things`: names of path parameters to ids that exist, which half of
+    the calls use. `examples` of what is allowed, and as many of what is not, for each operation and role."""
+    caller = Caller(base_url=base_url, things=things, rng=random.Random(start))
+    for operation, (role, key), mode in product(operations(document), keys.items(), GenerationMode):
+        if until is not None and caller.tally.calls >= until:
+            break
+
+        @seed(start)
+        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
+                  suppress_health_check=list(HealthCheck))  # fmt: skip
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def one(case: AnyCase) -> None:
+            caller.call(case, role, key)  # noqa: B023  # called right below, in the same round
+
+        with suppress(Unsatisfiable):  # what takes nothing cannot be called wrongly
+            one()
+    return caller.tally
+
+
+@dataclass(slots=True)
+class Caller:
+    base_url: str
+    things: Mapping[str, Sequence[str]]
+    rng: random.Random
+    session: requests.Session = field(default_factory=requests.Session)
+    tally: Tally = field(default_factory=Tally)
+
+    def call(self, case: AnyCase, role: str, key: str | None) -> None:
+        for name in case.path_parameters or {}:
+            if self.things.get(name) and self.rng.random() < 0.5:
+                case.path_parameters[name] = self.rng.choice(self.things[name])
+        label, headers = f"{case.operation.label} as {role}", {"Authorization": f"Bearer {key}"} if key else {}
+        self.tally.calls += 1
+        try:
+            answer = case.call(self.base_url, self.session, headers, timeout=PATIENCE_S)
+            self.tally.by_status[answer.status_code] += 1
+            case.validate_response(answer, checks=CHECKS)
+        except (FailureGroup, Failure) as failure:
+            for one in failure.exceptions if isinstance(failure, FailureGroup) else [failure]:
+                self.tally.fail(f"{label}: {type(one).__name__} {getattr(one, 'status_code', '')}", str(failure))
+        except requests.RequestException as error:
+            self.tally.fail(f"{label}: {type(error).__name__}", f"{error} for {case.as_curl_command()}")
+
+
+def send_hostile_bodies(
+    document: Mapping[str, Any], base_url: str, *, key: str, things: Mapping[str, Sequence[str]]
+) -> Tally:
+    """What no schema describes: bytes that are not JSON, JSON that is not allowed, types that were not announced."""
+    tally, session = Tally(), requests.Session()
+    for path, methods in document["paths"].items():
+        address = path
+        for name, ids in things.items():
+            address = address.replace(f"{{{name}}}", ids[0])
+        for method, operation in methods.items():
+            if "requestBody" not in operation:
+                continue
+            for body, kind in product(
+                HOSTILE_BODIES, ("application/json", "text/plain", "application/json; charset=x")
+            ):
+                headers = {"Authorization": f"Bearer {key}", "Content-Type": kind}
+                answer = session.request(method, base_url + address, data=body, headers=headers, timeout=PATIENCE_S)
+                tally.calls += 1
+                tally.by_status[answer.status_code] += 1
+                if answer.status_code >= 500 or str(answer.status_code) not in operation["responses"]:
+                    told = f"{method} {address} {kind} {body[:60]!r}: {answer.status_code} {answer.text[:300]}"
+                    tally.fail(f"{method} {path}: {answer.status_code}", told)
+    return tally
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=5_000)
+    parser.add_argument("--examples", type=int, default=20, help="of each operation, role and mode in one round")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    os.environ["LAMINAR_RATE_SCALE"] = "100000"  # what is asked here is not how often one may ask
+    from tests.bench.schema_world import a_world  # reads the environment
+
+    began, total = time.monotonic(), Tally()
+    with a_world() as world:
+        for start in count():
+            if total.calls >= options.calls:
+                break
+            found = call_everything(
+                world.document, world.base_url, keys=world.fresh_keys(), things=world.fresh_things(),
+                examples=options.examples, start=start, until=options.calls - total.calls,
+            )  # fmt: skip
+            _add(total, found)
+        _add(total, send_hostile_bodies(world.document, world.base_url, key=world.fresh_keys()["owner"] or "",
+                                        things=world.fresh_things()))  # fmt: skip
+    for line in _report(total, time.monotonic() - began, as_json=options.json):
+        print(line)
+    return 1 if total.failures else 0
+
+
+def _add(total: Tally, found: Tally) -> None:
+    total.calls += found.calls
+    total.by_status.update(found.by_status)
+    for kind, told in found.failures.items():
+        total.fail(kind, told)
+
+
+def _report(total: Tally, seconds: float, *, as_json: bool) -> Iterator[str]:
+    if as_json:
+        yield json.dumps(asdict(total) | {"seconds": round(seconds, 1)})
+        return
+    yield f"{total.calls} calls in {seconds:.0f} s ({total.calls / seconds:.0f} a second)"
+    yield "  ".join(f"{status}: {number}" for status, number in sorted(total.by_status.items()))
+    for kind, told in total.failures.items():
+        yield f"\n{kind}\n{told}"
+    yield f"{len(total.failures)} kinds of failure"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

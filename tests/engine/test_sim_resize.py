@@ -1,0 +1,55 @@
+"""Replicas leave and come back in the middle of a run, under every kind of weather: nothing is lost or doubled.
+
+The oracle (engine/sim/checks.py) follows every sample; a run ends only if each step trained whole groups exactly once.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.sim.chance import Chance
+from engine.sim.faults import Blow, Faults
+from engine.sim.scenario import SCHEDULES, num_replicas_of, world_of
+from engine.sim.world import World
+from engine.spec.job import ScheduleName
+
+SEEDS = 25
+
+
+def resizes(seed: int) -> tuple[Blow, ...]:
+    """Down to a random size, up to all, and sometimes down again before the others are back."""
+    chance, whole = Chance(seed, "resize"), num_replicas_of(seed)
+    sizes = [chance.whole(1, whole), whole, chance.whole(1, whole)]
+    times = sorted(chance.uniform(0.5, 12.0) for _ in sizes)
+    return tuple(
+        Blow(at=at, part="manager", which=size, kind="resize", lasts_s=chance.uniform(0.0, 4.0))
+        for at, size in zip(times, sizes, strict=True)
+    )
+
+
+def world(seed: int, schedule: ScheduleName, faults: Faults) -> World:
+    return world_of(seed, schedule, faults=replace(faults, blows=(*faults.blows, *resizes(seed))))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_order_of_resizes_and_faults_breaks_an_invariant(schedule: ScheduleName) -> None:
+    for seed in range(SEEDS):
+        try:
+            world(seed, schedule, Faults.drawn(seed)).run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+            pytest.fail(f"{type(error).__name__}: {error}; seed {seed}, schedule {schedule}")
+
+
+def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -> None:
+    reached = 0
+    for seed in (seed for seed in range(40) if num_replicas_of(seed) > 2):
+        calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(1.0, 1), resize_at(8.0, 2))))
+        outcome = calm.run()
+        if outcome.virtual_s > 14:
+            assert calm.resized == [1, 2], f"seed {seed}"
+            reached += 1
+    assert reached >= 3
+
+
+def resize_at(at: float, replicas: int) -> Blow:
+    return Blow(at=at, part="manager", which=replicas, kind="resize", lasts_s=1.0)

@@ -1,0 +1,136 @@
+"""The client against the server's own OpenAPI document: what it asks for exists, and so does what it reads."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from backend.rest import api
+from frontend.client.laminar_client import answers
+from frontend.client.laminar_client.calls import checkpoints, happenings, jobs, team
+from frontend.client.laminar_client.wire import API, Open, Request, Send
+
+J, C = "job_1", "ckpt_1"
+CALLS: dict[str, Callable[[], Any]] = {
+    "submit": lambda: jobs.submit({"name": "a"}, project="p", pool="q", start_from=C),
+    "preview": lambda: jobs.preview({"name": "a"}, pool="q"),
+    "show": lambda: jobs.show(J),
+    "each": lambda: jobs.each(state=["queued"], project="p", tag=["t"], q="x", created_by="a@b.c"),
+    "change": lambda: jobs.change(J, name="b", tags=["t"], priority=1, max_runtime_s=60, if_match='"1"'),
+    "cancel": lambda: jobs.cancel(J),
+    "pause": lambda: jobs.pause(J),
+    "resume": lambda: jobs.resume(J),
+    "kill": lambda: jobs.kill(J),
+    "retry": lambda: jobs.retry(J, start_from="start", changes={"training": {"steps": 1}}),
+    "explain": lambda: jobs.explain(J),
+    "attempts": lambda: jobs.attempts(J),
+    "job usage": lambda: jobs.usage(J),
+    "events": lambda: happenings.events(J, after=1),
+    "event stream": lambda: happenings.events(J, follow=True),
+    "team events": lambda: happenings.team_events(last_id="1"),
+    "metrics": lambda: happenings.metrics(J, names=["a"], after=1, max_points=2),
+    "logs": lambda: happenings.logs(J, component="driver", level="info", q="x", tail=3),
+    "rollouts": lambda: happenings.rollouts(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
+    "checkpoints of a job": lambda: checkpoints.of_job(J),
+    "checkpoints": lambda: checkpoints.each(state=["complete"], pinned=True),
+    "checkpoint": lambda: checkpoints.show(C),
+    "pin": lambda: checkpoints.pin(C),
+    "remove": lambda: checkpoints.remove(C),
+    "link": lambda: checkpoints.link(C),
+    "promote": lambda: checkpoints.promote(C, "sums", note="n"),
+    "models": lambda: checkpoints.models(),
+    "model": lambda: checkpoints.model("sums"),
+    "me": lambda: team.me(),
+    "projects": lambda: team.projects(),
+    "make project": lambda: team.make_project("a"),
+    "templates": lambda: team.templates(),
+    "template": lambda: team.template("a"),
+    "keys": lambda: team.keys(),
+    "make key": lambda: team.make_key(
+        "a", scopes=["jobs:read"], expires_at=datetime.now(UTC), project="p", service_account="s", max_devices=1,
+        max_gpu_hours=1.5,
+    ),
+    "revoke key": lambda: team.revoke_key("key_1"),
+    "pools": lambda: team.pools(),
+    "queue": lambda: team.queue("pool_1", mine=True, limit=5),
+    "quota": lambda: team.quota(),
+    "budget": lambda: team.budget(),
+    "usage": lambda: team.usage(group_by="day", first=date(2026, 1, 1), last=date(2026, 1, 2), after="x"),
+}  # fmt: skip
+READ_AS = {
+    answers.Me: "MeOut", answers.Project: "ProjectOut", answers.Template: "TemplateOut", answers.Job: "JobOut",
+    answers.Preview: "PreviewOut", answers.Event: "EventOut", answers.EventPage: "EventsOut",
+    answers.Attempt: "AttemptOut", answers.Metrics: "MetricsOut", answers.LogLine: "LineOut",
+    answers.LogLines: "LinesOut", answers.Rollout: "TrajectoryOut", answers.Explanation: "ExplainOut",
+    answers.Wait: "WaitOut", answers.Smaller: "SmallerOut", answers.Failure: "FailureExplained",
+    answers.Evidence: "Evidence", answers.Checkpoint: "CheckpointOut", answers.Download: "DownloadOut",
+    answers.DownloadFile: "FileOut", answers.ModelVersion: "ModelVersionOut", answers.Model: "ModelOut",
+    answers.ModelWithVersions: "ModelWithVersionsOut", answers.Pool: "PoolOut", answers.Quota: "QuotaOut",
+    answers.PoolQuota: "PoolQuotaOut", answers.Queue: "QueueOut", answers.Holder: "HolderOut",
+    answers.InLine: "InLineOut", answers.Budget: "BudgetOut", answers.Usage: "UsageOut", answers.Kinds: "KindsOut",
+    answers.UsageGroup: "UsageGroupOut", answers.JobUsage: "JobUsageOut", answers.Key: "ApiKeyOut",
+    answers.NewKey: "ApiKeyMade",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    made: dict[str, Any] = api.get_openapi_schema()
+    return made
+
+
+def first_request(name: str) -> Request:
+    effect = next(CALLS[name]())
+    assert isinstance(effect, Send | Open)
+    return effect.request
+
+
+def operation_of(document: dict[str, Any], request: Request) -> dict[str, Any]:
+    found = [
+        methods[request.method.lower()]
+        for path, methods in document["paths"].items()
+        if request.method.lower() in methods and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), f"{API}{request.path}")
+    ]
+    assert len(found) == 1, f"{request.method} {request.path} is {len(found)} operations"
+    operation: dict[str, Any] = found[0]
+    return operation
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_server_has_what_a_call_asks_for(document: dict[str, Any], name: str) -> None:
+    request = first_request(name)
+    operation = operation_of(document, request)
+    known = {(place["in"], place["name"].lower()) for place in operation.get("parameters", ())}
+    asked = {("query", key.lower()) for key, _ in request.query}
+    asked |= {("header", key.lower()) for key in request.headers if key != "Accept"}
+    assert asked <= known
+    body = request.body
+    if isinstance(body, dict):
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        assert set(body) <= set(schema["properties"])
+        assert set(schema.get("required", ())) <= set(body)
+
+
+@pytest.mark.parametrize("kind", READ_AS, ids=lambda kind: kind.__name__)
+def test_the_server_tells_what_the_client_reads(document: dict[str, Any], kind: Any) -> None:
+    schema = document["components"]["schemas"][READ_AS[kind]]
+    read = {field.name for field in dataclasses.fields(kind)} - {"raw"}
+    assert read <= set(schema["properties"])
+
+
+def test_every_call_of_the_client_is_held_to_the_document() -> None:
+    from frontend.client.laminar_client import namespaces
+
+    spaces = (namespaces.Jobs, namespaces.Checkpoints, namespaces.Models, namespaces.TeamCalls)
+    calls = {
+        call.make
+        for space in spaces
+        for call in vars(space).values()
+        if isinstance(call, namespaces.Call | namespaces.Streaming)
+    }
+    composed = {"wait", "watch", "download"}  # made of others
+    assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - 1  # events count twice

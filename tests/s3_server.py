@@ -1,0 +1,60 @@
+"""A server that speaks S3, as a process of its own: moto's. It keeps everything in memory and forgets it at its end."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import boto3
+from botocore.config import Config
+
+CREDENTIALS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Server:
+    endpoint: str
+    process: subprocess.Popen[bytes]
+
+    def make_bucket(self, name: str) -> None:
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name="us-east-1",
+            config=Config(retries={"total_max_attempts": 20, "mode": "standard"}, connect_timeout=2),
+        )
+        client.create_bucket(Bucket=name)
+
+
+@contextmanager
+def s3_server(port: int = 0) -> Iterator[S3Server]:
+    """Answers when it is handed out."""
+    port = port or _free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if b"Running on http" in line:
+                    break
+            else:
+                raise RuntimeError(f"moto's server ended with {process.wait()}")
+            yield S3Server(endpoint=f"http://127.0.0.1:{port}", process=process)
+        finally:
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
