@@ -10,8 +10,6 @@ PYTHON ?= python3
 ARGS ?=
 VLLM ?=
 export VLLM
-# Two processes: tests that start a Ray wait most of the time, so the others run beside them (tests/conftest.py).
-IN_TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 VENV := "$(CURDIR)/.laminar/venv/bin/python"
 # These three never make or renew an environment: it may be the one that is running.
 IF_SET_UP := [ -x $(VENV) ] || { echo "Nothing is set up here, so nothing runs: make up"; exit 0; };
@@ -30,7 +28,7 @@ demo: setup ## set up, start everything, run one small job to its end and show w
 	@$(VENV) -m infra.local demo $(ARGS)
 
 test: setup-dev chromium bubblewrap vllm ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
-	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest $(or $(ARGS),$(IN_TWO))
+	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.local.halves)
 
 soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
 	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak $(ARGS)

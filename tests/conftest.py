@@ -37,19 +37,6 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     connection.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For `make test`, which runs two processes: whatever starts a Ray shares one of them, and begins first, since it
-    takes longest and waits most; a file stays whole."""
-
-    def group(item: pytest.Item) -> str:
-        starts_ray = item.get_closest_marker("ray") or item.get_closest_marker("e2e")
-        return "ray" if starts_ray else item.path.name
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: group(item) != "ray")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where chromium, bubblewrap or vLLM is missing, a test skips itself. CI must not take that for a pass."""

@@ -105,13 +105,13 @@ class Home:
             write_private(file, secrets.token_urlsafe(32))
         return file.read_text().strip()
 
-    def ports(self) -> dict[str, int]:
+    def ports(self, *, preferred: Mapping[str, int] = PREFERRED_PORTS) -> dict[str, int]:
         """The home's ports; one that somebody else has taken meanwhile is replaced."""
         file = self.folder / "ports.json"
         known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
         chosen: dict[str, int] = {}
         for name in PORT_NAMES:
-            wanted = known.get(name) or PREFERRED_PORTS.get(name, 0)
+            wanted = known.get(name) or preferred.get(name, 0)
             chosen[name] = wanted if wanted not in chosen.values() and is_free(wanted) else free_port()
         write_private(file, json.dumps(chosen, indent=1))
         return chosen

@@ -31,7 +31,7 @@ def throw_away_site() -> Iterator[dict[str, str]]:
     try:
         home.prepare()
         folder.chmod(0o711)
-        site = Site(home=home, ports=home.ports())
+        site = Site(home=home, ports=home.ports(preferred={}))  # two that start at once would want the same
         object.__setattr__(site, "postgres", Postgres(home=home, port=site.ports["postgres"], is_durable=False))
         home.secret("ray")
         for service in site.services()[:2]:

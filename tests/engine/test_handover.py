@@ -86,7 +86,7 @@ def order_to(source: RolloutBrain, now: float, *, lease: int = 9) -> list[HandOv
 def test_a_source_that_is_told_twice_hands_over_once() -> None:
     source = running()
     (handover,) = order_to(source, 1.1)
-    assert handover.group == HeldGroup(key=KEY, lease=9, samples=(0, 1)) and handover.weights == V0
+    assert handover.group == HeldGroup(key=KEY, lease=9, samples=(0, 1), weights=V0) and handover.weights == V0
     assert order_to(source, 1.2) == []
 
 
