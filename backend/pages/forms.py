@@ -17,10 +17,6 @@ from backend.pages.spec_fields import SHOWN, SpecField, field_at, plain_bound, p
 from engine.spec.job import JobSpec
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
-_SECTIONS = (
-    *("job", "model", "environment", "algorithm", "optimizer"),
-    *("schedule", "training", "trainer", "rollout", "evaluation", "resources"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +69,7 @@ class JobForm:
         folded = [each for each in spec_fields() if each.path not in SHOWN]
         sections = (
             Section(name=name, fields=tuple(self._bound(each) for each in folded if each.section == name))
-            for name in _SECTIONS
+            for name in dict.fromkeys(each.section for each in spec_fields())
         )
         return [section for section in sections if section.fields]
 

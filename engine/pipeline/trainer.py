@@ -105,9 +105,8 @@ class TrainerBrain:
         if self._version is not None:
             return []
         self._step_ended_at, self._checkpointed = now, message.step
-        if message.progress is not None:
-            self._resumed = ResumedFrom(step=message.step, progress=message.progress)
-        assert self._resumed is not None or self._epoch == 0, "a later incarnation says what its checkpoint remembers"
+        if message.progress is not None or self._epoch:  # killed before there was a checkpoint: all begins again
+            self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
         ready = _tell(TrainerReady(num_parameters=message.num_parameters))
         effects = [ready, *self._publish(message.step, now)]
         if message.step >= self._plan.steps:  # the one before was lost after its last checkpoint

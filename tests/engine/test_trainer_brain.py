@@ -309,3 +309,9 @@ def test_the_last_step_ends_the_run_whatever_was_asked() -> None:
     brain.handle(trained(1), 3.0)
     effects = brain.handle(written(1), 4.0)
     assert of(effects, PartFinished) and not of(effects, TrainerPaused)
+
+
+def test_one_that_is_killed_before_its_first_checkpoint_is_followed_by_one_that_begins_again() -> None:
+    trainer = TrainerBrain(PLAN, epoch=1)
+    [wanted] = of(trainer.handle(TrainerLoaded(step=0, num_parameters=1, progress=None), 0.0), BatchWanted)
+    assert wanted.resumed == ResumedFrom(step=0, progress=DataProgress())

@@ -136,10 +136,12 @@ def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
 
 def test_a_port_that_somebody_took_is_replaced_and_written_down(keeper: Keeper) -> None:
     keeper.home.prepare()
-    taken = keeper.home.ports()["postgres"]
     with socket.socket() as other:
-        other.bind(("127.0.0.1", taken))
+        other.bind(("127.0.0.1", 0))
         other.listen()
+        taken = other.getsockname()[1]
+        written = {**keeper.home.ports(), "postgres": taken}  # as if it had been the home's own before
+        (keeper.home.folder / "ports.json").write_text(json.dumps(written))
         keeper.up()
         assert keeper.home.written_ports()["postgres"] != taken
         assert keeper.postgres.is_healthy()
