@@ -44,7 +44,8 @@ def take_all(browser: Browser, local: dict[str, str], home: Path, out: Path) -> 
             page.goto(f"{local['url']}/accounts/login/")
             page.screenshot(path=out / f"sign-in-{width}-{theme}.png", full_page=True)
             sign_in(page, local)
-            pages = {"jobs": "/jobs/", "new": "/jobs/new", "help": "/help/", "job": newest_job(page)}
+            pages = {"jobs": "/jobs/", "new": "/jobs/new", "help": "/help/", "keys": "/keys/", "members": "/members/"}
+            pages["job"] = newest_job(page)
             for name, path in pages.items():
                 page.goto(local["url"] + path)
                 page.wait_for_timeout(1_500)
