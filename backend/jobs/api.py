@@ -14,15 +14,15 @@ from backend.accounts.models import Project, Team
 from backend.accounts.project_limits import refuse_other_project
 from backend.accounts.selectors import projects_of
 from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
-from backend.api.idempotency import Answer, Key, once
+from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
-from backend.api.rate_limit import SUBMITS, take
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound
 from backend.jobs.key_use import refuse_spec_over_ceiling
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.models import JobState
+from backend.jobs.models import Job, JobState
+from backend.jobs.new_job_answers import answer_with_new_job
 from backend.jobs.representations import (
     AttemptOut,
     JobOut,
@@ -78,12 +78,11 @@ def submit(
     """The job waits in its pool's line until the devices that it needs are free. Send an Idempotency-Key, and the
     same request can be sent again without submitting twice; the answer then carries `Idempotency-Replayed: true`."""
     caller, now = caller_of(request), database_now()
-    allowance = take(SUBMITS, caller=caller.key.pk)
 
-    def effect() -> Answer:
+    def make() -> Job:
         refuse_other_project(caller.key, body.project)
         refuse_spec_over_ceiling(caller.key, body.spec, now=now)
-        job = submit_job(
+        return submit_job(
             team=caller.team,
             project=_project(caller.team, body.project),
             actor_user=caller.user,
@@ -93,19 +92,8 @@ def submit(
             now=now,
             start_from=body.start_from or "",
         )
-        shown = represent_job(job)
-        return Answer(status=202, body=shown.model_dump(mode="json"), location=shown.links.self)
 
-    try:
-        answer, replayed = once(request, effect, team_id=caller.team.pk, key=idempotency_key, now=now)
-    except SpecRefused as refusal:
-        raise refusal.under("/spec") from None
-    headers = allowance.headers | {"Location": answer.location}
-    if replayed:
-        headers["Idempotency-Replayed"] = "true"
-    for name, value in headers.items():
-        response[name] = value
-    return Status(answer.status, answer.body)
+    return answer_with_new_job(request, response, make, key=idempotency_key, spec_at="/spec", now=now)
 
 
 @router.post(

@@ -8,14 +8,14 @@ from pydantic import BaseModel, Field
 
 from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
 from backend.accounts.models import Role
-from backend.api.idempotency import Answer, Key, once
+from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
-from backend.api.rate_limit import SUBMITS, take
 from backend.clock import database_now
 from backend.errors import Denied
+from backend.jobs.models import Job
+from backend.jobs.new_job_answers import answer_with_new_job
 from backend.jobs.pausing import pause_job, resume_job
-from backend.jobs.refusals import SpecRefused
 from backend.jobs.representations import FaultOut, JobOut, represent_fault, represent_job
 from backend.jobs.retrying import retry_job
 from backend.jobs.selectors import faults_of, the_job
@@ -109,11 +109,10 @@ def retry(
     """A new job made of one that is over, which stays as it is. It goes on from a checkpoint, with what you change of
     the spec. 409 `invalid_state`: the job is not over yet."""
     caller, now = caller_of(request), database_now()
-    allowance = take(SUBMITS, caller=caller.key.pk)
     job = the_job(caller.team, job_id)
 
-    def effect() -> Answer:
-        child = retry_job(
+    def make() -> Job:
+        return retry_job(
             job,
             start_from=body.start_from,
             changes=body.changes,
@@ -122,19 +121,8 @@ def retry(
             actor=caller.actor,
             now=now,
         )
-        shown = represent_job(child)
-        return Answer(status=202, body=shown.model_dump(mode="json"), location=shown.links.self)
 
-    try:
-        answer, replayed = once(request, effect, team_id=caller.team.pk, key=idempotency_key, now=now)
-    except SpecRefused as refusal:
-        raise refusal.under("/changes") from None
-    headers = allowance.headers | {"Location": answer.location}
-    if replayed:
-        headers["Idempotency-Replayed"] = "true"
-    for name, value in headers.items():
-        response[name] = value
-    return Status(answer.status, answer.body)
+    return answer_with_new_job(request, response, make, key=idempotency_key, spec_at="/changes", now=now)
 
 
 @router.post(

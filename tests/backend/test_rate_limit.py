@@ -34,7 +34,7 @@ def test_what_is_taken_comes_back_with_time(db: None) -> None:
 def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
     api: Any, api_of: Any, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.jobs.api.SUBMITS", Rate(name="submit", limit=2, window_s=3_600))
+    monkeypatch.setattr("backend.jobs.new_job_answers.SUBMITS", Rate(name="submit", limit=2, window_s=3_600))
     body = {"project": project.pk, "spec": {"name": "Sums"}}
     responses = [api.post("/jobs", body) for _ in range(3)]
     assert [response.status_code for response in responses] == [202, 202, 429]
