@@ -19,7 +19,7 @@ from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_afte
 from backend.api.problems import problems
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound
-from backend.jobs.key_use import refuse_spec_over_ceiling
+from backend.jobs.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import Job, JobState
 from backend.jobs.new_job_answers import answer_with_new_job
@@ -81,6 +81,7 @@ def submit(
 
     def make() -> Job:
         refuse_other_project(caller.key, body.project)
+        refuse_checkpoint_beyond_project(caller.key, body.start_from or "")
         refuse_spec_over_ceiling(caller.key, body.spec, now=now)
         return submit_job(
             team=caller.team,

@@ -10,7 +10,9 @@ from django.db import connection
 
 from backend.accounts.ceilings import KeyUse, refuse_over_ceiling
 from backend.accounts.models import ApiKey
+from backend.errors import NotFound
 from backend.jobs.models import TERMINAL_STATES, Job
+from backend.jobs.resume_points import job_of_checkpoint
 from engine.spec.job import JobSpec
 
 _USE = """
@@ -49,3 +51,12 @@ def refuse_spec_over_ceiling(key: ApiKey, spec: JobSpec, *, now: datetime) -> No
         gpu_seconds=spec.num_devices * spec.max_runtime_s,
         use_of=lambda held: use_of_key(held, now=now),
     )
+
+
+def refuse_checkpoint_beyond_project(key: ApiKey, checkpoint: str) -> None:
+    """A key of one project does not reach another's weights by starting from them. Raises `NotFound`."""
+    if key.project_id is None or not checkpoint:
+        return
+    origin = job_of_checkpoint(key.team, checkpoint)
+    if origin is None or origin.project_id != key.project_id:
+        raise NotFound("There is no checkpoint with this id.")

@@ -7,6 +7,7 @@ from django.test import Client
 
 from backend.accounts.models import Project, Team, User
 from backend.accounts.services import create_api_key
+from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
 from backend.jobs.services import submit_job
 from backend.pools.models import ResourcePool
@@ -54,6 +55,18 @@ def test_it_submits_to_its_project_only(limited: Api, other_job: Job, project: P
     refused = limited.request("POST", "/jobs", {"project": other_job.project_id, "spec": spec})
     assert refused.status_code == 403
     assert limited.request("POST", "/jobs", {"project": project.pk, "spec": spec}).status_code == 202
+
+
+def test_it_starts_from_no_other_projects_checkpoint(
+    limited: Api, api: Api, other_job: Job, project: Project, make_spec: MakeSpec
+) -> None:
+    checkpoint = Checkpoint.objects.create(
+        job=other_job, attempt=1, step=1, version=1, uri="file:///nowhere", manifest_sha256="0" * 64, num_bytes=1,
+        created_at=NOW, state=CheckpointState.COMPLETE,
+    )  # fmt: skip
+    body = {"project": project.pk, "spec": make_spec().model_dump(mode="json"), "start_from": checkpoint.pk}
+    assert limited.request("POST", "/jobs", body).status_code == 404
+    assert api.request("POST", "/jobs", body).status_code == 202, "a key of the whole team may"
 
 
 OPEN = {"/me", "/pools", "/capabilities", "/templates", "/templates/{name}", "/schemas/job-spec", "/jobs:preview"}
