@@ -54,7 +54,6 @@ class Attempt:
     def __init__(self, plan: AttemptPlan, sink: EventSink, signals: Callable[[], list[Signal]] = list) -> None:
         self._plan, self._sink = plan, sink
         self._recorder: Recorder | None = None
-        self.was_interrupted = False
         left_s = plan.spec.max_runtime_s if plan.runtime_left_s is None else plan.runtime_left_s
         self._interruptions = Interruptions(signals, max_runtime_s=left_s)
 
@@ -76,7 +75,6 @@ class Attempt:
             self._sink.record(RequestAcknowledged(request_id=paused.request_id))
             finished = RunFinished(outcome="paused", message="Paused before it was set up.", ledger=self._ledger)
         except Interrupted:
-            self.was_interrupted = True
             finished = self._failed("infrastructure", "the driver was told to end")
         except Exception as error:
             log.warning("attempt failed", exc_info=error)

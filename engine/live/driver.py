@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from engine.live.attempt import Attempt, AttemptPlan
-from engine.live.interruptions import Fenced, Interrupted, obey_signals
+from engine.live.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_told_to_end
 from engine.live.ray_session import connect_to_cluster, disconnect
 from engine.live.settings import Settings
 from engine.sinks.control_plane import ControlPlane
@@ -80,7 +80,8 @@ def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, ow
         return 1
     finally:
         disconnect()
-    is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if attempt.was_interrupted else DELIVER_WITHIN_S)
+    raise_on_signals()
+    is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if was_told_to_end() else DELIVER_WITHIN_S)
     control.close()
     if not is_delivered:
         log.error("not every fact was delivered; they are in %s", folder)

@@ -8,8 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 from engine.sinks.http_shipper import Signal
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+_told: Final[list[int]] = []
 
 
 class Interrupted(BaseException):
@@ -17,14 +21,29 @@ class Interrupted(BaseException):
 
 
 def obey_signals() -> None:
-    """SIGTERM and SIGINT raise `Interrupted`. Call it again after `ray.init`, which installs handlers of its own that
-    end the process with a stack trace and no word to anyone."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
+    """SIGTERM and SIGINT are noted, and `heed` raises `Interrupted`: an exception out of a signal handler may come up
+    inside Ray, which loses it or makes another error of it. Call it again after `ray.init`, which installs handlers of
+    its own that end the process with a stack trace and no word to anyone."""
+    for number in _ENDING:
+        signal.signal(number, _note)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    for ignored in (signal.SIGTERM, signal.SIGINT):  # once is enough; a second must not break the cleaning up
+def raise_on_signals() -> None:
+    """For when Ray is gone and a wait does not heed."""
+    for number in _ENDING:
+        signal.signal(number, _raise)
+
+
+def was_told_to_end() -> bool:
+    return bool(_told)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _told.append(number)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    for ignored in _ENDING:  # once is enough; a second must not break the cleaning up
         signal.signal(ignored, signal.SIG_IGN)
     raise Interrupted
 
@@ -80,6 +99,8 @@ class Interruptions:
 
     def listen(self) -> list[Signal]:
         """Raises what ends the attempt; the wishes that came, in their order, for a run that can obey them."""
+        if was_told_to_end():
+            raise Interrupted
         wishes, self._kept = self._kept, []
         for sent in self._signals():
             match sent.kind:

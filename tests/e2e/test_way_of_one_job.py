@@ -35,7 +35,14 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 20) -> bool:
 
 
 def driver_processes(stack: Stack) -> list[psutil.Process]:
-    return [process for process in belongings(stack.home, "ray") if "engine.live.driver" in " ".join(process.cmdline())]
+    return [process for process in belongings(stack.home, "ray") if "engine.live.driver" in command_line(process)]
+
+
+def command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it ended since it was listed
+        return ""
 
 
 def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: Stack) -> None:

@@ -171,7 +171,7 @@ def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
     assert process.returncode == 1
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished)
-    assert (last.outcome, last.failure_class) == ("failed", "infrastructure")
+    assert (last.outcome, last.failure_class) == ("failed", "infrastructure"), last.message
 
 
 def test_an_order_that_cannot_be_read_is_a_plain_sentence(tmp_path: Path, python: str, repository: Path) -> None:
