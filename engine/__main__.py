@@ -121,8 +121,8 @@ def _line(fact: Fact) -> str:
                 f"staleness {metrics['staleness/mean']:.2f}  {metrics['throughput/tokens_per_s']:,.0f} tokens/s  "
                 f"waited {metrics['trainer/wait_fraction']:.0%}"
             )
-        case Evaluated(version=version, num_prompts=num_prompts, reward_mean=reward_mean):
-            return f"held-out reward of version {version}: {reward_mean:.3f} on {num_prompts} prompts"
+        case Evaluated(version=version, num_prompts=num_prompts, reward_mean=mean, reward_std=std):
+            return f"held-out reward of version {version}: {mean:.3f}, spread {std:.3f}, on {num_prompts} prompts"
         case CheckpointSaved(step=step, uri=uri):
             return f"checkpoint of step {step}: {uri}"
         case FaultDetected(component=component, message=message, action=action):

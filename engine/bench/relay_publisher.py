@@ -95,7 +95,7 @@ class PublisherBrain:
                 version = WeightsId(message.epoch, message.version)
                 self.stored = max(self.stored, version)
                 self.stored_at.setdefault(version, now)
-                return self.offers.on_stored(version)
+                return self.offers.on_stored(version, now)
             case VersionRefused():
                 return self.offers.on_refused(WeightsId(message.epoch, message.version), now)
             case Tick():

@@ -153,6 +153,7 @@ def evaluated(report: EvaluationReported) -> Evaluated:
         version=report.version,
         num_prompts=report.num_prompts,
         reward_mean=report.reward_mean,
+        reward_std=report.reward_std,
         length_mean=report.length_mean,
     )
 

@@ -30,6 +30,7 @@ from engine.pipeline.reports import (
     ToDriver,
     TrainerPaused,
     TrainerReady,
+    WeightsTaken,
 )
 from engine.sinks.lines import LinesSaid
 from engine.sinks.port import EventSink
@@ -58,6 +59,8 @@ class Recorder:
         self._loads: dict[int, ReplicaReported] = {}
         self._observed: dict[int, ReplicaObserved] = {}
         self._seconds: dict[str, float] = {}
+        self._taken: list[WeightsTaken] = []
+        """By relays, since the step before."""
         self._told_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
         self._finished: set[str] = set()
@@ -108,7 +111,7 @@ class Recorder:
             case StepReported():
                 self._on_step(report)
             case EvaluationStarted():
-                self.enter("finalizing")
+                self.enter("evaluating" if self._spec.only_evaluates else "finalizing")
             case EvaluationReported():
                 if report in self._evaluated:  # data says its reports again after a recovery
                     return
@@ -132,6 +135,8 @@ class Recorder:
                 self._tell_lines()
             case LedgerReported():
                 self.ledger = report.counts
+            case WeightsTaken():
+                self._taken.append(report)
             case TrainerPaused():
                 self.paused = report
             case ResizeReported():
@@ -151,7 +156,7 @@ class Recorder:
         self.is_ready = True
         self._sink.record(PipelineReady(num_replicas=self._num_replicas, num_parameters=self._num_parameters))
         if self.step == self._start_step:
-            self.enter("evaluating" if self._start_step == 0 else "training")
+            self.enter("evaluating" if self._start_step == 0 or self._spec.only_evaluates else "training")
 
     def acknowledge(self, request_id: str) -> None:
         self._sink.record(RequestAcknowledged(request_id=request_id))
@@ -165,7 +170,7 @@ class Recorder:
     def _on_step(self, report: StepReported) -> None:
         self.enter("training")
         self.step = report.step
-        self._sink.record(facts.step_trained(report, self._rollout_metrics()))
+        self._sink.record(facts.step_trained(report, {**self._rollout_metrics(), **self._weights_metrics()}))
         for sampled in facts.trajectories_sampled(report):
             self._sink.record(sampled)
         log.info("step=%d reward_mean=%.3f", report.step, report.metrics.get("reward/mean", float("nan")))
@@ -196,6 +201,18 @@ class Recorder:
         seconds, self._seconds = self._seconds, {}
         whole = sum(seconds.values())
         return {f"rollout/time_{doing}": spent / whole for doing, spent in seconds.items()} if whole > 0 else {}
+
+    def _weights_metrics(self) -> dict[str, float]:
+        """Among relays: what the trainer's copy costs is `trainer/handover_s`."""
+        taken, self._taken = self._taken, []
+        travelled = [each for each in taken if each.by != "copy"]
+        if not travelled:
+            return {}
+        return {
+            "weights/bytes": float(sum(each.num_bytes for each in travelled)),
+            "weights/slowest_relay_s": max(each.seconds for each in travelled),
+            "weights/by_delta": sum(each.by == "delta" for each in travelled) / len(travelled),
+        }
 
     def _rollout_metrics(self) -> dict[str, float]:
         loads = list(self._loads.values())

@@ -13,7 +13,6 @@ from engine.live.answers import Answer, Ask
 from engine.live.body import Body
 from engine.live.devices import claim_device
 from engine.live.environment_actor import ENVIRONMENT
-from engine.live.ray_session import in_interpreter
 from engine.live.settings import vllm_python
 from engine.pipeline.messages import DRIVER, Address, rollout_address
 from engine.pipeline.plan import Plan
@@ -34,6 +33,8 @@ class RolloutActor(BodyActor):
     def options(spec: JobSpec) -> dict[str, Any]:
         if spec.rollout.engine != "vllm":
             return {}
+        from engine.live.ray_session import in_interpreter  # the driver's: no replica loads an HTTP client for it
+
         return {"runtime_env": in_interpreter(vllm_python())}
 
     def build(self) -> Body:

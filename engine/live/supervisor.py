@@ -235,7 +235,8 @@ class Supervisor:
             return RunFinished(outcome="succeeded", ledger=recorder.ledger)
         if self._pause is not None and recorder.paused is not None:
             recorder.acknowledge(self._pause.request_id)
-            message = f"Paused after step {recorder.paused.step}."
+            step, is_evaluation = recorder.paused.step, self._network.spec.only_evaluates
+            message = "Paused; the evaluation begins anew." if is_evaluation else f"Paused after step {step}."
             return RunFinished(outcome="paused", message=message, ledger=recorder.ledger)
         if recorder.num_progress != self._progress_seen:
             self._progress_seen, self._progress_at = recorder.num_progress, now

@@ -1,4 +1,5 @@
-"""The trainer's actor: builds what the spec asks for, torch on one device or DeepSpeed on several."""
+"""The trainer's actor: builds what the spec asks for, torch on one device or DeepSpeed on several, or what only hands
+out the weights that are to be evaluated."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -60,6 +61,10 @@ class TrainerActor(BodyActor):
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        if spec.only_evaluates:
+            from engine.training.held_weights import HeldWeights
+
+            return HeldWeights(folder)
         settings: dict[str, Any] = {
             "optimizer": spec.optimizer,
             "algorithm": spec.algorithm,

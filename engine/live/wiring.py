@@ -131,7 +131,7 @@ class Network:
             case "data":
                 return DataActor, {
                     "start_step": 0 if self._resume is None else self._resume.step,
-                    "progress": DataProgress() if self._resume is None else self._resume.data_progress(),
+                    "progress": self._progress(),
                     "journal": self._folders.journal,
                     "incarnation": incarnation,
                     "recordings": self._folders.recordings,
@@ -151,6 +151,12 @@ class Network:
                 }
             case _:
                 return EnvironmentActor, {"data_folder": self._folders.data}
+
+    def _progress(self) -> DataProgress:
+        """An evaluation takes a checkpoint's weights; what was trained into them is not its own."""
+        if self._resume is None or self.spec.only_evaluates:
+            return DataProgress()
+        return self._resume.data_progress()
 
     def _introduce(self, address: Address) -> None:
         """Tell this actor of all that it sends to."""

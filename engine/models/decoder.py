@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from engine.models.packing import Rectangle
+from engine.models.packing import PackedTokens, Rectangle
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
@@ -136,12 +136,14 @@ class Decoder(nn.Module):
 class PackedAttention:
     """Whole sequences, each attending to itself only; see engine/models/packing.py."""
 
-    def __init__(self, rectangles: tuple[Rectangle, ...]) -> None:
-        self._rectangles = rectangles
+    def __init__(self, tokens: PackedTokens) -> None:
+        self._tokens = tokens
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        sizes = [rectangle.num_tokens for rectangle in self._rectangles]
-        parts = zip(self._rectangles, *(torch.split(part, sizes) for part in (q_THE, k_TKE, v_TKE)), strict=True)
+        tokens = self._tokens
+        sizes = [rectangle.num_tokens for rectangle in tokens.rectangles]
+        spread = [_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE)]
+        parts = zip(tokens.rectangles, *(torch.split(part, sizes) for part in spread), strict=True)
         mixed: list[Tensor] = []
         for rectangle, q_SHE, k_SKE, v_SKE in parts:
             mixed_RHWE = functional.scaled_dot_product_attention(
@@ -152,7 +154,16 @@ class PackedAttention:
                 enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
             )
             mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
-        return torch.cat(mixed)
+        return _rows(torch.cat(mixed), tokens.gather_T)
+
+
+def _rows(x: Tensor, index: Tensor | None) -> Tensor:
+    return x if index is None else take_rows(x, index)
+
+
+def take_rows(x: Tensor, index: Tensor) -> Tensor:
+    """As `x[index]`, but the gradient of rows that are taken often is added up by an operation made for it."""
+    return functional.embedding(index, x.reshape(x.shape[0], -1)).view(-1, *x.shape[1:])
 
 
 def in_rows(x_SHE: Tensor, rectangle: Rectangle) -> Tensor:

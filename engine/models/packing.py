@@ -1,10 +1,13 @@
-"""Lay sequences of many lengths into one row of tokens, as rectangles of like length one after the other.
+"""Lay sequences of many lengths into one row of tokens, and for attention into rectangles of like length.
 
-    lengths 3 3 4 9   →   [ a a a · | b b b · | c c c c ] [ d d d d d d d d d ]
-                            one rectangle, 3 rows of 4      one of 1 row of 9
+    p p p a a    p p p b    q q c c c        three sequences; the first two begin alike
 
-Linear layers see one row of tokens; attention sees each rectangle as a plain batch. Padding is on the right, where
-causal attention never looks, so nothing needs a mask.
+    p p p a a b q q c c c                    T: what linear layers see: each beginning once, no padding
+
+    [ p p p b · ]  [ p p p a a ]             F: what attention sees: whole sequences in rectangles of rows, each a
+                   [ q q c c c ]                plain batch
+
+Padding is on the right, where causal attention never looks, so nothing needs a mask.
 
 Invariants:
 - every sequence is in exactly one rectangle; the shortest come first;
@@ -35,13 +38,17 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTokens:
-    """T: tokens of all rectangles, padding included."""
+    """T: tokens of all sequences, a shared beginning once    F: places of all rectangles, padding included"""
 
     ids_T: Tensor
     positions_T: Tensor
     rectangles: tuple[Rectangle, ...]
-    starts: dict[int, int]
-    """Where in T each member's first token is."""
+    spread_F: Tensor | None
+    """Which of T is in each place of F; None: they are the same."""
+    gather_T: Tensor | None
+    """Where in F each of T is; of a shared beginning, in one of its rows."""
+    places: dict[int, Sequence[int]]
+    """Where in T each member's tokens are."""
 
 
 def lay_out(lengths: Sequence[int], *, max_tokens: int, only: Sequence[int] | None = None) -> list[Rectangle]:
@@ -84,23 +91,52 @@ def padding_fraction(lengths: Sequence[int], rectangles: Sequence[Rectangle]) ->
 
 
 def pack(
-    sequences: Sequence[Sequence[int]], rectangles: Sequence[Rectangle], device: torch.device | str
+    sequences: Sequence[Sequence[int]],
+    rectangles: Sequence[Rectangle],
+    device: torch.device | str,
+    *,
+    shareable: Sequence[int] | None = None,
 ) -> PackedTokens:
-    """`rectangles` may name only some of the sequences."""
-    ids: list[int] = []
-    positions: list[int] = []
-    starts: dict[int, int] = {}
+    """`rectangles` may name only some of the sequences. `shareable`: how many of each sequence's first tokens others
+    may begin with too."""
+    row = _Row()
+    spread: list[int] = []
+    gather: list[int] = []
     for rectangle in rectangles:
-        columns = range(rectangle.width)
         for member in rectangle.members:
             sequence = sequences[member]
-            starts[member] = len(ids)
-            ids += sequence
-            ids += [0] * (rectangle.width - len(sequence))
-            positions += columns
+            num_known = row.add(member, sequence, num_shareable=0 if shareable is None else shareable[member])
+            gather += range(len(spread) + num_known, len(spread) + len(sequence))
+            places = row.places[member]
+            spread += places
+            spread += [places[0] if places else 0] * (rectangle.width - len(sequence))
+    is_same = spread == list(range(len(row.ids)))
     return PackedTokens(
-        ids_T=torch.tensor(ids, device=device),
-        positions_T=torch.tensor(positions, device=device),
+        ids_T=torch.tensor(row.ids, device=device),
+        positions_T=torch.tensor(row.positions, device=device),
         rectangles=tuple(rectangles),
-        starts=starts,
+        spread_F=None if is_same else torch.tensor(spread, device=device),
+        gather_T=None if is_same else torch.tensor(gather, device=device),
+        places=row.places,
     )
+
+
+class _Row:
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.places: dict[int, Sequence[int]] = {}
+        self._beginnings: dict[tuple[int, ...], range] = {}
+
+    def add(self, member: int, sequence: Sequence[int], *, num_shareable: int) -> int:
+        """How many of its tokens are here already."""
+        beginning = tuple(sequence[:num_shareable])
+        known = self._beginnings.get(beginning, range(0))
+        start = len(self.ids)
+        self.ids += sequence[len(known) :]
+        self.positions += range(len(known), len(sequence))
+        own = range(start, len(self.ids))
+        self.places[member] = (*known, *own) if known else own
+        if beginning and not known:
+            self._beginnings[beginning] = own[:num_shareable]
+        return len(known)

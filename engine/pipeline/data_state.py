@@ -65,7 +65,7 @@ class DataState:
         self.num_filtered_in_a_row = 0
         # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
         # nobody knows whether it was finished.
-        if plan.evaluates(start_step) and start_step != plan.steps:
+        if plan.evaluates(start_step) and start_step < plan.steps:
             self._open_evaluation(start_step)
 
     @property
@@ -122,7 +122,8 @@ class DataState:
                 self._fork(record)
             case TrainingClosed():
                 self.is_over = True
-                self._open_evaluation(record.version)
+                if not self._evaluations_of(record.version):  # a new trainer may say it again while it goes on
+                    self._open_evaluation(record.version)
             case EvaluationLoosened():
                 for evaluation in self._evaluations_of(record.version):
                     evaluation.allow_any_version()

@@ -6,6 +6,9 @@ Invariants:
 - a grader's failure is no reward of 0: such prompts are left out of the mean and counted.
 """
 
+from collections.abc import Sequence
+from math import sqrt
+
 from engine.pipeline.groups import GroupBook
 from engine.pipeline.journal import EvaluationView
 from engine.pipeline.records import GroupKey, Trajectory
@@ -91,16 +94,21 @@ class Evaluation:
             message = f"version {self.version} was lost"
             reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
         if graded:
-            reports.append(
-                EvaluationReported(
-                    version=self.version,
-                    epoch=self.weights.epoch,
-                    num_prompts=len(graded),
-                    reward_mean=sum(trajectory.reward for trajectory in graded) / len(graded),
-                    length_mean=sum(trajectory.num_tokens for trajectory in graded) / len(graded),
-                )
-            )
+            reports.append(self._result(graded))
         return reports
+
+    def _result(self, graded: Sequence[Trajectory]) -> EvaluationReported:
+        num = len(graded)
+        mean = sum(trajectory.reward for trajectory in graded) / num
+        squares = sum((trajectory.reward - mean) ** 2 for trajectory in graded)
+        return EvaluationReported(
+            version=self.version,
+            epoch=self.weights.epoch,
+            num_prompts=num,
+            reward_mean=mean,
+            reward_std=sqrt(squares / max(1, num - 1)),
+            length_mean=sum(trajectory.num_tokens for trajectory in graded) / num,
+        )
 
     def _fault(self, message: str, action: str) -> FaultReported:
         return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)

@@ -22,6 +22,10 @@ class Offers:
         self._plan, self._epoch = plan, epoch
         self._offered_at: dict[int, float] = {}
         """Versions that are not known to be stored."""
+        self._first_offered_at: dict[int, float] = {}
+        self.broadcast_s: float | None = None
+        """Of the last version that is known to be everywhere: from its first offer to the news that every live relay
+        has it."""
         self._newest: int | None = None
         self._host = 0
         self._relay_epoch = -1
@@ -34,13 +38,18 @@ class Offers:
         effects: list[Effect] = [ForgetWeights(version=older) for older in sorted(overtaken)]
         for older in overtaken:
             self._offered_at.pop(older, None)
+            self._first_offered_at.pop(older, None)
         self._offered_at[version], self._newest = now, version
+        self._first_offered_at[version] = now
         pinned = self._plan.evaluates(version)
         return [*effects, PublishWeights(version=version, pinned=pinned, epoch=self._epoch, to=self._to)]
 
-    def on_stored(self, stored: WeightsId) -> list[Effect]:
+    def on_stored(self, stored: WeightsId, now: float) -> list[Effect]:
         if stored.epoch != self._epoch:
             return []
+        offered_at = self._first_offered_at.pop(stored.version, None)
+        if offered_at is not None:
+            self.broadcast_s = now - offered_at
         done = [
             version
             for version in self._offered_at
@@ -48,6 +57,7 @@ class Offers:
         ]
         for version in done:
             del self._offered_at[version]
+            self._first_offered_at.pop(version, None)
         return [ForgetWeights(version=version) for version in done if version != self._newest]
 
     def on_refused(self, refused: WeightsId, now: float) -> list[Effect]:

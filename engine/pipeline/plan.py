@@ -61,9 +61,15 @@ class Plan:
             stream_every_s=STREAM_EVERY_S,
         )
 
+    @property
+    def only_evaluates(self) -> bool:
+        """Whatever step its weights are of, they are evaluated once and nothing follows."""
+        return self.steps == 0
+
     def evaluates(self, step: int) -> bool:
         """Before the first step, after the last, and every so many in between."""
-        return step in (0, self.steps) or (self.evaluate_every > 0 and step % self.evaluate_every == 0)
+        is_in_between = self.evaluate_every > 0 and step % self.evaluate_every == 0
+        return self.only_evaluates or step in (0, self.steps) or is_in_between
 
     def publishes(self, step: int) -> bool:
         """Whether rollouts get the weights of this step."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from engine.pipeline.relay_messages import ChunkHashed, OpenParcel
+from engine.pipeline.reports import WeightsTaken
 from engine.policy.lineage import WeightsId
 from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
 
@@ -39,8 +40,11 @@ class Arrival:
     path: Path
     source: int | None
     """A host; None: the trainer."""
+    opened_at: float
     asked_at: float
     progressed_at: float
+    num_travelling: int = 0
+    """Bytes that have to come here, when it was opened."""
     is_assembling: bool = False
     right: dict[ParcelId, set[int]] = field(default_factory=dict)
 
@@ -75,6 +79,21 @@ class Arrival:
         self.right.setdefault(chunk.parcel, set()).add(chunk.index)
         self.progressed_at = now
         return True
+
+    def count_bytes(self) -> None:
+        parcels = [(delta.parcel, delta.num_bytes) for delta in self.path]
+        whole = [] if self.path else [(whole_of(self.id), self.manifest.num_bytes)]
+        self.num_travelling = sum(num_bytes for parcel, num_bytes in parcels + whole if parcel not in self.right)
+
+    def taken_by(self, host: int, now: float) -> WeightsTaken:
+        return WeightsTaken(
+            host=host,
+            version=self.id.version,
+            epoch=self.id.epoch,
+            num_bytes=self.num_travelling,
+            seconds=now - self.opened_at,
+            by="copy" if self.source is None else "delta" if self.path else "whole",
+        )
 
     def can_come_by(self, path: Path) -> bool:
         """Who announced this path has what is still missing."""
@@ -123,6 +142,7 @@ class Arrivals:
             pinned=pinned,
             path=path,
             source=source,
+            opened_at=now,
             asked_at=now,
             progressed_at=now,
         )

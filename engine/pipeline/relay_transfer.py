@@ -73,6 +73,7 @@ class Transfer:
             return []
         effects = [] if arrival is None else self._give_up(arrival)
         arrival = self._arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
+        arrival.count_bytes()
         fetch = FetchWeights(
             arrival=arrival.number, manifest=manifest, payload=message.payload, chunk_bytes=chunk_bytes
         )
@@ -125,6 +126,7 @@ class Transfer:
         has_followers = self._members.downstream is not None
         effects = self._shelf.put(arrival, makes_delta=arrival.source is None and has_followers)
         effects += self._sending.on_parcel(whole_of(arrival.id), now)
+        effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
         for older in self._arrivals:
             if older.id < self._shelf.newest and not older.pinned:
                 effects += self._give_up(older)
@@ -137,6 +139,7 @@ class Transfer:
         again = self._arrivals.open(
             arrival.manifest, pinned=arrival.pinned, path=(), source=arrival.source, now=now
         )  # the whole this time: whatever went wrong with deltas does not go wrong twice
+        again.count_bytes()
         return [*effects, *again.openings(), *self._ask(again, again.missing())]
 
     def _give_up(self, arrival: Arrival) -> list[Effect]:
@@ -170,6 +173,7 @@ class Transfer:
         path = suffix_from(message.path, self._shelf.can_apply, below_bytes=message.manifest.num_bytes)
         arrival = self._arrivals.open(message.manifest, pinned=pinned, path=path, source=message.host, now=now)
         arrival.take_kept(self._shelf.has)
+        arrival.count_bytes()
         return [*arrival.openings(), *self._ask(arrival, arrival.missing()), *self._assemble(arrival)]
 
     def _switch(self, arrival: Arrival, host: int, now: float) -> list[Effect]:

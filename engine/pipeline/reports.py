@@ -74,6 +74,7 @@ class EvaluationReported:
     version: int
     num_prompts: int
     reward_mean: float
+    reward_std: float
     length_mean: float
     epoch: int = 0
 
@@ -101,6 +102,21 @@ class FaultReported:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReported:
     counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsTaken:
+    """A relay shows a version from now on."""
+
+    host: int
+    version: int
+    epoch: int
+    num_bytes: int
+    """That travelled to it for this version."""
+    seconds: float
+    """From hearing of it until it was whole."""
+    by: Literal["copy", "whole", "delta"]
+    """`copy`: from the trainer, to the relay that leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +159,7 @@ ToDriver = (
     | CheckpointReported
     | FaultReported
     | LedgerReported
+    | WeightsTaken
     | TrainerPaused
     | ResizeReported
     | PartFinished

@@ -8,7 +8,8 @@ Invariants:
 - version S is what step S made; it is offered to the relay that leads until it is stored there or overtaken;
 - training never waits for a relay: the only stall is the copy;
 - a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
-- asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be;
+- asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be; where
+  nothing is trained, there is nothing to write down;
 - what it says names its incarnation (epoch) and the checkpoint that it began with, so that nobody takes it for a dead
   one, and the other way round.
 """
@@ -91,7 +92,7 @@ class TrainerBrain:
             case PauseRequested():
                 return self._on_pause()
             case VersionStored():
-                return self._offers.on_stored(WeightsId(message.epoch, message.version))
+                return self._offers.on_stored(WeightsId(message.epoch, message.version), now)
             case VersionRefused():
                 return self._offers.on_refused(WeightsId(message.epoch, message.version), now)
             case MasterElected():
@@ -109,8 +110,10 @@ class TrainerBrain:
             self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
         ready = _tell(TrainerReady(num_parameters=message.num_parameters))
         effects = [ready, *self._publish(message.step, now)]
-        if message.step >= self._plan.steps:  # the one before was lost after its last checkpoint
-            return [*effects, self._end(message.step), _tell(PartFinished(part="trainer"))]
+        if message.step >= self._plan.steps:  # an evaluation, or the one before was lost after its last checkpoint
+            is_paused = self._is_pausing and self._plan.only_evaluates
+            ended = [self._end(message.step), _tell(PartFinished(part="trainer"))]
+            return [*effects, *ended, *(self._pause() if is_paused else [])]
         return [*effects, *(self._pause() if self._is_pausing else self._ask(message.step + 1, now))]
 
     def _on_batch(self, message: BatchReady, now: float) -> list[Effect]:
@@ -128,6 +131,8 @@ class TrainerBrain:
         timing = StepTiming(waited_s=self._waited_s, step_s=now - self._step_ended_at)
         self._step_ended_at = now
         metrics = {**step_metrics(batch, timing), **message.metrics}
+        if self._offers.broadcast_s is not None:
+            metrics["weights/broadcast_s"] = self._offers.broadcast_s
         effects = self._publish(step, now)
         self._progress = batch.progress
         if step == self._plan.steps:
@@ -185,6 +190,8 @@ class TrainerBrain:
     def _pause(self) -> list[Effect]:
         """What is still to be done before it is paused; the last step of all ends the run instead."""
         step = self._version
+        if step is not None and self._plan.only_evaluates:
+            return [self._paused(step)]
         if step is None or self._batch is not None or step >= self._plan.steps:
             return []
         if step <= self._checkpointed:

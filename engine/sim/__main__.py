@@ -5,7 +5,7 @@ import sys
 
 from engine.sim.checks import InvariantBroken
 from engine.sim.faults import Faults
-from engine.sim.scenario import SCHEDULES, plan_of, replay_command, world_of
+from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, world_of
 
 
 def main() -> int:
@@ -13,18 +13,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, required=True, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on")
     parser.add_argument("--schedule", choices=SCHEDULES, default="laminar")
+    parser.add_argument("--evaluation", action="store_true", help="a job that only evaluates")
     parser.add_argument("--trace", action="store_true", help="print every effect")
     arguments = parser.parse_args()
     for seed in range(arguments.seed, arguments.seed + arguments.count):
+        world = (evaluation_of if arguments.evaluation else world_of)(seed, arguments.schedule)
         if arguments.count == 1:
-            print(f"plan    {plan_of(seed, arguments.schedule)}\nfaults  {Faults.drawn(seed)}")
-        world = world_of(seed, arguments.schedule)
+            print(f"plan    {world.plan}\nfaults  {Faults.drawn(seed)}")
         world.trace = [] if arguments.trace else None
         try:
             outcome = world.run()
         except InvariantBroken as broken:
             print("\n".join(world.trace or ()))
-            print(f"BROKEN  {broken}\nreplay  {replay_command(seed, arguments.schedule)}")
+            command = replay_command(seed, arguments.schedule, evaluates=arguments.evaluation)
+            print(f"BROKEN  {broken}\nreplay  {command}")
             return 1
         print("\n".join(world.trace or ()))
         oracle = outcome.oracle

@@ -33,11 +33,12 @@ def demand(holds: bool, what: str) -> None:
 
 
 class Oracle:
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, *, start_step: int = 0) -> None:
+        """`start_step`: of the checkpoint that the run begins with."""
+        self._plan, self._start_step = plan, start_step
         self._epoch = 0
         self._paths: dict[WeightsId, Path] = {}
-        self._saved_paths: dict[int, Path] = {0: ()}
+        self._saved_paths: dict[int, Path] = {start_step: ()}
         self._now: Path = ()
         self._trained: list[frozenset[SampleKey]] = []
         """By serial number of the step."""
@@ -129,6 +130,9 @@ class Oracle:
 
     def on_granted(self, message: WorkGranted) -> None:
         """Data acknowledges."""
+        if self._plan.only_evaluates:
+            dealt = [task.key for task in message.tasks if task.key.evaluation is None]
+            demand(not dealt, f"prompts of training are dealt, and nothing is trained: {dealt}")
         for key in message.taken:
             if key in self._delivered:
                 self._acknowledged[key] = self._delivered[key]
@@ -201,9 +205,11 @@ class Oracle:
 
     def on_end(self) -> None:
         steps, per_step = self._plan.steps, self._plan.groups_per_step * self._plan.group_size
-        demand(self.trained_steps == steps == len(self._now), f"ended after {self.trained_steps} of {steps} steps")
-        demand(self.ledger.get("trained") == steps * per_step, f"the ledger says {self.ledger}")
-        due = [step for step in range(steps + 1) if self._plan.evaluates(step)]
+        last = max(steps, self._start_step)
+        demand(self.trained_steps == last, f"ended after {self.trained_steps} of {steps} steps")
+        demand(len(self._now) == last - self._start_step, f"{len(self._now)} steps from {self._start_step} to {last}")
+        demand(self.ledger.get("trained") == len(self._now) * per_step, f"the ledger says {self.ledger}")
+        due = [step for step in range(self._start_step, last + 1) if self._plan.evaluates(step)]
         versions = {report.version for report in self.evaluated}
         excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]

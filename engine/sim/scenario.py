@@ -1,5 +1,6 @@
 """A scenario: a small job of random shape, its faults, and the run of it. All of it follows from the seed."""
 
+from dataclasses import replace
 from typing import Final, get_args
 
 from engine.pipeline.plan import Plan
@@ -37,6 +38,21 @@ def plan_of(seed: int, schedule: ScheduleName) -> Plan:
     )
 
 
+def evaluation_of(seed: int, schedule: ScheduleName) -> World:
+    """A job that trains nothing: it evaluates the weights of a checkpoint, or those that its model begins with."""
+    chance = Chance(seed, "evaluation")
+    plan = replace(plan_of(seed, schedule), steps=0, evaluate_every=0, evaluation_prompts=chance.whole(1, 40))
+    start_step = chance.whole(1, 9) if chance.happens(0.8) else 0
+    return World(
+        seed=seed,
+        plan=plan,
+        num_replicas=num_replicas_of(seed),
+        costs=costs_of(seed),
+        faults=Faults.drawn(seed),
+        start_step=start_step,
+    )
+
+
 def costs_of(seed: int) -> Costs:
     """Every third job has answers so long that a tail outlives several steps; some disks are slow."""
     chance = Chance(seed, "costs")
@@ -67,5 +83,5 @@ def simulate(seed: int, schedule: ScheduleName, faults: Faults | None = None, br
     return world_of(seed, schedule, faults=faults, brains=brains).run()
 
 
-def replay_command(seed: int, schedule: ScheduleName) -> str:
-    return f"python -m engine.sim --seed {seed} --schedule {schedule}"
+def replay_command(seed: int, schedule: ScheduleName, *, evaluates: bool = False) -> str:
+    return f"python -m engine.sim --seed {seed} --schedule {schedule}" + " --evaluation" * evaluates

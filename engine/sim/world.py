@@ -112,6 +112,8 @@ class World:
     costs: Costs = field(default_factory=Costs)
     brains: Brains = field(default_factory=Brains)
     trace: list[str] | None = None
+    start_step: int = 0
+    """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
 
     kernel: Kernel = field(default_factory=Kernel, init=False)
     oracle: Oracle = field(init=False)
@@ -128,13 +130,13 @@ class World:
     """The sizes that were reached."""
 
     def __post_init__(self) -> None:
-        self.oracle = Oracle(self.plan)
+        self.oracle = Oracle(self.plan, start_step=self.start_step)
         self.faults = replace(self.faults)
         self._network = Chance(self.seed, "network")
         self._setting = Setting(
             seed=self.seed, plan=self.plan, costs=self.costs, faults=self.faults, oracle=self.oracle
         )
-        self._store = CheckpointStore(saved={0: DataBrain(self.plan).progress})
+        self._store = CheckpointStore(saved={self.start_step: DataBrain(self.plan).progress})
         replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
         relays = [relay_address(host) for host in range(self.plan.num_relays)]
         for part in (DATA, TRAINER, *relays, *replicas):
@@ -185,9 +187,11 @@ class World:
 
     def _start_data(self, incarnation: int) -> None:
         if incarnation == 0:
-            brain = self.brains.data(self.plan)
+            brain = self.brains.data(self.plan, start_step=self.start_step)
         else:
-            brain = self.brains.data(self.plan, incarnation=incarnation, recovered=self._log.recovered())
+            brain = self.brains.data(
+                self.plan, start_step=self.start_step, incarnation=incarnation, recovered=self._log.recovered()
+            )
             self.oracle.on_recovered(brain.state)
         process = self._add(DATA, incarnation, brain)
         later, after = self._later(process), self._after(process)

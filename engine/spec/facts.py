@@ -60,6 +60,8 @@ class Evaluated(Strict):
     version: int = Field(ge=0)
     num_prompts: int
     reward_mean: float
+    reward_std: float = Field(ge=0)
+    """Of the prompts' rewards about their mean; 0 where there is one prompt."""
     length_mean: float
 
 

@@ -141,7 +141,7 @@ class ScheduleSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    steps: int = Field(100, ge=1, le=1_000_000, description="Optimizer steps.")
+    steps: int = Field(100, ge=0, le=1_000_000, description="Optimizer steps; 0: nothing is trained, only evaluated.")
     prompts_per_step: int = Field(16, ge=1, le=65_536, description="Prompts in one step; each has a whole group.")
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Draws the prompts and the samples.")
     checkpoint_every: int = Field(50, ge=1, le=1_000_000, description="Steps between checkpoints; the last is kept.")
@@ -272,6 +272,11 @@ class JobSpec(Strict):
         """What must be free at once for the job to start; the rest is elastic."""
         replicas = self.placement.min_replicas or self.rollout.replicas
         return self.resources.trainer_devices + replicas * self.resources.devices_per_replica
+
+    @property
+    def only_evaluates(self) -> bool:
+        """Nothing is trained: the weights that it begins with answer the held-out prompts once."""
+        return self.training.steps == 0
 
     @property
     def trajectories_per_step(self) -> int:

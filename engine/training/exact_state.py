@@ -10,7 +10,8 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+
+from engine.training.fused_adamw import FusedAdamW
 
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
@@ -26,7 +27,7 @@ class TrainedPart:
     """Of its names in the file: "" for the policy."""
     parameters: Mapping[str, nn.Parameter]
     views: Views
-    optimizer: AdamW
+    optimizer: FusedAdamW
     stored_exactly: bool
     """The weights file has these very numbers."""
 

@@ -1,17 +1,18 @@
 """Trajectories to tensors: whole sequences in rectangles, cut into micro-batches by a bound on tokens.
 
-    T input tokens, padding included    N written tokens of one micro-batch    M written tokens of the step
+    T input tokens, a prompt of several once    N written tokens of one micro-batch    M written tokens of the step
 
 Invariants:
 - every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
 - the last written token predicts nothing, so neither it nor what follows it is input;
+- of what no gradient comes is in micro-batches of its own, which come first;
 - all ranks have equally many micro-batches, since a forward pass may be a collective: a rank that has fewer repeats
   one, marked idle, which counts for nothing.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,8 @@ class MicroBatch:
     """Whose it is, counted within the micro-batch."""
     num_rows: int
     idle: bool
+    silent: bool
+    """No gradient comes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,9 @@ class BatchedStep:
     written: tuple[tuple[int, ...], ...]
     """Of each trajectory of the step, whichever rank has it: the places of its written tokens in its response."""
     padding_fraction: float
-    """Of all ranks' input tokens."""
+    """Of all places that attention sees, on all ranks."""
+    shared_fraction: float
+    """Of all ranks' input tokens, those that are not read in since another sample of the prompt has them."""
 
     @property
     def num_tokens(self) -> int:
@@ -56,33 +61,50 @@ def batch_step(
     *,
     max_tokens: int,
     device: str | torch.device,
+    silent: Collection[int] = (),
     rank: int = 0,
     num_ranks: int = 1,
 ) -> BatchedStep:
-    written = tuple(_written_places(each) for each in trajectories)
+    """`silent`: trajectories of which no gradient comes."""
+    written = tuple(map(written_places, trajectories))
     inputs = [
         (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
         for each, places in zip(trajectories, written, strict=True)
     ]
     lengths = [len(ids) for ids in inputs]
-    plans = [
-        split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share), max_tokens=max_tokens)
-        for share in deal([index for index, ids in enumerate(inputs) if ids], lengths, num_ranks)
-    ]
-    mine = plans[rank]
-    num_idle = max(len(plan) for plan in plans) - len(mine)
-    repeated = min(mine or next(filter(None, plans), []), key=_num_tokens, default=[])
-    batches = [(some, False) for some in mine] + [(repeated, True)] * num_idle
+    plans: list[list[list[Rectangle]]] = [[] for _ in range(num_ranks)]
+    batches: list[tuple[list[Rectangle], bool, bool]] = []
+    for is_silent in (True, False):
+        members = [index for index, ids in enumerate(inputs) if ids and (index in silent) == is_silent]
+        some = [
+            split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share), max_tokens=max_tokens)
+            for share in deal(members, lengths, num_ranks)
+        ]
+        num_idle = max(len(plan) for plan in some) - len(some[rank])
+        repeated = min(some[rank] or next(filter(None, some), []), key=_num_tokens, default=[])
+        batches += [(each, False, is_silent) for each in some[rank]] + [(repeated, True, is_silent)] * num_idle
+        plans = [before + plan for before, plan in zip(plans, some, strict=True)]
     starts = [0]
     for places in written:
         starts.append(starts[-1] + len(places))
+    prompts = [len(each.prompt_ids) for each in trajectories]
+    micro_batches = tuple(
+        _micro_batch(
+            trajectories,
+            pack(inputs, each, device, shareable=prompts),
+            written,
+            starts,
+            device=device,
+            idle=idle,
+            silent=is_silent,
+        )
+        for each, idle, is_silent in batches
+    )
     return BatchedStep(
-        micro_batches=tuple(
-            _micro_batch(trajectories, pack(inputs, some, device), written, starts, device=device, idle=idle)
-            for some, idle in batches
-        ),
+        micro_batches=micro_batches,
         written=written,
-        padding_fraction=padding_fraction(lengths, [one for plan in plans for some in plan for one in some]),
+        padding_fraction=padding_fraction(lengths, [one for plan in plans for each in plan for one in each]),
+        shared_fraction=_shared_fraction([each for plan in plans for each in plan], trajectories, lengths),
     )
 
 
@@ -124,10 +146,22 @@ def check_trajectories(trajectories: Sequence[TrainingTrajectory], *, vocab_size
         raise ValueError("trajectories: a step needs at least one token that the model wrote")
 
 
-def _written_places(trajectory: TrainingTrajectory) -> tuple[int, ...]:
+def written_places(trajectory: TrainingTrajectory) -> tuple[int, ...]:
     if not trajectory.written:
         return tuple(range(len(trajectory.response_ids)))
     return tuple(place for place, written in enumerate(trajectory.written) if written)
+
+
+def _shared_fraction(
+    batches: Sequence[Sequence[Rectangle]], trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]
+) -> float:
+    num_tokens = num_shared = 0
+    for rectangles in batches:
+        members = [member for rectangle in rectangles for member in rectangle.members]
+        num_tokens += sum(lengths[member] for member in members)
+        num_shared += sum(len(trajectories[member].prompt_ids) for member in members)
+        num_shared -= sum(map(len, {trajectories[member].prompt_ids for member in members}))
+    return num_shared / num_tokens if num_tokens else 0.0
 
 
 def _num_tokens(rectangles: list[Rectangle]) -> int:
@@ -142,6 +176,7 @@ def _micro_batch(
     *,
     device: str | torch.device,
     idle: bool,
+    silent: bool,
 ) -> MicroBatch:
     predicting: list[int] = []
     targets: list[int] = []
@@ -149,10 +184,10 @@ def _micro_batch(
     staleness: list[int] = []
     slots: list[int] = []
     rows: list[int] = []
-    for row, (member, start) in enumerate(tokens.starts.items()):
+    for row, (member, inputs) in enumerate(tokens.places.items()):
         trajectory, places = trajectories[member], written[member]
-        before = start + len(trajectory.prompt_ids) - 1
-        predicting += [before + place for place in places]
+        before = len(trajectory.prompt_ids) - 1
+        predicting += [inputs[before + place] for place in places]
         targets += [trajectory.response_ids[place] for place in places]
         behaviour += [trajectory.behaviour_logprobs[place] for place in places]
         staleness += [trajectory.staleness[place] if trajectory.staleness else 0 for place in places]
@@ -166,6 +201,7 @@ def _micro_batch(
         staleness_N=torch.tensor(staleness, device=device),
         slots_N=torch.tensor(slots, device=device),
         rows_N=torch.tensor(rows, device=device),
-        num_rows=len(tokens.starts),
+        num_rows=len(tokens.places),
         idle=idle,
+        silent=silent,
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from engine.models.decoder import Decoder, PackedAttention, empty_parameter, rms_norm
+from engine.models.decoder import Decoder, PackedAttention, empty_parameter, rms_norm, take_rows
 from engine.training.micro_batch import MicroBatch
 
 LOGITS_PER_CHUNK: Final = 2**26  # 256 MB in float32
@@ -41,8 +41,8 @@ def score_tokens(
     """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded, and
     costs another copy of the logits."""
     with computing_in(compute_dtype, batch.targets_N.device):
-        hidden_TD = model(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens.rectangles))
-        hidden_ND = hidden_TD[batch.predicting_N]
+        hidden_TD = model(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens))
+        hidden_ND = take_rows(hidden_TD, batch.predicting_N)
 
         def score(hidden_CD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
             return _logprobs_and_entropy(model.logits(hidden_CD), targets_C, temperature, train_entropy)
@@ -77,8 +77,8 @@ class Critic(nn.Module):
             trunk.head_VD.requires_grad_(False)  # words are not this model's business
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        hidden_TD = self.trunk(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens.rectangles))
-        hidden_ND = hidden_TD[batch.predicting_N]
+        hidden_TD = self.trunk(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens))
+        hidden_ND = take_rows(hidden_TD, batch.predicting_N)
         normed_ND = rms_norm(hidden_ND, self.trunk.final_norm_D, self.trunk.config.norm_eps)
         return (normed_ND.float() * self.value_D).sum(dim=-1)  # a product of matrices would be bfloat16 in autocast
 

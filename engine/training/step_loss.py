@@ -19,6 +19,7 @@ Invariants:
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from engine.algorithms.loss import LossTokens, k1_cost, policy_loss, token_share
 from engine.algorithms.recipes import RECIPES
 from engine.algorithms.values import value_loss
 from engine.spec.job import AlgorithmSpec
-from engine.training.micro_batch import BatchedStep, MicroBatch, batch_step
+from engine.training.micro_batch import BatchedStep, MicroBatch, batch_step, written_places
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks import Alone, Ranks
 from engine.training.scoring import TokenScores
@@ -81,30 +82,31 @@ class StepLoss:
         self._ranks = ranks or Alone()
 
     def begin(self, trajectories: Sequence[TrainingTrajectory]) -> "Step":
+        spec, lengths = self._algorithm, [len(written_places(each)) for each in trajectories]
+        penalties = self._penalties(trajectories, lengths)
+        advantages = partial(
+            token_advantages,
+            spec,
+            rewards=[each.reward + penalty for each, penalty in zip(trajectories, penalties, strict=True)],
+            groups=[each.group for each in trajectories],
+            lengths=lengths,
+        )
         batched = batch_step(
             trajectories,
             max_tokens=self._micro_batch_tokens,
             device=self._device,
+            silent=self._silent(advantages, lengths),
             rank=self._ranks.index,
             num_ranks=self._ranks.count,
         )
-        spec, lengths = self._algorithm, [len(places) for places in batched.written]
         reference_M = self._pass(batched, self._models.reference)
         values_M = self._pass(batched, self._models.critic)
-        penalties = self._penalties(trajectories, lengths)
         costs_M = torch.zeros(batched.num_tokens, dtype=torch.float64)
         if reference_M is not None and spec.kl.estimator == "k1":
             now_M = self._pass(batched, self._models.policy)
             assert now_M is not None
             costs_M = spec.kl.coefficient * k1_cost(now_M, reference_M).double().cpu()
-        advantages_M, returns_M = token_advantages(
-            spec,
-            rewards=[each.reward + penalty for each, penalty in zip(trajectories, penalties, strict=True)],
-            groups=[each.group for each in trajectories],
-            lengths=lengths,
-            costs_M=costs_M,
-            values_M=values_M,
-        )
+        advantages_M, returns_M = advantages(costs_M=costs_M, values_M=values_M)
         shares = token_shares(lengths, mean=RECIPES[spec.name].mean, max_new_tokens=self._max_new_tokens)
         tokens = StepTokens(
             advantages_M=advantages_M.float().to(self._device),
@@ -121,6 +123,19 @@ class StepLoss:
             ranks=self._ranks,
         )
         return Step(spec, models=self._models, batched=batched, tokens=tokens, tally=tally)
+
+    def _silent(
+        self, advantages: Callable[..., tuple[Tensor, Tensor | None]], lengths: Sequence[int]
+    ) -> frozenset[int]:
+        """Trajectories that the step only looks at: all samples of their prompt were equally good, and nothing else in
+        the loss has a gradient of theirs. None if that is all of them: the optimizer takes its step all the same."""
+        models = self._models
+        if models.reference is not None or models.critic is not None or self._algorithm.entropy_coefficient:
+            return frozenset()
+        known_M, _ = advantages(costs_M=torch.zeros(sum(lengths), dtype=torch.float64), values_M=None)
+        parts = torch.split(known_M, list(lengths))
+        silent = frozenset(index for index, part_M in enumerate(parts) if not part_M.any())
+        return silent if len(silent) < len(lengths) else frozenset()
 
     def _penalties(self, trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]) -> list[float]:
         return [
@@ -173,11 +188,15 @@ class Step:
 
     @property
     def num_micro_batches(self) -> int:
-        """The same on every rank."""
-        return len(self._batched.micro_batches)
+        """Of which gradients come; the same on every rank."""
+        return sum(not batch.silent for batch in self._batched.micro_batches)
 
     def losses(self) -> Iterator[MicroLoss]:
         for batch in self._batched.micro_batches:
+            if batch.silent:
+                with torch.no_grad():
+                    self._policy_loss(batch)
+                continue
             yield MicroLoss(policy=self._policy_loss(batch), value=self._value_loss(batch))
 
     def metrics(self) -> dict[str, float]:

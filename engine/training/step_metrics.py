@@ -82,6 +82,7 @@ def step_metrics(tally: Tally) -> dict[str, float]:
         "train/advantage_mean": advantages_M.mean().item(),
         "train/advantage_std": advantages_M.std(correction=0).item(),
         "train/padding_fraction": tally.batched.padding_fraction,
+        "train/shared_fraction": tally.batched.shared_fraction,
         "train/tokens": float(sum(len(each.prompt_ids) + len(each.response_ids) for each in trajectories)),
         "train/trained_tokens": num,
         "reward/mean": rewards_N.mean().item(),

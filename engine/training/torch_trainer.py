@@ -166,8 +166,8 @@ class TorchTrainer:
 
     def _update(self, warmth: float) -> None:
         for part in self._parts:
-            for group in part.optimizer.param_groups:
-                group["lr"] = group["full_lr"] * warmth
+            for group in part.optimizer.groups:
+                group.lr = group.full_lr * warmth
             part.optimizer.step()
         self._progress = replace(self._progress, num_updates=self._progress.num_updates + 1)
 

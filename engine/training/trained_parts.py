@@ -13,6 +13,7 @@ from engine.models.decoder import Decoder
 from engine.models.loading import hugging_face_views
 from engine.spec.job import OptimizerSpec
 from engine.training.exact_state import TrainedPart, Views
+from engine.training.fused_adamw import FusedAdamW, ParameterGroup
 from engine.training.lora import Adapter
 from engine.training.scoring import Critic
 
@@ -57,19 +58,19 @@ def _part(
     stored_exactly: bool,
     learning_rate: float,
 ) -> TrainedPart:
-    groups = _decay_groups(parameters.values(), spec.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPS, fused=True)
-    for group in optimizer.param_groups:
-        group["full_lr"] = learning_rate  # what the warm-up rises to
+    groups = _decay_groups(parameters.values(), spec.weight_decay, learning_rate)
+    optimizer = FusedAdamW(groups=groups, betas=BETAS, eps=EPS)
     return TrainedPart(
         prefix=prefix, parameters=parameters, views=views, optimizer=optimizer, stored_exactly=stored_exactly
     )
 
 
-def _decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, object]]:
+def _decay_groups(
+    parameters: Iterable[nn.Parameter], weight_decay: float, learning_rate: float
+) -> list[ParameterGroup]:
     every = list(parameters)
-    groups: list[dict[str, object]] = []
+    groups: list[ParameterGroup] = []
     for is_matrix, decay in ((True, weight_decay), (False, 0.0)):
         if some := [parameter for parameter in every if (parameter.dim() > 1) == is_matrix]:
-            groups.append({"params": some, "weight_decay": decay})
+            groups.append(ParameterGroup(parameters=some, weight_decay=decay, full_lr=learning_rate))
     return groups

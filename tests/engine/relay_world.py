@@ -258,7 +258,7 @@ class RelayWorld:
             case VersionStored():
                 stored = WeightsId(message.epoch, message.version)
                 self.stored.append(stored)
-                self._do_trainer(self.offers.on_stored(stored))
+                self._do_trainer(self.offers.on_stored(stored, now))
             case VersionRefused():
                 self._do_trainer(self.offers.on_refused(WeightsId(message.epoch, message.version), now))
 

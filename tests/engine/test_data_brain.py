@@ -32,7 +32,7 @@ def test_the_evaluation_before_training_is_complete_before_training_starts() -> 
     assert [task.key.split for task in second] == ["held_out"]
     effects = room.sync(wants=8, finished=answers(second))
     assert of(effects, EvaluationReported) == [
-        EvaluationReported(version=0, num_prompts=2, reward_mean=1.0, length_mean=5.0)
+        EvaluationReported(version=0, num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
     ]
     assert of(effects, VersionReleased) == [VersionReleased(version=0)]
     assert {task.key.split for task in granted(effects)} == {"train"}

@@ -32,8 +32,8 @@ def logits_of(model: Decoder, sequences: list[list[int]]) -> list[torch.Tensor]:
     """All packed together, then taken apart again."""
     packed = pack(sequences, lay_out([len(each) for each in sequences], max_tokens=1_000), "cpu")
     with torch.no_grad():
-        all_logits = model.logits(model(packed.ids_T, packed.positions_T, PackedAttention(packed.rectangles)))
-    return [all_logits[packed.starts[i] : packed.starts[i] + len(each)] for i, each in enumerate(sequences)]
+        all_logits = model.logits(model(packed.ids_T, packed.positions_T, PackedAttention(packed)))
+    return [all_logits[list(packed.places[i])] for i in range(len(sequences))]
 
 
 def reference(folder: Path) -> Any:

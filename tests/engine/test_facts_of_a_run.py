@@ -1,5 +1,6 @@
 """What leaves the engine is finite, printable and of the shape that the control plane accepts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from engine.pipeline.reports import (
     ReplicaReady,
     StepReported,
     TrainerReady,
+    WeightsTaken,
 )
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import PhaseChanged, PipelineReady
+from engine.spec.facts import PhaseChanged, PipelineReady, StepTrained
 from engine.spec.job import JobSpec, RolloutSpec
 
 
@@ -49,6 +51,19 @@ def test_a_hostile_response_becomes_a_fact() -> None:
     assert sampled.trajectories[0].response == "\ufffd"
 
 
+def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    one = WeightsTaken(host=0, version=1, epoch=0, num_bytes=1_000, seconds=0.1, by="copy")
+    for taken in (one, replace(one, host=1, by="whole", seconds=0.5), replace(one, host=2, by="delta", num_bytes=10)):
+        recorder.on_report(taken)
+    for step in (1, 2):
+        recorder.on_report(report(step))
+    first, second = (body.metrics for body in sink.bodies if isinstance(body, StepTrained))
+    assert (first["weights/bytes"], first["weights/slowest_relay_s"], first["weights/by_delta"]) == (1_010.0, 0.5, 0.5)
+    assert "weights/bytes" not in second, "nothing has travelled since"
+
+
 def test_phases_follow_a_job_and_ready_is_said_once() -> None:
     sink = MemorySink()
     recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
@@ -59,7 +74,7 @@ def test_phases_follow_a_job_and_ready_is_said_once() -> None:
     assert not any(isinstance(body, PipelineReady) for body in sink.bodies)
     recorder.on_report(ReplicaReady(replica=1, incarnation=0))
     recorder.on_report(ReplicaReady(replica=1, incarnation=1))
-    recorder.on_report(EvaluationReported(version=0, num_prompts=1, reward_mean=0, length_mean=1))
+    recorder.on_report(EvaluationReported(version=0, num_prompts=1, reward_mean=0, reward_std=0, length_mean=1))
     recorder.on_report(report(1))
     recorder.on_report(EvaluationStarted(version=1))
     assert sum(isinstance(body, PipelineReady) for body in sink.bodies) == 1

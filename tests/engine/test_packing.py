@@ -26,12 +26,35 @@ def test_micro_batches_keep_the_bound_and_lose_nothing(lengths: list[int], max_t
     assert all(sum(one.num_tokens for one in batch) <= max_tokens for batch in batches)
 
 
-def test_pads_on_the_right_and_counts_positions_from_zero() -> None:
+def test_padding_is_only_for_attention_and_positions_count_from_zero() -> None:
     sequences = [[7, 8, 9], [5, 6]]
     packed = pack(sequences, lay_out([3, 2], max_tokens=100), "cpu")
-    assert packed.ids_T.tolist() == [5, 6, 0, 7, 8, 9]
-    assert packed.positions_T.tolist() == [0, 1, 2, 0, 1, 2]
-    assert packed.starts == {1: 0, 0: 3}
+    assert packed.ids_T.tolist() == [5, 6, 7, 8, 9]
+    assert packed.positions_T.tolist() == [0, 1, 0, 1, 2]
+    assert {member: list(places) for member, places in packed.places.items()} == {1: [0, 1], 0: [2, 3, 4]}
+    assert packed.spread_F is not None and packed.spread_F.tolist() == [0, 1, 0, 2, 3, 4], "one place is padding"
+    assert packed.gather_T is not None and packed.gather_T.tolist() == [0, 1, 3, 4, 5]
+
+
+def test_what_fits_without_padding_is_not_moved() -> None:
+    packed = pack([[1, 2], [3, 4]], lay_out([2, 2], max_tokens=100), "cpu")
+    assert packed.spread_F is None and packed.gather_T is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=20))
+def test_a_beginning_is_read_in_once_and_every_sequence_finds_all_its_tokens(drawn: list[tuple[int, int, int]]) -> None:
+    """`drawn`: of each sequence how long its prompt is, how many tokens follow, and what they are."""
+    sequences = [[prompt] * prompt + [10 + own] * rest for prompt, rest, own in drawn]
+    rectangles = lay_out([len(each) for each in sequences], max_tokens=30)
+    packed = pack(sequences, rectangles, "cpu", shareable=[prompt for prompt, _, _ in drawn])
+    prompts = {prompt for prompt, _, _ in drawn}
+    assert len(packed.ids_T) == sum(prompts) + sum(rest for _, rest, _ in drawn)
+    for member, sequence in enumerate(sequences):
+        places = list(packed.places[member])
+        assert packed.ids_T[places].tolist() == sequence
+        assert packed.positions_T[places].tolist() == list(range(len(sequence)))
+    if packed.spread_F is not None and packed.gather_T is not None:
+        assert packed.spread_F[packed.gather_T].tolist() == list(range(len(packed.ids_T)))
 
 
 def test_a_heavy_tail_costs_little_padding() -> None:

@@ -28,6 +28,7 @@ from engine.pipeline.relay_messages import (
     WeightsOffered,
     WeightsWanted,
 )
+from engine.pipeline.reports import WeightsTaken
 from engine.policy.lineage import WeightsId
 from engine.weights.port import ParcelId, WeightManifest
 
@@ -186,6 +187,20 @@ def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None
     [opened] = of(brain.handle(coming(1), 0.0), OpenParcel)
     effects = brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=1, sha256="torn"), 0.0)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
+
+
+def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
+    master, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
+    (taken,) = of(arrive(master, 1), WeightsTaken)
+    assert (taken.host, taken.by, taken.num_bytes) == (0, "copy", manifest(1).num_bytes)
+    [opened] = of(follower.handle(coming(1), 2.0), OpenParcel)
+    for index, sha256 in enumerate("ab"):
+        chunk = ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=index, sha256=sha256)
+        effects = follower.handle(chunk, 3.0)
+    assert not of(effects, WeightsTaken), "it is not whole yet"
+    effects = follower.handle(BufferHashed(arrival=opened.arrival, sha256="whole"), 4.5)
+    (taken,) = of(effects, WeightsTaken)
+    assert (taken.host, taken.by, taken.num_bytes, taken.seconds) == (1, "whole", manifest(1).num_bytes, 2.5)
 
 
 def test_a_stale_masters_word_is_refused() -> None:

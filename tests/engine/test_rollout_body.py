@@ -42,6 +42,8 @@ from engine.spec.job import JobSpec
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as every actor on a CPU has
+
 GROUP = GroupKey(ordinal=5)
 SAMPLES = (0, 1, 2, 3)
 TASK = GroupTask(key=GROUP, samples=SAMPLES, lease=1)

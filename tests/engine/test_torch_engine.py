@@ -96,7 +96,7 @@ def test_log_probs_agree_with_the_trainers_forward(model: GetModel) -> None:
         response = outputs[str(i)].token_ids
         packed = pack([prompt + response], lay_out([len(prompt) + len(response)], max_tokens=999), "cpu")
         with torch.no_grad():
-            hidden_TD = trained(packed.ids_T, packed.positions_T, PackedAttention(packed.rectangles))
+            hidden_TD = trained(packed.ids_T, packed.positions_T, PackedAttention(packed))
             logits_NV = trained.logits(hidden_TD[len(prompt) - 1 : -1])
         logprobs_N, _ = token_logprobs(logits_NV, torch.tensor(response), temperature)
         assert outputs[str(i)].logprobs == pytest.approx(logprobs_N.tolist(), abs=LOGPROB_BOUND)

@@ -102,6 +102,16 @@ def test_a_step_hands_over_its_version_and_asks_for_the_next_before_anything_els
     assert report.metrics["trainer/wait_fraction"] == 1 / 3
 
 
+def test_a_step_says_how_long_the_last_version_took_to_be_everywhere() -> None:
+    brain = loaded()  # offers version 0 at 0.0
+    (first,) = of(step_of(brain, 1, 2.0), StepReported)
+    assert "weights/broadcast_s" not in first.metrics, "it is not known yet"
+    brain.handle(VersionStored(version=1), 2.75)
+    brain.handle(VersionStored(version=1), 9.0)  # said twice
+    (second,) = of(step_of(brain, 2, 10.0), StepReported)
+    assert second.metrics["weights/broadcast_s"] == 0.75
+
+
 def test_a_batch_that_is_not_the_one_asked_for_is_ignored() -> None:
     brain = loaded()
     assert brain.handle(batch(2), 0.5) == []

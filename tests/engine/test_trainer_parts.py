@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from engine.models.loading import load_decoder
 from engine.spec.job import AlgorithmName, AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.micro_batch import batch_step
+from engine.training.port import TrainingTrajectory
 from engine.training.scoring import Critic, score_tokens
 from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.torch_trainer import TorchTrainer
@@ -22,6 +24,7 @@ from tests.engine.trainer_conformance import hash_of, save, settings, trajectori
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+OF_THE_LAYOUT = ("train/padding_fraction", "train/shared_fraction")
 LORA = TrainerSpec(lora_rank=3, lora_alpha=12.0)
 WITH_KL = KlSpec(coefficient=0.1)
 
@@ -289,7 +292,14 @@ class ThreadRanks:
         return gathered
 
 
-def gradients_of_ranks(folder: Path, algorithm: AlgorithmSpec, num_ranks: int, num: int) -> tuple[Tensor, list[object]]:
+def gradients_of_ranks(
+    folder: Path,
+    algorithm: AlgorithmSpec,
+    num_ranks: int,
+    batch: list[TrainingTrajectory],
+    *,
+    micro_batch_tokens: int = 60,
+) -> tuple[Tensor, list[Any]]:
     """(the sum over ranks of all gradients, what each rank says of the step)."""
     barrier, board = Barrier(num_ranks), [torch.zeros(0)] * num_ranks
 
@@ -306,12 +316,12 @@ def gradients_of_ranks(folder: Path, algorithm: AlgorithmSpec, num_ranks: int, n
                 else None,
                 critic=critic if needs_critic(algorithm) else None,
             ),
-            micro_batch_tokens=60,
+            micro_batch_tokens=micro_batch_tokens,
             max_new_tokens=30,
             device="cpu",
             ranks=ThreadRanks(index, barrier, board),
         )
-        step = loss.begin(trajectories_of(0, num=num, tools=True))
+        step = loss.begin(batch)
         for losses in step.losses():
             losses.policy.backward()  # type: ignore[no-untyped-call]
             if losses.value is not None:
@@ -334,13 +344,71 @@ def test_gradients_of_ranks_add_up_to_those_of_one(
     """Also where a rank has nothing to do: three ranks, one or two answers."""
     kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
     algorithm = AlgorithmSpec(name=name, kl=kl)
-    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, num)
-    together, each = gradients_of_ranks(make_llama(), algorithm, 3, num)
+    batch = trajectories_of(0, num=num, tools=True)
+    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     assert each[0] == each[1] == each[2]
-    for metric, value in said[0].items():  # type: ignore[index]
-        if metric != "train/padding_fraction":
-            assert each[0][0][metric] == pytest.approx(value, rel=1e-4, abs=1e-5)  # type: ignore[index]
+    for metric, value in said[0].items():
+        if metric not in OF_THE_LAYOUT:
+            assert each[0][0][metric] == pytest.approx(value, rel=1e-4, abs=1e-5)
+
+
+def of_one_prompt_each(
+    batch: list[TrainingTrajectory], *, flat: frozenset[int] = frozenset()
+) -> list[TrainingTrajectory]:
+    """Groups whose samples answer the same prompt. All of a `flat` group are equally good."""
+    prompts = {each.group: each.prompt_ids for each in batch}
+    return [
+        replace(each, prompt_ids=prompts[each.group], reward=1.0 if each.group in flat else float(index % 2))
+        for index, each in enumerate(batch)
+    ]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_a_prompt_read_in_once_gives_the_gradients_of_one_read_in_for_every_sample(
+    make_llama: MakeLlama, num_ranks: int
+) -> None:
+    algorithm = AlgorithmSpec(name="grpo", kl=WITH_KL)
+    batch = of_one_prompt_each(trajectories_of(0, tools=True))
+    shared, ((said, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch, micro_batch_tokens=10_000)
+    apart, ((alone, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, batch, micro_batch_tokens=1)
+    torch.testing.assert_close(shared, apart, rtol=1e-4, atol=1e-6)
+    assert said["train/shared_fraction"] > 0.05 and alone["train/shared_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_a_group_without_signal_is_looked_at_and_gives_no_gradient(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, num_ranks: int
+) -> None:
+    algorithm, batch = AlgorithmSpec(name="grpo"), of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
+    quick, ((said, _, num_passes), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch)
+    monkeypatch.setattr(StepLoss, "_silent", lambda *_: frozenset())
+    slow, ((before, _, num_before),) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-6)
+    assert quick.any() and num_passes < num_before, "of two groups of three nothing goes backward"
+    for metric, value in before.items():
+        if metric not in OF_THE_LAYOUT:
+            assert said[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
+
+
+@pytest.mark.parametrize("algorithm", [AlgorithmSpec(name="grpo", entropy_coefficient=0.1), AlgorithmSpec(kl=WITH_KL)])
+def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the_reference(
+    make_llama: MakeLlama, algorithm: AlgorithmSpec
+) -> None:
+    batch = of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
+    everyone, _ = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    fewer, _ = gradients_of_ranks(make_llama(), algorithm, 1, [each for each in batch if each.group == 1])
+    assert not torch.allclose(everyone, fewer / 3, rtol=1e-3)
+
+
+def test_a_step_in_which_no_group_has_a_signal_still_moves_the_optimizer(make_llama: MakeLlama) -> None:
+    """Its momentum goes on, as if the gradient were zero, because it is."""
+    trainer = trainer_of(make_llama())
+    trainer.train_step(of_one_prompt_each(trajectories_of(0)))
+    before = hash_of(trainer)
+    metrics = trainer.train_step(of_one_prompt_each(trajectories_of(1), flat=frozenset({0, 1, 2}))).metrics
+    assert metrics["train/grad_norm"] == 0.0 and metrics["train/skipped"] == 0.0 and hash_of(trainer) != before
 
 
 def test_every_written_token_is_one_ranks_and_all_ranks_make_as_many_passes() -> None:

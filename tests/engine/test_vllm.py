@@ -11,6 +11,8 @@ from engine.inference.vllm_interpreter import find_vllm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 900
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""Two threads wait for each other, spinning, over matrices as small as those of these tests: three times the work."""
 
 
 @pytest.mark.vllm
@@ -19,7 +21,7 @@ def test_vllm_passes_its_tests_in_its_own_environment(vllm_python: Path) -> None
     done = subprocess.run(
         [vllm_python, "-m", "pytest", "-c", "tests/vllm/pytest.ini", "--rootdir", ".", "tests/vllm"],
         cwd=ROOT,
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        env={**kept, **ONE_THREAD, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -27,6 +27,7 @@ from engine.spec.job import JobSpec
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
 STEPS, PER_STEP = 12, 16
+ALONE = {"replicas": 1, "max_batch": 16, "max_new_tokens": 40}
 
 
 def spec(*, steps: int = STEPS, **fields: Any) -> JobSpec:
@@ -102,7 +103,7 @@ def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Pat
 def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
     sink = Wishing()
     sink.ask(Signal(kind="pause", request_id="p0"))
-    finished = run(spec(), tmp_path, sink)
+    finished = run(spec(rollout=ALONE), tmp_path, sink)
     assert finished.outcome == "paused" and not sink.of(StepTrained) and not sink.of(CheckpointSaved)
     assert sink.of(RequestAcknowledged)[0].request_id == "p0"
 
@@ -116,7 +117,7 @@ def test_a_cancel_wins_over_a_pause(tmp_path: Path) -> None:
             else None
         )
     )
-    assert run(spec(steps=1_000), tmp_path, sink).outcome == "cancelled"
+    assert run(spec(steps=1_000, rollout=ALONE), tmp_path, sink).outcome == "cancelled"
 
 
 def cpus_free() -> float:

@@ -22,6 +22,8 @@ from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
 from engine.weights.chunks import verify_weights
 
+pytestmark = pytest.mark.ray
+
 NUM_RELAYS = 4
 NUM_BYTES = 64 * 2**20
 WHOLE_CHUNKS = -(-NUM_BYTES // chunk_bytes_for(NUM_BYTES, NUM_RELAYS))

@@ -1,0 +1,72 @@
+"""AdamW by torch's fused kernel, without the class `torch.optim.AdamW`.
+
+That class imports torch's compiler, and with it sympy, only to tell it to keep out: seconds of the start of every
+trainer, and memory for as long as it lives. Nothing here is ever compiled.
+
+Invariant: parameters and moments are bit for bit those of `torch.optim.AdamW(fused=True)`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+Moments = dict[str, Tensor]
+"""`step`, `exp_avg`, `exp_avg_sq`; empty before the first update."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ParameterGroup:
+    parameters: list[nn.Parameter]
+    weight_decay: float
+    full_lr: float
+    """What the warm-up rises to."""
+    lr: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class FusedAdamW:
+    groups: list[ParameterGroup]
+    betas: tuple[float, float]
+    eps: float
+    state: defaultdict[nn.Parameter, Moments] = field(default_factory=lambda: defaultdict(dict))
+
+    def zero_grad(self) -> None:
+        for parameter in self._parameters():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.groups:
+            moved = [parameter for parameter in group.parameters if parameter.grad is not None]
+            states = [self._state_of(parameter) for parameter in moved]
+            adamw(
+                list(moved),
+                [parameter.grad for parameter in moved if parameter.grad is not None],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [state["step"] for state in states],
+                fused=True,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=group.lr,
+                weight_decay=group.weight_decay,
+                eps=self.eps,
+                maximize=False,
+            )
+
+    def _parameters(self) -> Iterable[nn.Parameter]:
+        return (parameter for group in self.groups for parameter in group.parameters)
+
+    def _state_of(self, parameter: nn.Parameter) -> Moments:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state

@@ -1,0 +1,50 @@
+"""The trainer of a job that only evaluates: weights that nobody trains, in host memory, handed out as they are stored.
+
+Invariants:
+- what is handed out is what the checkpoint's weights file holds, bit for bit, whichever trainer wrote it: no optimizer,
+  no critic and no adapter is needed to read it;
+- there is no step and nothing to save.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.models.decoder import Decoder
+from engine.models.loading import load_decoder, model_tensors, read_config
+from engine.training.checkpoint import verify_checkpoint
+from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import pack_weights
+
+
+class HeldWeights:
+    def __init__(self, model_folder: Path) -> None:
+        """The model's own weights, until a checkpoint is loaded."""
+        self._folder = model_folder
+        self._read: Decoder | None = None
+
+    @property
+    def num_parameters(self) -> int:
+        return self._model.num_parameters
+
+    def load(self, folder: Path) -> None:
+        verify_checkpoint(folder)
+        if read_config(folder) != read_config(self._folder):
+            raise ValueError(f"{folder}: the checkpoint is of another model than this job's")
+        self._folder, self._read = folder, None
+
+    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+        return pack_weights(model_tensors(self._model), version=version, epoch=epoch, allocate=allocate)
+
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+        raise NotImplementedError("a job that only evaluates has no step")
+
+    def prepare_save(self, folder: Path) -> Write:
+        raise NotImplementedError("a job that only evaluates writes no checkpoint")
+
+    @property
+    def _model(self) -> Decoder:
+        """On the CPU, in the dtype that rollouts run in; read once it is known which weights they are."""
+        if self._read is None:
+            self._read = load_decoder(self._folder, device="cpu")
+        return self._read
