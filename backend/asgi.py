@@ -4,11 +4,12 @@ import os
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from django.core.asgi import get_asgi_application
 from django.urls import path, re_path
 
+from backend.api.one_thread import django_in_one_thread
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
-django_application = get_asgi_application()  # first: it loads the apps that the imports below need
+django_application = django_in_one_thread()  # first: it loads the apps that the imports below need
 
 from django.conf import settings  # noqa: E402
 

@@ -27,6 +27,7 @@ RECONCILE_EVERY_S = 3.0
 SWEEP_EVERY_S = 30.0
 FILE_EVERY_S = 30.0
 REDUCE_EVERY_S = 300.0
+REMOVE_EVERY_S = 300.0
 FORGET_EVERY_S = 600.0
 VERIFY_EVERY_S = 5.0
 TIDY_EVERY_S = 30.0
@@ -48,6 +49,7 @@ app.conf.beat_schedule = {
     "reconcile": _tick("reconcile.reconcile", RECONCILE_EVERY_S),
     "file-trajectories": _tick("telemetry.file_trajectories", FILE_EVERY_S),
     "reduce-series": _tick("telemetry.reduce_old_series", REDUCE_EVERY_S),
+    "remove-old": _tick("telemetry.remove_old", REMOVE_EVERY_S),
     "sweep-zombies": _tick("reconcile.sweep_zombies", SWEEP_EVERY_S),
     "forget-expired-keys": _tick("api.forget_expired_keys", FORGET_EVERY_S),
     "anchor-audit": _tick("audit.anchor_heads", ANCHOR_EVERY_S),

@@ -6,4 +6,4 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to 
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{''.join(secrets.choice(_ALPHABET) for _ in range(20))}"
+    return f"{prefix}_{''.join(_ALPHABET[byte % 32] for byte in secrets.token_bytes(20))}"

@@ -1,6 +1,7 @@
 """How often one may do one thing: exact over all processes, in one statement, on the database's clock.
 
     take("sign-in", "alice@example.org", limit=5, window_s=300) ──▶ Allowance(allowed=True, remaining=4, …)
+    take_in_turn([Use("write", …), Use("submit", …)])           ──▶ the same of both, in one statement
 
 A bucket is a GCRA, a leaky bucket in one timestamp: `full_at` moves one interval (window / limit) ahead with each use
 and may be at most a whole window ahead of now.
@@ -8,7 +9,8 @@ and may be at most a whole window ahead of now.
 Invariants:
 - the row lock of the upsert makes racing callers take turns: at most `limit` pass at once, and over any time t at most
   limit * (1 + t / window);
-- a refused use counts nothing, so hammering does not prolong the wait;
+- a refused use counts nothing, so hammering does not prolong the wait; of several buckets, those after the one that
+  refuses are not taken from;
 - without Postgres there is no answer but an exception, never an "allowed": limits fail closed. Valkey plays no part
   (decisions.md says why);
 - what is counted is a hash where it is not a plain word, so no address or mail stands in the table and no hostile text
@@ -18,8 +20,10 @@ Invariants:
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
 from asgiref.sync import sync_to_async
 from django.db import connection
@@ -28,16 +32,38 @@ from backend.api.models import RateBucket
 
 _PLAIN = re.compile(r"[0-9A-Za-z_.-]{1,64}", re.ASCII)
 
-_TAKE = """
-INSERT INTO api_ratebucket AS bucket (name, full_at)
-VALUES (%(name)s, clock_timestamp() + %(interval)s * interval '1 second')
-ON CONFLICT (name) DO UPDATE
-SET full_at = greatest(bucket.full_at, clock_timestamp()) + %(interval)s * interval '1 second'
-WHERE greatest(bucket.full_at, clock_timestamp()) + %(interval)s * interval '1 second'
-      <= clock_timestamp() + %(window)s * interval '1 second'
-RETURNING full_at, clock_timestamp()
-"""
+_TAKE = """taken_{at} AS (
+    INSERT INTO api_ratebucket AS bucket (name, full_at)
+    SELECT %s, clock_timestamp() + %s * interval '1 second' {only_if}
+    ON CONFLICT (name) DO UPDATE
+    SET full_at = greatest(bucket.full_at, clock_timestamp()) + %s * interval '1 second'
+    WHERE greatest(bucket.full_at, clock_timestamp()) + %s * interval '1 second'
+          <= clock_timestamp() + %s * interval '1 second'
+    RETURNING full_at
+)"""
 _LOOK = "SELECT full_at, clock_timestamp() FROM api_ratebucket WHERE name = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    bucket: str
+    key: str
+    limit: int
+    window_s: int
+
+    def __post_init__(self) -> None:
+        assert self.limit > 0 and self.window_s > 0, "a bucket without room lets nobody through"
+
+    @property
+    def interval(self) -> float:
+        return self.window_s / self.limit
+
+    @property
+    def name(self) -> str:
+        key = self.key
+        if not _PLAIN.fullmatch(key):
+            key = hashlib.sha256(key.encode(errors="replace")).hexdigest()
+        return f"{self.bucket}:{key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +79,8 @@ class Allowance:
     allowed: bool
     remaining: int
     wait_s: int
+    at: datetime
+    """When it was counted, by the database's clock."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -65,20 +93,37 @@ class Allowance:
 
 def take(bucket: str, key: str, limit: int, window_s: int) -> Allowance:
     """Counts one use by `key`. Outside a transaction that may roll back, or the use is forgotten with it."""
-    assert limit > 0 and window_s > 0, "a bucket without room lets nobody through"
-    interval = window_s / limit
-    name = f"{bucket}:{key if _PLAIN.fullmatch(key) else hashlib.sha256(key.encode(errors='replace')).hexdigest()}"
+    return take_in_turn([Use(bucket, key, limit, window_s)])[-1]
+
+
+def take_in_turn(uses: Sequence[Use]) -> list[Allowance]:
+    """Counts one use in each bucket, as long as they let it pass: the last allowance is the refusal, if there is one.
+
+    Whoever takes from several names them in the same order, so that no two callers wait for each other.
+    """
+    parameters: list[str | float] = []
+    for use in uses:
+        parameters += [use.name, use.interval, use.interval, use.interval, use.window_s]
     with connection.cursor() as db:
-        db.execute(_TAKE, {"name": name, "interval": interval, "window": window_s})
-        taken: tuple[datetime, datetime] | None = db.fetchone()
-        if taken is None:
-            db.execute(_LOOK, [name])
+        db.execute(_statement(len(uses)), parameters)
+        *taken, at = db.fetchone()
+        num_passed = sum(full_at is not None for full_at in taken)
+        allowances = [_allowed(use, full_at, at) for use, full_at in zip(uses, taken[:num_passed], strict=False)]
+        if num_passed < len(uses):
+            refusing = uses[num_passed]
+            db.execute(_LOOK, [refusing.name])
             found: tuple[datetime, datetime] | None = db.fetchone()
-            wait = _seconds(found) + interval - window_s if found else 0.0  # forgotten between the two statements
-            return _allowance(bucket, limit, window_s, allowed=False, remaining=0, wait_s=max(1.0, wait))
-    debt = max(0.0, _seconds(taken))
-    remaining = int((window_s - debt) / interval + 1e-6)
-    return _allowance(bucket, limit, window_s, allowed=True, remaining=remaining, wait_s=debt)
+            # None: forgotten between the two statements
+            wait_s = _seconds(*found) + refusing.interval - refusing.window_s if found else 0.0
+            allowances.append(_allowance(refusing, allowed=False, remaining=0, wait_s=max(1.0, wait_s), at=at))
+    return allowances
+
+
+@cache
+def _statement(num_uses: int) -> str:
+    parts = [_TAKE.format(at=at, only_if=f"FROM taken_{at - 1}" if at else "") for at in range(num_uses)]
+    told = ", ".join(f"(SELECT full_at FROM taken_{at})" for at in range(num_uses))  # noqa: S608  # numbers of ours
+    return f"WITH {', '.join(parts)} SELECT {told}, clock_timestamp()"
 
 
 atake = sync_to_async(take)
@@ -90,11 +135,23 @@ def forget_full_buckets(*, now: datetime) -> int:
     return RateBucket.objects.filter(full_at__lt=now - timedelta(minutes=1)).delete()[0]
 
 
-def _allowance(bucket: str, limit: int, window_s: int, *, allowed: bool, remaining: int, wait_s: float) -> Allowance:
+def _allowed(use: Use, full_at: datetime, at: datetime) -> Allowance:
+    debt_s = max(0.0, _seconds(full_at, at))
+    remaining = int((use.window_s - debt_s) / use.interval + 1e-6)
+    return _allowance(use, allowed=True, remaining=remaining, wait_s=debt_s, at=at)
+
+
+def _allowance(use: Use, *, allowed: bool, remaining: int, wait_s: float, at: datetime) -> Allowance:
     return Allowance(
-        bucket=bucket, limit=limit, window_s=window_s, allowed=allowed, remaining=remaining, wait_s=math.ceil(wait_s)
+        bucket=use.bucket,
+        limit=use.limit,
+        window_s=use.window_s,
+        allowed=allowed,
+        remaining=remaining,
+        wait_s=math.ceil(wait_s),
+        at=at,
     )
 
 
-def _seconds(pair: tuple[datetime, datetime]) -> float:
-    return (pair[0] - pair[1]).total_seconds()
+def _seconds(later: datetime, earlier: datetime) -> float:
+    return (later - earlier).total_seconds()

@@ -8,22 +8,36 @@ Invariants:
 """
 
 import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import psycopg.errors
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.http import HttpRequest
 from ninja import Header
+from ninja.responses import NinjaJSONEncoder
 
 from backend.api.models import IdempotencyKey
 from backend.errors import Conflict, FieldError, Invalid
 
 KEPT_FOR = timedelta(hours=24)
-# A twin that is answered within this gets the answer; longer, and waiting requests would use up the connections.
-_WAIT_FOR_TWIN = "300ms"
+# One trip. An answer whose day is over counts for nothing, and its row becomes ours.
+# A twin that is answered within 300 ms gets the answer; longer, and waiting requests would use up the connections.
+_CLAIM = """
+SET LOCAL lock_timeout = '300ms';
+INSERT INTO api_idempotencykey AS known (team_id, key, method, path, body_sha256, location, created_at, expires_at)
+VALUES (%s, %s, %s, %s, %s, '', %s, %s)
+ON CONFLICT (team_id, key) DO UPDATE SET
+    method = excluded.method, path = excluded.path, body_sha256 = excluded.body_sha256, status = NULL, response = NULL,
+    location = '', created_at = excluded.created_at, expires_at = excluded.expires_at
+WHERE known.expires_at <= excluded.created_at
+RETURNING id;
+SET LOCAL lock_timeout = DEFAULT
+"""
+_KEEP = "UPDATE api_idempotencykey SET status = %s, response = %s, location = %s WHERE id = %s"
 Key = Annotated[
     str | None,
     Header(
@@ -47,11 +61,12 @@ class InFlight(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What can be stored and given again. `body` is plain JSON."""
+    """What can be stored and given again. `body` is what JSON can say; `text` says it, as every route does."""
 
     status: int
     body: dict[str, Any]
     location: str = ""
+    text: str = ""
 
 
 def once(
@@ -60,51 +75,42 @@ def once(
     """The answer, and whether it is a replay."""
     with transaction.atomic():
         if key is None:
-            return effect(), False
+            return _written(effect()), False
         row = _claim(request, team_id=team_id, key=key, now=now)
         if row.status is not None and row.response is not None:
-            return Answer(status=row.status, body=row.response, location=row.location), True
-        answer = effect()
-        row.status, row.response, row.location = answer.status, answer.body, answer.location
-        row.save(update_fields=["status", "response", "location"])
+            return _written(Answer(status=row.status, body=row.response, location=row.location)), True
+        answer = _written(effect())
+        with connection.cursor() as db:
+            db.execute(_KEEP, [answer.status, answer.text, answer.location, row.pk])
         return answer, False
+
+
+def _written(answer: Answer) -> Answer:
+    return replace(answer, text=json.dumps(answer.body, cls=NinjaJSONEncoder))
 
 
 def _claim(request: HttpRequest, *, team_id: str, key: str, now: datetime) -> IdempotencyKey:
     """Our own new row (without a status), or the finished one of an equal request."""
     body_sha256 = hashlib.sha256(request.body).hexdigest()
-    IdempotencyKey.objects.filter(team_id=team_id, key=key, expires_at__lte=now).delete()
+    told: list[str | datetime] = [team_id, key, request.method or "", request.path, body_sha256, now, now + KEPT_FOR]
     try:
-        with transaction.atomic():
-            _set_lock_timeout(f"'{_WAIT_FOR_TWIN}'")  # rolled back with the savepoint
-            row = IdempotencyKey.objects.create(
-                team_id=team_id,
-                key=key,
-                method=request.method or "",
-                path=request.path,
-                body_sha256=body_sha256,
-                created_at=now,
-                expires_at=now + KEPT_FOR,
-            )
-            _set_lock_timeout("DEFAULT")
-            return row
-    except IntegrityError:
-        row = IdempotencyKey.objects.get(team_id=team_id, key=key)
-    except OperationalError as error:
+        with connection.cursor() as db:
+            db.execute(_CLAIM, told)
+            db.nextset()  # the first statement's result is nothing
+            made = db.fetchone()
+    except OperationalError as error:  # the transaction is over, with all that it set
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             raise InFlight from error
         raise
+    if made is not None:
+        return IdempotencyKey(pk=made[0])
+    row = IdempotencyKey.objects.get(team_id=team_id, key=key)
     if (row.method, row.path, row.body_sha256) != (request.method, request.path, body_sha256):
         place = FieldError(
             pointer="/header/Idempotency-Key", code="reused", message="a new request needs a new Idempotency-Key"
         )
         raise Invalid("This Idempotency-Key was used for another request.", code="key_reused", errors=[place])
     return row
-
-
-def _set_lock_timeout(value: str) -> None:
-    with connection.cursor() as db:
-        db.execute(f"SET LOCAL lock_timeout = {value}")
 
 
 def forget_expired_keys(*, now: datetime) -> int:

@@ -4,8 +4,9 @@ Every request takes from its key's bucket of reads or of writes; a submission al
 stream from that of streams. Counted by `counters`, so exact however many web processes there are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -43,25 +44,32 @@ class RateExceeded(TooManyRequests):
 
 def take(rate: Rate, *, caller: str) -> Allowance:
     """Counts one request. Raises `RateExceeded` if it is one too many."""
-    limit = max(1, round(rate.limit * settings.ENVIRONMENT.rate_scale))
-    allowance = counters.take(rate.name, caller, limit, rate.window_s)
+    allowance = _taken([rate], caller)
     if not allowance.allowed:
         raise RateExceeded(allowance)
     return allowance
 
 
-class EveryRequest(BaseThrottle):
-    """ninja asks it once the caller is known, before anything else is looked at."""
+def _taken(rates: Sequence[Rate], caller: str) -> Allowance:
+    """Of the last rate that was asked: the first that refuses, or the last of all."""
+    scale = settings.ENVIRONMENT.rate_scale
+    uses = [counters.Use(rate.name, caller, max(1, round(rate.limit * scale)), rate.window_s) for rate in rates]
+    return counters.take_in_turn(uses)[-1]
 
-    def __init__(self, name_of_caller: Callable[[HttpRequest], str]) -> None:
+
+class EveryRequest(BaseThrottle):
+    """ninja asks it once the caller is known, before anything else is looked at.
+
+    `also`: a rate that the route's requests take from as well, and whose allowance they are told.
+    """
+
+    def __init__(self, name_of_caller: Callable[[HttpRequest], str], *, also: Callable[[], Rate] | None = None) -> None:
         self._name_of_caller = name_of_caller
+        self._also = also
 
     def allow_request(self, request: HttpRequest) -> bool:
-        rate = READS if request.method in _SAFE else WRITES
-        try:
-            allowance = take(rate, caller=self._name_of_caller(request))
-        except RateExceeded as refusal:
-            allowance = refusal.allowance
+        rates = [READS if request.method in _SAFE else WRITES, *([self._also()] if self._also else [])]
+        allowance = _taken(rates, self._name_of_caller(request))
         request.META[_ALLOWANCE] = allowance
         return allowance.allowed
 
@@ -70,3 +78,10 @@ def allowance_of(request: HttpRequest) -> Allowance | None:
     """What is left of the caller's rate, once it was taken from."""
     found = request.META.get(_ALLOWANCE)
     return found if isinstance(found, Allowance) else None
+
+
+def counted_at(request: HttpRequest) -> datetime:
+    """When the request was counted: the database's time, without asking for it once more."""
+    allowance = allowance_of(request)
+    assert allowance is not None, "every route of the API counts its requests"
+    return allowance.at

@@ -10,19 +10,18 @@ from ninja import Query, Router, Status
 from pydantic import Field
 
 from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
-from backend.accounts.models import Project, Team
 from backend.accounts.project_limits import refuse_other_project
-from backend.accounts.selectors import projects_of
 from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
+from backend.api.rate_limit import counted_at
 from backend.clock import database_now
-from backend.errors import FieldError, Invalid, NotFound
+from backend.jobs.grounds import ground_of, the_only_pool
 from backend.jobs.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.models import Job, JobState
-from backend.jobs.new_job_answers import answer_with_new_job
+from backend.jobs.new_job_answers import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.representations import (
     AttemptOut,
     JobOut,
@@ -33,7 +32,6 @@ from backend.jobs.representations import (
 from backend.jobs.scheduling import outlook, waiting_message
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
 from backend.jobs.services import SpecRefused, cancel_job, change_job, refuse_spec, submit_job
-from backend.pools.models import ResourcePool
 from backend.pools.selectors import pools_of
 from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.strict import Strict, Text
@@ -67,34 +65,39 @@ class PreviewJob(Strict):
 
 
 @router.post(
-    "/jobs", auth=MAY_WRITE, response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429), summary="Submit"
+    "/jobs",
+    auth=MAY_WRITE,
+    throttle=COUNTED_SUBMISSION,
+    response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
+    summary="Submit",
 )
 def submit(
     request: HttpRequest,
-    response: HttpResponse,
     body: SubmitJob,
     idempotency_key: Key = None,
-) -> Status[dict[str, object]]:
+) -> HttpResponse:
     """The job waits in its pool's line until the devices that it needs are free. Send an Idempotency-Key, and the
     same request can be sent again without submitting twice; the answer then carries `Idempotency-Replayed: true`."""
-    caller, now = caller_of(request), database_now()
+    caller, now = caller_of(request), counted_at(request)
 
     def make() -> Job:
         refuse_other_project(caller.key, body.project)
         refuse_checkpoint_beyond_project(caller.key, body.start_from or "")
         refuse_spec_over_ceiling(caller.key, body.spec, now=now)
+        ground = ground_of(caller.team, project_id=body.project, pool_name=body.pool)
         return submit_job(
             team=caller.team,
-            project=_project(caller.team, body.project),
+            project=ground.project,
             actor_user=caller.user,
             spec=body.spec,
-            pool=_pool(caller.team, body.pool),
+            pool=ground.pool,
             actor=caller.actor,
             now=now,
             start_from=body.start_from or "",
+            quotas=ground.quotas,
         )
 
-    return answer_with_new_job(request, response, make, key=idempotency_key, spec_at="/spec", now=now)
+    return answer_with_new_job(request, make, key=idempotency_key, spec_at="/spec", now=now)
 
 
 @router.post(
@@ -103,7 +106,7 @@ def submit(
 def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     """Nothing is submitted: the spec with all defaults filled in, and whether the job would start at once."""
     caller, now = caller_of(request), database_now()
-    pool = _pool(caller.team, body.pool)
+    pool = the_only_pool(list(pools_of(caller.team)), body.pool)
     try:
         refuse_spec(body.spec, caller.team, pool)
     except SpecRefused as refusal:
@@ -201,22 +204,3 @@ def cancel(request: HttpRequest, job_id: str) -> Status[JobOut]:
 def attempts(request: HttpRequest, job_id: str) -> Page[AttemptOut]:
     """Oldest first."""
     return Page(data=[represent_attempt(row) for row in attempts_of(the_job(caller_of(request).team, job_id))])
-
-
-def _project(team: Team, project_id: str) -> Project:
-    project = projects_of(team).filter(pk=project_id).first()
-    if project is None:
-        error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
-        raise NotFound("There is no project with this id.", errors=[error])
-    return project
-
-
-def _pool(team: Team, name: str | None) -> ResourcePool:
-    """By name; without one, the team's only pool."""
-    choices = list(pools_of(team))
-    found = choices if name is None else [pool for pool in choices if pool.name == name]
-    if len(found) != 1:
-        offered = ", ".join(pool.name for pool in choices) or "none yet: ask an administrator for a quota"
-        error = FieldError(pointer="/pool", code="unknown_pool", message=f"name one of your team's pools: {offered}")
-        raise Invalid(errors=[error])
-    return found[0]

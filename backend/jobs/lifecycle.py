@@ -22,10 +22,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
-from backend.jobs.outbox import enqueue
+from backend.jobs.one_trip import Statement, insert_of, run_in_one_trip
+from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
 from backend.pools.decide import WaitingReason
 
 S = JobState
@@ -63,9 +62,27 @@ def next_cursor(job: Job, *, count: int = 1) -> int:
     job.cursor += count
     if Job.objects.filter(pk=job.pk, cursor=job.cursor - count).update(cursor=job.cursor) != 1:
         raise LostRace(f"cursor of {job.pk} moved on under us; lock the job first")
-    with connection.cursor() as db:  # NOTIFY is delivered at commit, and not at all on rollback
-        db.execute("SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"])
+    run_in_one_trip([_told_to_browsers(job)])
     return job.cursor
+
+
+def _told_to_browsers(job: Job) -> Statement:
+    """Delivered at commit, and not at all on rollback."""
+    return "SELECT pg_notify(%s, %s)", [LIVE_CHANNEL, f"{job.team_id} {job.pk} {job.cursor}"]
+
+
+def begin(job: Job, *, actor: str, now: datetime, data: Mapping[str, Any]) -> None:
+    """A new job, its first event, and the call of whoever looks at it next: one trip, as most of what a submission
+    costs is trips. Nobody else sees the job before the commit, so its row needs no lock."""
+    job.cursor = 1
+    about = {"actor": actor, "to_state": job.state, "data": dict(data)}
+    event = JobEvent(job=job, seq=1, cursor=1, at=now, type="submitted", **about)
+    topic: Topic = "schedule" if job.state == S.QUEUED else "validate"
+    key = job.pool_id if job.state == S.QUEUED else job.pk
+    call = message_of(topic, key, now)
+    row = run_in_one_trip([insert_of(job), insert_of(event), _told_to_browsers(job), call])
+    nudge_at_commit(row, topic, key)
+    job._state.adding = False
 
 
 def record_event(

@@ -22,10 +22,10 @@ from typing import Literal
 
 from django.db import transaction
 from django.db.models import F
-from django.db.models.functions import Now
 
 from backend.jobs.models import OutboxMessage
 from backend.jobs.nudge import publish_soon
+from backend.jobs.one_trip import Statement, run_in_one_trip
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,9 @@ Publish = Callable[[Sequence[int]], None]
 
 NUDGE_HEAD_START = timedelta(seconds=2)
 """The dispatcher leaves a fresh row to its nudge for so long, or half of all deliveries would be doubled."""
+# By the database's clock: a web server whose own is wrong delays nothing.
+_ENQUEUE = """INSERT INTO jobs_outboxmessage (topic, key, created_at, attempts, not_before)
+VALUES (%s, %s, %s, 0, statement_timestamp() + %s) RETURNING id"""
 CLAIM_LASTS = timedelta(seconds=15)
 """Then a published row whose handler was never heard of is due again. A delivery takes well under that."""
 CLAIM_LIMIT = 100
@@ -47,9 +50,16 @@ LONGEST_BACKOFF_S = 30
 
 def enqueue(topic: Topic, key: str, now: datetime) -> None:
     """Inside the caller's transaction. Delivered soon after its commit, and not at all if it rolls back."""
-    not_before = Now() + NUDGE_HEAD_START  # the database's clock: a web server whose own is wrong delays nothing
-    message = OutboxMessage.objects.create(topic=topic, key=key, created_at=now, not_before=not_before)
-    transaction.on_commit(lambda: publish_soon([message.pk]), robust=True)
+    nudge_at_commit(run_in_one_trip([message_of(topic, key, now)]), topic, key)
+
+
+def message_of(topic: Topic, key: str, now: datetime) -> Statement:
+    """The statement alone, for who has others to go with it; its row is for `nudge_at_commit`."""
+    return _ENQUEUE, [topic, key, now, NUDGE_HEAD_START]
+
+
+def nudge_at_commit(row: tuple[int], topic: Topic, key: str) -> None:
+    transaction.on_commit(lambda: publish_soon(row, f"{topic} {key}"), robust=True)
 
 
 def dispatch_due(now: datetime, publish: Publish) -> int:

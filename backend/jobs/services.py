@@ -10,14 +10,14 @@ from backend.accounts.models import Project, Team, User
 from backend.audit.services import record_action
 from backend.errors import FieldError, InvalidState, NotFound
 from backend.ids import new_id
-from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job, record_event
+from backend.jobs.lifecycle import LEGAL_MOVES, advance, begin, locked_job, record_event
 from backend.jobs.models import HOLDING_STATES, WAITING_STATES, Job, JobRequest, JobState
 from backend.jobs.outbox import enqueue
 from backend.jobs.refusals import SpecRefused, refuse_spec, refuse_start
 from backend.jobs.resume_points import ResumePoint, checkpoint_of_team, job_of_checkpoint
 from backend.jobs.validation import needs_validation
 from backend.pools.decide import WaitingReason
-from backend.pools.models import ResourcePool
+from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 
 __all__ = ["SpecRefused", "cancel_job", "change_job", "kill_job", "refuse_spec", "submit_job"]
@@ -38,47 +38,45 @@ def submit_job(
     start_from: str = "",
     parent: Job | None = None,
     data: Mapping[str, Any] | None = None,
+    quotas: Sequence[TeamQuota] | None = None,
 ) -> Job:
     """The job waits in the pool's line; the scheduler hears of it when this transaction commits.
 
-    `start_from` is the id of a checkpoint of the team's. Raises `SpecRefused`, `NotFound`.
+    `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
+    `SpecRefused`, `NotFound`.
     """
     assert project.team_id == team.pk, "the caller looks projects up within the team"
-    refuse_spec(spec, team, pool)
+    refuse_spec(spec, team, pool, quotas=quotas)
     start = _start(team, spec, start_from)
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
     is_queued = state == JobState.QUEUED
-    with transaction.atomic():
-        job = Job.objects.create(
-            team=team,
-            project=project,
-            pool=pool,
-            created_by=actor_user,
-            name=spec.name,
-            tags=spec.tags,
-            spec=spec.model_dump(mode="json"),
-            devices=spec.num_devices,
-            min_devices=spec.min_devices,
-            priority=spec.placement.priority,
-            preemptible=spec.placement.preemptible,
-            max_runtime_s=spec.max_runtime_s,
-            steps=spec.training.steps,
-            step=start.step if start else 0,
-            start_from=start_from,
-            parent=parent,
-            state=state,
-            reason=WaitingReason.NOT_EVALUATED_YET if is_queued else "",
-            message="The scheduler has not looked at this job yet." if is_queued else "Its parts are being looked at.",
-            created_at=now,
-            queued_at=now if is_queued else None,
-        )
-        about = {"devices": spec.num_devices, "start_from": start_from, "parent": parent.pk if parent else ""}
-        told = {key: value for key, value in about.items() if value}
-        record_event(job, "submitted", actor=actor, now=now, to_state=state, data={**told, **(data or {})})
-        if is_queued:
-            enqueue("schedule", pool.pk, now)
-        else:
-            enqueue("validate", job.pk, now)
+    job = Job(
+        team=team,
+        project=project,
+        pool=pool,
+        created_by=actor_user,
+        name=spec.name,
+        tags=spec.tags,
+        spec=spec.model_dump(mode="json"),
+        devices=spec.num_devices,
+        min_devices=spec.min_devices,
+        priority=spec.placement.priority,
+        preemptible=spec.placement.preemptible,
+        max_runtime_s=spec.max_runtime_s,
+        steps=spec.training.steps,
+        step=start.step if start else 0,
+        start_from=start_from,
+        parent=parent,
+        state=state,
+        reason=WaitingReason.NOT_EVALUATED_YET if is_queued else "",
+        message="The scheduler has not looked at this job yet." if is_queued else "Its parts are being looked at.",
+        created_at=now,
+        queued_at=now if is_queued else None,
+    )
+    about = {"devices": spec.num_devices, "start_from": start_from, "parent": parent.pk if parent else ""}
+    told = {key: value for key, value in about.items() if value}
+    with transaction.atomic(savepoint=False):  # a caller's own transaction does not outlive a job that cannot be made
+        begin(job, actor=actor, now=now, data={**told, **(data or {})})
     return job
 
 

@@ -1,7 +1,7 @@
 """What a pool has, who holds it, and who may."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from django.db.models import Q, QuerySet, Sum
 
@@ -20,7 +20,12 @@ def nominal_of(team: Team, pool: ResourcePool) -> int:
 def most_of(team: Team, pool: ResourcePool, *, preemptible: bool) -> int:
     """The most that one job of the team may ever get: what may be taken back may be borrowed, up to the team's limit
     and to what other teams lend."""
-    quotas = {quota.team_id: quota for quota in TeamQuota.objects.filter(pool=pool)}
+    return most_within(TeamQuota.objects.filter(pool=pool), team, pool, preemptible=preemptible)
+
+
+def most_within(of_pool: Iterable[TeamQuota], team: Team, pool: ResourcePool, *, preemptible: bool) -> int:
+    """The same, by quotas that were read already: those of all teams in the pool."""
+    quotas = {quota.team_id: quota for quota in of_pool}
     mine = quotas.pop(team.pk, None)
     if mine is None:
         return 0

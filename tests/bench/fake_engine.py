@@ -29,17 +29,17 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-LONGEST_STEP_S = 0.08
+LONGEST_STEP_S = 0.03  # the race is about who gets devices; while a job holds them, everybody else waits
 HEARTBEAT_EVERY_S = 0.5
 RETRY_S = 0.2
 
 
 @dataclass(slots=True)
 class Submission:
+    name: str
     order: AttemptOrder
     replicas: int
     status: str = "PENDING"
-    holds: bool = True
     task: asyncio.Task[None] | None = None
 
     @property
@@ -51,12 +51,21 @@ class Submission:
 @dataclass(slots=True)
 class Books:
     submissions: dict[str, Submission] = field(default_factory=dict)
+    holding: dict[str, Submission] = field(default_factory=dict)
     worst: int = 0
     most_at_once: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     resized: int = 0
 
+    def accept(self, name: str, one: Submission) -> None:
+        self.submissions[name] = self.holding[name] = one
+        self.look()
+
+    def let_go(self, one: Submission) -> None:
+        """Twice is as good as once."""
+        self.holding.pop(one.name, None)
+
     def look(self) -> None:
-        held = [one for one in self.submissions.values() if one.holds]
+        held = list(self.holding.values())
         self.worst = max(self.worst, sum(one.devices for one in held))
         for one in held:
             together = sum(other.order.job == one.order.job for other in held)
@@ -67,7 +76,7 @@ class Books:
             "worst": self.worst,
             "launched": sorted(self.submissions),
             "most_at_once": max(self.most_at_once.values(), default=0),
-            "live": sum(one.holds for one in self.submissions.values()),
+            "live": len(self.holding),
             "resized": self.resized,
         }
 
@@ -89,8 +98,10 @@ class Driver:
         one = self._one
         one.status = "RUNNING"
         try:
-            await self._say({"type": "driver_started", "host": "fake", "pid": 1})
-            await self._say({"type": "pipeline_ready", "num_replicas": one.replicas, "num_parameters": 1})
+            await self._say(
+                {"type": "driver_started", "host": "fake", "pid": 1},
+                {"type": "pipeline_ready", "num_replicas": one.replicas, "num_parameters": 1},
+            )
             outcome = await self._train()
             self._let_go()
             await self._say({"type": "run_finished", "outcome": outcome})
@@ -121,15 +132,17 @@ class Driver:
         self._one.replicas = request["replicas"]
         self._books.resized += 1
         self._books.look()
-        await self._say(acknowledged)
-        await self._say({"type": "replicas_resized", "replicas": request["replicas"]})
+        await self._say(acknowledged, {"type": "replicas_resized", "replicas": request["replicas"]})
         return ""
 
     def _let_go(self) -> None:
-        self._one.holds = False
+        self._books.let_go(self._one)
 
-    async def _say(self, body: dict[str, Any]) -> None:
-        self._facts.append({"seq": len(self._facts) + 1, "at": datetime.now(UTC).isoformat(), "body": body})
+    async def _say(self, *bodies: dict[str, Any]) -> None:
+        at = datetime.now(UTC).isoformat()
+        self._facts += [
+            {"seq": seq, "at": at, "body": body} for seq, body in enumerate(bodies, start=len(self._facts) + 1)
+        ]
         while self._acked < len(self._facts):
             answer = await self._post("facts", facts=self._facts[self._acked :])
             self._acked = answer["acked"]
@@ -166,7 +179,7 @@ class FakeEngine:
         self._rng = random.Random(seed)
         self._books = Books()
         self._packages: dict[str, bytes] = {}
-        limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)  # a kept one breaks with its server
+        limits = httpx.Limits(max_connections=64)  # kept; one breaks with its server, and what it carried is sent again
         self._client = httpx.AsyncClient(timeout=20, limits=limits, trust_env=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -213,9 +226,8 @@ class FakeEngine:
             return 500, {"error": "submission_id exists already"}  # as Ray answers
         package = self._packages.pop(wanted["runtime_env"]["working_dir"].removeprefix("gcs://"))
         order = AttemptOrder.model_validate_json(zipfile.ZipFile(io.BytesIO(package)).read("order.json"))
-        one = Submission(order=order, replicas=order.replicas or order.spec.rollout.replicas)
-        self._books.submissions[name] = one
-        self._books.look()
+        one = Submission(name=name, order=order, replicas=order.replicas or order.spec.rollout.replicas)
+        self._books.accept(name, one)
         driver = Driver(one, self._books, self._client, random.Random(self._rng.random()))
         one.task = asyncio.get_running_loop().create_task(driver.run())
         return 200, {"submission_id": name}

@@ -3,7 +3,9 @@
     python -m tests.bench.races --submissions 10000 --clients 64 [--json]
 
 Real: web server, workers, beat, Valkey, Postgres, every line of the control plane. Faked: the engine, as a process on
-the other side of the wire (`fake_engine`). Exit code 0 only if nothing was oversold, lost, doubled or left behind:
+the other side of the wire (`fake_engine`). Some hundred jobs stand in line all the time (`--open`): with thousands it
+would measure how long a round over a long line takes, which `scheduler` does. Exit code 0 only if nothing was oversold,
+lost, doubled or left behind:
 
 - oversold: devices held, by the reservations (watched all the time) and by the engine's own books;
 - lost: submissions that were answered 202 and never ended, or are not there;
@@ -31,6 +33,8 @@ from tests.bench.races_world import CAPACITY, RaceSite, race_site
 
 RETRIED = {409, 429, 500, 502, 503, 504}  # 409 in_flight: our own twin, whose answer was cut off
 WATCH_EVERY_S = 0.02
+COUNT_EVERY = 25  # looks
+MOST_OPEN = 500
 SETTLES_WITHIN_S = 90.0  # once the killing has stopped, beyond what a job takes
 SECONDS_A_JOB = 3.0  # far more than one takes on an idle machine: the deadline of the whole race
 
@@ -46,6 +50,7 @@ class Report:
     ended: dict[str, int] = field(default_factory=dict)
     worst_held: int = 0
     worst_running: int = 0
+    worst_open: int = 0
     looks: int = 0
     resized: int = 0
     oversold: int = 0
@@ -67,6 +72,9 @@ class Client:
     project: str
     url: str
     rng: random.Random
+    room: threading.Event
+    """Whether the line is short enough to join it."""
+    over: threading.Event
     names: list[str] = field(default_factory=list)
     retries: int = 0
 
@@ -74,6 +82,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self.key}"}
         with httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False) as http:
             for n in range(share):
+                self.room.wait()
                 job = self._until_answered(
                     http, "/jobs", self._body(n), key=str(uuid.UUID(int=self.rng.getrandbits(128)))
                 )
@@ -98,7 +107,7 @@ class Client:
 
     def _until_answered(self, http: httpx.Client, path: str, body: Any, *, key: str | None) -> dict[str, Any]:
         headers = {"Idempotency-Key": key} if key else {}
-        while True:
+        while not self.over.is_set():
             try:
                 answer = http.post(path, json=body, headers=headers)
             except httpx.HTTPError:
@@ -113,15 +122,17 @@ class Client:
                 raise RuntimeError(f"{path}: {answer.status_code} {answer.text}")
             self.retries += 1
             time.sleep(0.1 + self.rng.random() * 0.2)
+        raise RuntimeError("the race was broken off")
 
 
-def race(*, submissions: int, clients: int, seed: int, kill_every_s: float) -> Report:
+def race(*, submissions: int, clients: int, seed: int, kill_every_s: float, most_open: int = MOST_OPEN) -> Report:
     report = Report(submissions=submissions, clients=clients)
     began = time.monotonic()
     with race_site(clients, seed=seed) as (site, keys):
-        over = threading.Event()
+        over, room = threading.Event(), threading.Event()
+        room.set()
         killer = threading.Thread(target=_kill_at_random, args=(site, random.Random(seed), kill_every_s, over))
-        watcher = threading.Thread(target=_watch, args=(site, report, over))
+        watcher = threading.Thread(target=_watch, args=(site, report, over, room, most_open))
         racing = [
             Client(
                 number=n,
@@ -129,6 +140,8 @@ def race(*, submissions: int, clients: int, seed: int, kill_every_s: float) -> R
                 rng=random.Random(seed * 1_000 + n),
                 key=keys[n]["key"],
                 project=keys[n]["project"],
+                room=room,
+                over=over,
             )
             for n in range(clients)
         ]
@@ -137,7 +150,11 @@ def race(*, submissions: int, clients: int, seed: int, kill_every_s: float) -> R
         watcher.start()
         try:
             with ThreadPoolExecutor(clients) as threads:
-                list(threads.map(lambda pair: pair[0].run(pair[1]), zip(racing, shares, strict=True)))
+                try:
+                    list(threads.map(lambda pair: pair[0].run(pair[1]), zip(racing, shares, strict=True)))
+                except BaseException:
+                    over.set()  # or the others would go on to their end before anybody hears of it
+                    raise
             _wait_until_mostly_done(site, submissions)
         finally:
             over.set()
@@ -157,12 +174,19 @@ def _kill_at_random(site: RaceSite, rng: random.Random, every_s: float, over: th
         site.revive()
 
 
-def _watch(site: RaceSite, report: Report, over: threading.Event) -> None:
-    with psycopg.connect(site.site.postgres.url(), autocommit=True) as db:
-        while not over.wait(WATCH_EVERY_S):
-            row = db.execute("SELECT COALESCE(SUM(devices), 0) FROM pools_reservation WHERE released_at IS NULL")
-            report.worst_held = max(report.worst_held, int(row.fetchone()[0]))  # type: ignore[index]
-            report.looks += 1
+def _watch(site: RaceSite, report: Report, over: threading.Event, room: threading.Event, most_open: int) -> None:
+    try:
+        with psycopg.connect(site.site.postgres.url(), autocommit=True) as db:
+            while not over.wait(WATCH_EVERY_S):
+                row = db.execute("SELECT COALESCE(SUM(devices), 0) FROM pools_reservation WHERE released_at IS NULL")
+                report.worst_held = max(report.worst_held, int(row.fetchone()[0]))  # type: ignore[index]
+                report.looks += 1
+                if report.looks % COUNT_EVERY == 0:
+                    num_open = _open_jobs(db)
+                    report.worst_open = max(report.worst_open, num_open)
+                    (room.set if num_open < most_open else room.clear)()
+    finally:
+        room.set()  # nobody would open it any more
 
 
 def _open_jobs(db: psycopg.Connection[Any]) -> int:
@@ -229,11 +253,16 @@ def main() -> None:
     options.add_argument("--submissions", type=int, default=10_000)
     options.add_argument("--clients", type=int, default=64)
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--kill-every", type=float, default=4.0, help="seconds between kills, on average")
+    options.add_argument("--kill-every", type=float, default=10.0, help="seconds between kills, on average")
+    options.add_argument("--open", type=int, default=MOST_OPEN, help="clients wait while so many jobs have not ended")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     report = race(
-        submissions=chosen.submissions, clients=chosen.clients, seed=chosen.seed, kill_every_s=chosen.kill_every
+        submissions=chosen.submissions,
+        clients=chosen.clients,
+        seed=chosen.seed,
+        kill_every_s=chosen.kill_every,
+        most_open=chosen.open,
     )
     if chosen.json:
         print(json.dumps(asdict(report) | {"cpus": os.cpu_count(), "is_clean": report.is_clean}))

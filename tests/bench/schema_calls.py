@@ -34,8 +34,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-ENDLESS = {"/api/v1/events"}
-"""A stream that never ends: tests/backend/test_sse.py listens to it."""
+ENDLESS = {"/api/v1/events", "/api/v1/jobs/{job_id}/logs/stream"}
+"""Streams that do not end by themselves: tests/backend/test_sse.py and test_log_stream.py listen to them."""
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 AnyCase = Case[Any]
 PATIENCE_S = 30

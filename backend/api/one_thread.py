@@ -1,0 +1,107 @@
+"""Django under ASGI, each request in one thread from its first middleware to its last.
+
+    loop: read the body ──▶ thread: middleware, view, connection back to its pool ──▶ loop: send the answer
+
+Django's own handler makes a thread for each request and goes to it and back once for every middleware that is not
+asynchronous, sixteen times for ours; that was a third of what a submission cost (decisions.md). No view of ours is
+asynchronous. Streams are: their view runs like any other, and what they tell is sent by the loop.
+
+Invariants:
+- nothing that blocks runs in the event loop;
+- a thread that has answered holds no connection of the pool, even if the answer is a stream that goes on for an hour;
+- a stream ends when its reader leaves.
+"""
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final
+
+import django
+from asgiref.sync import ThreadSensitiveContext
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.base import BaseHandler
+from django.core.signals import request_started
+from django.db import close_old_connections
+from django.http.response import HttpResponseBase
+from django.urls import get_resolver, set_script_prefix
+
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+# Far more than the pool has connections: who waits for one keeps nobody from an answer that needs none (/healthz).
+MOST_THREADS: Final = 40
+
+
+def django_in_one_thread() -> "OneThreadHandler":
+    """In the place of `get_asgi_application()`."""
+    django.setup(set_prefix=False)
+    _ = get_resolver().url_patterns  # now: loading all routes takes seconds, which the first request would wait for
+    return OneThreadHandler()
+
+
+class OneThreadHandler(ASGIHandler):
+    def __init__(self) -> None:
+        BaseHandler.__init__(self)  # not ASGIHandler's, which loads the middleware for the event loop
+        self.load_middleware(is_async=False)
+        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="request")
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", scope["type"]
+        try:
+            body = await _body(receive)
+        except RequestAborted:
+            return
+        # A copy of the context: what Django keeps for a request must not be there for the thread's next one.
+        answering = asyncio.get_running_loop().run_in_executor(
+            self._threads, copy_context().run, self._answer, scope, body
+        )
+        response = await answering
+        if response.streaming:
+            await self._stream(response, receive, send)
+        else:
+            await self.send_response(response, send)
+
+    def _answer(self, scope: Message, body: io.BytesIO) -> HttpResponseBase:
+        set_script_prefix(get_script_prefix(scope))
+        request_started.send(sender=self.__class__, scope=scope)
+        request, refusal = self.create_request(scope, body)
+        response = refusal if request is None else self.get_response(request)
+        assert response is not None, "Django gives a request or what is wrong with it"
+        if response.streaming:
+            close_old_connections()  # or they would be this thread's until it has its next request
+        else:
+            response.close()  # its content stays; the connections go back
+        return response
+
+    async def _stream(self, response: HttpResponseBase, receive: Receive, send: Send) -> None:
+        async with ThreadSensitiveContext():
+            sending = asyncio.create_task(self.send_response(response, send))
+            leaving = asyncio.create_task(self.listen_for_disconnect(receive))
+            try:
+                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (sending, leaving):
+                    task.cancel()
+                outcomes = await asyncio.gather(sending, leaving, return_exceptions=True)
+                await asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, response.close)
+        failure = outcomes[0]
+        if isinstance(failure, BaseException) and not isinstance(failure, asyncio.CancelledError):
+            raise failure
+
+
+async def _body(receive: Receive) -> io.BytesIO:
+    """All of it: `body_limit` has seen to it that it is small. Raises `RequestAborted`."""
+    body = io.BytesIO()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RequestAborted
+        body.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            body.seek(0)
+            return body

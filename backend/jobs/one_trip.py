@@ -1,0 +1,46 @@
+"""Rows that belong together, written in one trip to the database instead of one each.
+
+    run_in_one_trip([insert_of(job), insert_of(event), …]) ──▶ the last statement's row, if it returns one
+
+Invariants:
+- the statements run in this order, in the caller's transaction; when one fails, all of them and it are undone;
+- values never become part of a statement's text by our hand: psycopg writes them.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from django.db import connection, models
+
+Statement = tuple[str, Sequence[Any]]
+
+
+def insert_of(row: models.Model) -> Statement:
+    """Of a row that is new, with all that it will hold: no default of the database's is waited for."""
+    values = [field.get_db_prep_save(getattr(row, field.attname), connection) for field in _fields(type(row))]
+    return _insert_into(type(row)), values
+
+
+def run_in_one_trip(statements: Sequence[Statement]) -> Any:
+    assert connection.in_atomic_block, "several statements without a transaction are as many transactions"
+    with connection.cursor() as db:
+        db.execute(";\n".join(text for text, _ in statements), [value for _, values in statements for value in values])
+        while db.nextset():
+            pass
+        return db.fetchone() if db.description else None
+
+
+@cache
+def _fields(model: type[models.Model]) -> list[Any]:
+    return [field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
+
+
+@cache
+def _insert_into(model: type[models.Model]) -> str:
+    fields = _fields(model)
+    columns = ", ".join(f'"{field.column}"' for field in fields)
+    places = ", ".join(
+        field.get_placeholder([], None, connection) if hasattr(field, "get_placeholder") else "%s" for field in fields
+    )
+    return f'INSERT INTO "{model._meta.db_table}" ({columns}) VALUES ({places})'  # noqa: S608  # names of the models
