@@ -7,7 +7,7 @@ from django.db.models import F
 
 from backend.audit.anchors import append_anchors, read_anchors, signing_key
 from backend.audit.models import AuditHead
-from backend.audit.verification import Verdict, verify_chains
+from backend.audit.verification import Finding, Verdict, verify_chain, verify_chains
 
 ANCHORS_FILE = "anchors.jsonl"
 MOST_AT_ONCE = 1_000
@@ -29,3 +29,14 @@ def verify_audit_log() -> Verdict:
     """Every chain against every anchor. Raises `BrokenAnchors`."""
     key = signing_key(settings.ENVIRONMENT.audit_key_file).public_key()
     return verify_chains(read_anchors(settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, key=key))
+
+
+def verify_log_of(team_id: str) -> tuple[Finding | None, int | None]:
+    """Of one team: what is wrong, and how many entries an anchor vouches for; None where this process does not see the
+    anchors, which are kept where only some do. Raises `BrokenAnchors`."""
+    path, key_file = settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, settings.ENVIRONMENT.audit_key_file
+    if not (path.exists() and key_file.exists()):
+        return verify_chain(team_id, {}, sees_anchors=False), None
+    key = signing_key(key_file).public_key()
+    anchors = {anchor.seq: anchor for anchor in read_anchors(path, key=key, of=team_id)}
+    return verify_chain(team_id, anchors), max(anchors, default=0)

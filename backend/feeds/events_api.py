@@ -1,35 +1,25 @@
 """What happened, as a page or as a stream of Server-Sent Events: /jobs/{id}/events and /events."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest
 from ninja import Header, Query, Router, Status
 
 from backend.accounts.bearer import MAY_READ, caller_of
-from backend.accounts.services import Caller, recognise_api_key
 from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
-from backend.api.rate_limit import STREAMS, take
-from backend.feeds.open_streams import open_streams
+from backend.feeds.opening import inbox_of, stream_doc, streamed, wants_stream
 from backend.feeds.sources import JobSource, TeamSource, refuse_forgotten
-from backend.feeds.streaming import Source, stream
 from backend.jobs.representations import EventsOut, represent_event
 from backend.jobs.selectors import events_after, the_job
-from backend.telemetry.hub import Inbox, user_notice
 
 router = Router(tags=["Events"])
 
-EVENT_STREAM = "text/event-stream"
 LastEventId = Annotated[
     int | None,
     Header(alias="Last-Event-ID", ge=0, le=2**62, description="Go on after this `id`; browsers send it by themselves."),
 ]
-_STREAM_DOC = {
-    "description": "OK. As a stream: `id`, `event` (its type) and `data` (JSON); comment lines are heartbeats; "
-    "`end` says that nothing will follow, `goodbye` that the key is not good any more.",
-    "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
-}
+_STREAM_DOC = stream_doc("`id`, `event` (its type) and `data` (JSON)")
 
 
 @router.get(
@@ -50,15 +40,15 @@ def job_events(
     until the job is over; 204 if it is over and you have seen all. Otherwise a page, oldest first."""
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
-    wants_stream = _wants_stream(request)
-    seq = last_event_id if wants_stream and last_event_id is not None else after
+    as_stream = wants_stream(request)
+    seq = last_event_id if as_stream and last_event_id is not None else after
     refuse_forgotten(job, seq)
-    if wants_stream:
+    if as_stream:
         if job.is_terminal and not events_after(job, seq).exists():
             return Status(204, None)
-        inbox = _inbox(caller)
+        inbox = inbox_of(caller)
         inbox.jobs = {job.pk: job.team_id}
-        return _streamed(request, caller, JobSource(job, seq), inbox)
+        return streamed(request, caller, JobSource(job, seq), inbox)
     found = list(events_after(job, seq)[: limit + 1])
     page = found[:limit]
     return EventsOut(
@@ -79,33 +69,6 @@ def team_events(request: HttpRequest, last_event_id: LastEventId = None) -> Any:
     """Every event of every job of the team from now on, always as a stream. After a reconnection with `Last-Event-ID`
     the last minute may be told twice: `job_id` and `seq` name an event. 410: you were away for more than a day."""
     caller = caller_of(request)
-    inbox = _inbox(caller)
+    inbox = inbox_of(caller)
     inbox.teams = frozenset({caller.team.pk})
-    return _streamed(request, caller, TeamSource(caller.team, last_event_id), inbox)
-
-
-def _wants_stream(request: HttpRequest) -> bool:
-    return any(
-        part.partition(";")[0].strip().lower() == EVENT_STREAM for part in request.headers.get("Accept", "").split(",")
-    )
-
-
-def _inbox(caller: Caller) -> Inbox:
-    """A trigger on the keys' table tells of `key <id>` when one is revoked."""
-    return Inbox(user=user_notice(caller.user.pk), session=f"key {caller.key.pk}")
-
-
-def _streamed(request: HttpRequest, caller: Caller, source: Source, inbox: Inbox) -> HttpResponse:
-    open_streams.refuse_another(caller.key.pk)
-    allowance = take(STREAMS, caller=caller.key.pk)
-    text = request.headers["Authorization"].partition(" ")[2].strip()
-
-    def is_allowed() -> bool:
-        now = recognise_api_key(text, now=datetime.now(UTC))
-        return now is not None and now.team.pk == caller.team.pk and "jobs:read" in now.scopes
-
-    return StreamingHttpResponse(  # type: ignore[return-value]  # ninja passes on any HttpResponseBase
-        stream(source, inbox, key=caller.key.pk, is_allowed=is_allowed),
-        content_type=EVENT_STREAM,
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"} | allowance.headers,
-    )
+    return streamed(request, caller, TeamSource(caller.team, last_event_id), inbox)

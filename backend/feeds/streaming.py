@@ -6,18 +6,19 @@ Invariants:
 - a nudge only says that it is worth looking: what is told was read from Postgres, so a lost nudge costs a delay;
 - the key is judged anew every `RECHECK_EVERY_S`, and at once when its owner's rights changed: nothing is told between
   that notice and the answer;
-- between two looks the stream holds no connection of the pool;
+- between two looks the stream holds no connection of the pool and no thread: all of a process' streams share
+  `READERS`, so it may hold as many as it has memory for;
 - something is sent every `HEARTBEAT_S`, so that a dead client and a dead server are both noticed.
 """
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import DatabaseError, InterfaceError, connection
 
 from backend.feeds.open_streams import open_streams
@@ -27,6 +28,7 @@ HEARTBEAT_S = 15.0
 RECHECK_EVERY_S = 30.0
 LASTS_S = 3_600.0  # then the client comes back with Last-Event-ID, maybe to a server that has more room
 RETRY_MS = 2_000
+READERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="feed")  # a third of the process' connections
 _STILL_HERE = b": still here\n\n"
 T = TypeVar("T")
 
@@ -44,6 +46,11 @@ class Source(Protocol):
     """Reads what is new since it was last asked, in its own words."""
 
     def pull(self, news: Sequence[Mapping[str, Any]]) -> Pulled: ...
+
+
+def mark(id: str) -> bytes:
+    """Moves the client's Last-Event-ID on and tells nothing."""
+    return f"id: {id}\n\n".encode()
 
 
 def frame(event: str, data: object, *, id: str = "") -> bytes:
@@ -92,7 +99,7 @@ async def _tell(source: Source, inbox: Inbox, is_allowed: Callable[[], bool]) ->
 
 
 async def _apart(function: Callable[..., T], *arguments: Any) -> T:
-    """In the request's thread, whose connection then goes back to the pool."""
+    """In a thread that streams share, whose connection then goes back to the pool."""
 
     def run() -> T:
         try:
@@ -100,4 +107,4 @@ async def _apart(function: Callable[..., T], *arguments: Any) -> T:
         finally:
             connection.close()
 
-    return await sync_to_async(run)()
+    return await asyncio.get_running_loop().run_in_executor(READERS, run)

@@ -3,24 +3,18 @@
 Invariants:
 - a class of failure that says nothing about the job itself is tried again, at most so often without progress: an
   attempt that left a checkpoint of its own is progress, and the count begins anew;
-- the evidence is kept with the attempt and holds no secret that we can recognise;
-- what cannot be seen is left out, never made up.
+- a job is explained by the attempt that failed as the job did, never by an earlier one of another kind.
 """
 
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, Field
 
+from backend.jobs.evidence import LONGEST_TAIL, Evidence, scrubbed, take_evidence
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.resume_points import resume_point
-
-LONGEST_TAIL: Final = 4_000
-_MOST_FAULTS: Final = 3
-_SECRETS = re.compile(r"(lam_(?:live|run)_)[0-9A-Za-z_-]+|(?i:(bearer\s+))\S+")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class RetryPolicy(NamedTuple):
@@ -51,22 +45,6 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-class LastFact(BaseModel):
-    seq: int
-    at: datetime | None
-
-
-class Evidence(BaseModel):
-    """What was seen. Empty where nothing was."""
-
-    exit_reason: str = Field("", description="How the driver's process ended, in the engine's words.")
-    phase: str = ""
-    step: int = 0
-    last_fact: LastFact | None = None
-    faults: list[str] = Field(default_factory=list, description="The last faults that the engine noticed.")
-    log_tail: str = Field("", description="The last lines of the driver's log.")
-
-
 class FailureExplained(BaseModel):
     failure_class: str
     cause: str = Field(description="One sentence.")
@@ -80,15 +58,7 @@ class FailureExplained(BaseModel):
 
 def note_failure(job: Job, attempt: JobAttempt, failure_class: str, *, exit_reason: str, log_tail: str = "") -> None:
     """With the attempt, in the caller's transaction; its job is locked."""
-    faults = job.events.filter(type="fault_detected", actor=f"engine:{attempt.n}").order_by("-seq")[:_MOST_FAULTS]
-    evidence = Evidence(
-        exit_reason=exit_reason,
-        phase=job.phase,
-        step=job.step,
-        last_fact=LastFact(seq=attempt.acked_seq, at=attempt.last_seen_at) if attempt.acked_seq else None,
-        faults=[f"{event.data.get('component', '')}: {event.message}" for event in faults],
-        log_tail=scrubbed(log_tail)[-LONGEST_TAIL:],
-    )
+    evidence = take_evidence(job, attempt, exit_reason=exit_reason, log_tail=log_tail)
     attempt.failure_class, attempt.evidence = failure_class, evidence.model_dump(mode="json")
     JobAttempt.objects.filter(pk=attempt.pk).update(failure_class=failure_class, evidence=attempt.evidence)
 
@@ -98,10 +68,6 @@ def add_log_tail(attempt: JobAttempt, log_tail: str) -> None:
     if attempt.failure_class and not attempt.evidence.get("log_tail"):
         evidence = attempt.evidence | {"log_tail": scrubbed(log_tail)[-LONGEST_TAIL:]}
         JobAttempt.objects.filter(pk=attempt.pk).update(evidence=evidence)
-
-
-def scrubbed(text: str) -> str:
-    return _UNPRINTABLE.sub("", _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text))
 
 
 class NextTry(NamedTuple):
@@ -132,8 +98,8 @@ def not_before(now: datetime, backoff_s: float) -> datetime:
 def explain_failure(job: Job) -> FailureExplained:
     """Of a job that has failed, from what was kept when it did."""
     assert job.state == JobState.FAILED, f"{job.pk} is {job.state}"
-    attempt = job.attempts.exclude(failure_class="").order_by("-n").first()
     failure_class = job.failure_class or "platform"
+    attempt = job.attempts.filter(failure_class=failure_class).order_by("-n").first()
     policy = RETRIES.get(failure_class)
     point = resume_point(job)
     return FailureExplained(

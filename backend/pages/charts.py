@@ -37,6 +37,7 @@ class Chart:
 
 
 REWARD, HELD_OUT, STEP_S = "reward/mean", "evaluation/reward", "trainer/step_s"
+HELD_OUT_SPREAD = "evaluation/reward_std"
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -105,5 +106,10 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
 )
-KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S)
+KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD)
 """Every series that a page draws or reckons with."""
+
+
+def charts_of(*, only_evaluates: bool) -> tuple[Chart, ...]:
+    """A job that trains nothing has a reward and no more."""
+    return tuple(chart for chart in CHARTS if chart.slug == "reward") if only_evaluates else CHARTS

@@ -13,7 +13,7 @@ from django.db.models import Count, Q, QuerySet
 from backend.accounts.models import User
 from backend.jobs.models import Job
 from backend.jobs.selectors import jobs_visible_to
-from backend.pages.charts import REWARD
+from backend.pages.charts import HELD_OUT, REWARD
 from backend.telemetry.models import MetricPoint, MetricSeries
 
 _SPARK_POINTS = 40
@@ -69,14 +69,16 @@ def rows_of(jobs: Sequence[Job], *, now: datetime) -> list[JobRow]:
 
 def _rewards_of(jobs: Sequence[Job]) -> dict[str, list[float]]:
     """By primary key (series, attempt, step) throughout: a look-up a point, no scan."""
-    series = dict(MetricSeries.objects.filter(job__in=jobs, name=REWARD).values_list("job_id", "id"))
+    shown = {job.pk: REWARD if job.steps else HELD_OUT for job in jobs}
+    rows = MetricSeries.objects.filter(job__in=jobs, name__in=(REWARD, HELD_OUT)).values_list("job_id", "name", "id")
+    series = {job_id: series_id for job_id, name, series_id in rows if shown[job_id] == name}
     wanted = Q(pk__in=[])
     for job in jobs:
-        if job.pk in series and job.step:
+        if job.pk in series and (job.step or not job.steps):
             wanted |= Q(
                 series=series[job.pk],
                 attempt__in=range(1, job.num_attempts + 1),
-                step__in=_steps_shown(job.step),
+                step__in=_steps_shown(job.step) if job.steps else [job.step],
             )
     found: dict[int, dict[int, float]] = {}
     points = MetricPoint.objects.filter(wanted).order_by("attempt", "step")

@@ -20,12 +20,13 @@ from django.views.decorators.http import require_http_methods, require_safe
 from backend.accounts.models import User
 from backend.accounts.selectors import may_submit
 from backend.errors import InvalidState
+from backend.jobs.failures import explain_failure
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import Job, JobEvent, JobState
 from backend.jobs.selectors import job_visible_to
 from backend.jobs.services import cancel_job
-from backend.pages import curl, words
-from backend.pages.charts import CHARTS
+from backend.pages import curl
+from backend.pages.charts import charts_of
 from backend.pages.happenings import happenings_of
 from backend.pages.snapshot import Snapshot, snapshot_of, time_left
 from backend.pages.timeline import timeline_of
@@ -51,7 +52,8 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
         "snapshot": snapshot,
         "live": _live_seed(job, snapshot),
         "charts": [
-            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in CHARTS
+            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500"))
+            for chart in charts_of(only_evaluates=not job.steps)
         ],
         "left": time_left(job, snapshot.series, now=now),
         "spec_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
@@ -119,7 +121,9 @@ def _regions(job: Job, user: User, *, now: datetime) -> dict[str, Any]:
         "may_cancel": member and _may_cancel(job),
         "may_submit": member,
         "cancel_curl": curl.post(f"/jobs/{job.pk}/cancel"),
-        "advice": words.ADVICE.get(job.failure_class, ""),
+        "failure": explain_failure(job) if job.state == JobState.FAILED else None,
+        "explain_curl": curl.get(f"/jobs/{job.pk}/explain"),
+        "logs_curl": curl.get(f"/jobs/{job.pk}/logs", level="warning"),
         "timeline": timeline_of(_milestones(job), now=now),
         "happenings": happenings_of(newest, job),
         "num_events": newest[0].seq if newest else 0,

@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import F, OuterRef, Q, Subquery
 
 from backend.jobs.models import Job
-from backend.pages.charts import HELD_OUT, KEYS, REWARD, STEP_S
+from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, KEYS, REWARD, STEP_S
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
 from backend.telemetry.sampled import metrics_sampled
 
@@ -59,6 +59,10 @@ class Snapshot:
         return None if first is None or last is None else last - first
 
     @property
+    def held_out_spread(self) -> float | None:
+        return self.last_by_key.get(HELD_OUT_SPREAD)
+
+    @property
     def reward_now(self) -> float | None:
         return self.last_by_key.get(REWARD)
 
@@ -84,7 +88,7 @@ def snapshot_of(job: Job) -> Snapshot:
 
 def time_left(job: Job, series: Mapping[str, Points], *, now: datetime) -> timedelta | None:
     """By the pace of the last steps; nothing while there are too few to tell."""
-    if job.started_at is None or job.is_terminal or job.step < _MIN_STEPS_TO_FORETELL:
+    if job.started_at is None or job.is_terminal or job.step < _MIN_STEPS_TO_FORETELL or not job.steps:
         return None
     recent = [value for _, value in series.get(STEP_S, [])[-_PACE_OVER_STEPS:]]
     pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.step

@@ -2,7 +2,18 @@
 
 from django.urls import path
 
-from backend.pages import invitation_views, job_views, key_views, submit_views, team_views, views
+from backend.pages import (
+    audit_views,
+    invitation_views,
+    job_views,
+    key_views,
+    queue_views,
+    submit_views,
+    team_views,
+    usage_views,
+    views,
+    webhook_views,
+)
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -11,6 +22,8 @@ urlpatterns = [
     path("jobs/<str:job_id>/", job_views.job_page, name="job"),
     path("jobs/<str:job_id>/cancel", job_views.cancel, name="cancel_job"),
     path("jobs/<str:job_id>/live", job_views.live, name="job_live"),
+    path("queue/", queue_views.queue, name="queue"),
+    path("usage/", usage_views.usage, name="usage"),
     path("keys/", key_views.keys, name="keys"),
     path("keys/<str:key_id>/revoke", key_views.revoke, name="revoke_key"),
     path("members/", team_views.members, name="members"),
@@ -20,5 +33,11 @@ urlpatterns = [
     path("invitations/<str:invitation_id>/revoke", team_views.invitation, name="revoke_invitation"),
     path("service-accounts/", team_views.service_accounts, name="new_service_account"),
     path("service-accounts/<str:account_id>/close", team_views.close_account, name="close_service_account"),
+    path("audit/", audit_views.audit, name="audit"),
+    path("webhooks/", webhook_views.webhooks, name="webhooks"),
+    path("webhooks/<str:webhook_id>/", webhook_views.webhook, name="webhook"),
+    path("webhooks/<str:webhook_id>/change", webhook_views.change, name="change_webhook"),
+    path("webhooks/<str:webhook_id>/secret", webhook_views.renew_secret, name="renew_webhook_secret"),
+    path("webhooks/<str:webhook_id>/deliveries/<str:delivery_id>/redeliver", webhook_views.redeliver, name="redeliver"),
     path("help/", views.help_page, name="help"),
 ]

@@ -11,7 +11,7 @@ STATE_MEANING: Mapping[str, str] = {
     JobState.VALIDATING: "is being checked",
     JobState.QUEUED: "waits for devices",
     JobState.STARTING: "has devices; the engine is coming up",
-    JobState.RUNNING: "is training",
+    JobState.RUNNING: "is training, or evaluating",
     JobState.RECOVERING: "lost something and is going on from its last checkpoint",
     JobState.PAUSING: "is saving its state to pause",
     JobState.PAUSED: "holds no devices and can go on",
@@ -37,19 +37,11 @@ REASONS: Mapping[str, str] = {
     "behind_priority": "behind an older job of your team",
     "pool_full": "pool is full",
     "backfill_hold": "devices kept for an older job",
-}
-
-ADVICE: Mapping[str, str] = {
-    "user_code": "Your own code raised an error. The message below is what it said; fix it and submit the job again.",
-    "reward": "The reward could not be computed. Try the environment on a few responses by hand, then submit again.",
-    "config": "The engine cannot run this spec. Change the setting that the message names and submit again.",
-    "data": "The prompts or the model could not be read. Check that the cluster can reach the place in the message.",
-    "capacity": "The cluster could not give what the job asked for. Ask for fewer replicas, or try again later.",
-    "infrastructure": "A machine or the network failed and the retries are used up. Nothing is wrong with your job: "
-    "submit it again.",
-    "platform": "This is our fault, not yours. Submit the job again; if it fails again, tell us its id.",
-    "timeout": "The job reached its max_runtime_s. Raise it, or ask for fewer steps; the last checkpoint is kept.",
-    "budget": "The team's budget is used up. An administrator can raise it.",
+    "waiting_lender_fence": "other teams keep what is free",
+    "preemption_in_progress": "devices are being freed for it",
+    "pool_closed": "pool is closed",
+    "backoff_until": "waits after a failed start",
+    "budget": "budget of the month in use",
 }
 
 EVENTS: Mapping[str, str] = {

@@ -11,7 +11,8 @@ from datetime import datetime
 
 from backend.ids import new_id
 from backend.jobs.attempts import begin_attempt
-from backend.jobs.failures import next_try, not_before, note_failure, scrubbed
+from backend.jobs.evidence import scrubbed
+from backend.jobs.failures import next_try, not_before, note_failure
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
 from backend.jobs.outbox import enqueue
@@ -42,13 +43,16 @@ def run_out_of_time(held: Held, now: datetime) -> None:
     job = _unchanged(held)
     if not job.requests.filter(kind="cancel", acknowledged_at__isnull=True).exists():
         JobRequest.objects.create(id=new_id("req"), job=job, kind="cancel", created_at=now)
+    message = f"The job ran longer than its max_runtime_s of {held.view.max_runtime_s:.0f}."
+    if held.attempt is not None:
+        note_failure(job, held.attempt, "timeout", exit_reason=message)
     advance(
         job,
         JobState.STOPPING,
         actor=ACTOR,
         now=now,
         reason="max_runtime",
-        message=f"The job ran longer than its max_runtime_s of {held.view.max_runtime_s:.0f}.",
+        message=message,
         target_state=JobState.FAILED,
         failure_class="timeout",
     )

@@ -6,4 +6,8 @@ class TelemetryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from backend.jobs.evidence import hear_last_words_with
         from backend.telemetry import auth_changes  # noqa: F401  # connects its receivers
+        from backend.telemetry.last_words import last_words
+
+        hear_last_words_with(last_words)

@@ -101,10 +101,10 @@ def usage(
 ) -> UsageOut | HttpResponse:
     """Device-seconds by kind, from the devices that jobs held. As CSV, all groups in one table."""
     now = database_now()
-    first, last = _days(first, last, today=now.date())
+    first, last = days_asked_for(first, last, today=now.date())
     groups = usage_of(caller_of(request).team, group_by, first=first, last=last, now=now)
     if format == "csv" or (format is None and request.headers.get("Accept", "").startswith("text/csv")):
-        return _as_csv(groups, group_by, first, last)
+        return as_csv(groups, group_by, first, last)
     rest = [group for group in groups if after is None or group.group > after]
     page = rest[:limit]
     return UsageOut(
@@ -140,7 +140,7 @@ def _held_out(row: HeldDevices) -> HeldDevicesOut:
     )
 
 
-def _days(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
+def days_asked_for(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
     last = last or max(today, first or today)
     first = first or last.replace(day=1)
     if first.year not in YEARS or last.year not in YEARS:
@@ -155,7 +155,7 @@ def _days(first: date | None, last: date | None, *, today: date) -> tuple[date, 
     return first, last
 
 
-def _as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date) -> HttpResponse:
+def as_csv(groups: Sequence[UsageGroup], group_by: GroupBy, first: date, last: date) -> HttpResponse:
     kinds = list(KindsOut.model_fields)
     rows = [
         [group.group, group.label, *(getattr(KindsOut.of(group.kinds), kind) for kind in kinds)] for group in groups

@@ -32,6 +32,16 @@ def number(value: object) -> str:
 
 
 @register.filter
+def hours(value: object) -> str:
+    """In a column of sums: two places, and what is too little for them is not called nothing."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return NOTHING
+    if 0 < value < 0.005:
+        return "<0.01"
+    return "0" if value == 0 else f"{value:,.2f}" if value < 1_000 else f"{value:,.0f}"
+
+
+@register.filter
 def reward(value: object) -> str:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING

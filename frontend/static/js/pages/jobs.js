@@ -1,4 +1,4 @@
-// The job list: a nudge, then the list anew from the server, at the address that the reader is at.
+// A list that is told of news, jobs or the line of a pool: a nudge, then the list anew from the server, at the address that the reader is at.
 import { connectionDot } from "../lib/connection.js";
 import { stayLive } from "../lib/live.js";
 import { fetchMarkup, replaceContent } from "../lib/part.js";
@@ -13,4 +13,4 @@ async function pull() {
   return false;
 }
 
-stayLive({ watch_team: true }, { pull, onStatus: connectionDot(document.querySelector("[data-connection]")), betweenPullsMs: 1_000 });
+stayLive({ watch_team: true }, { pull, onStatus: connectionDot(document.querySelector("[data-connection]")), betweenPullsMs: Number(list.dataset.betweenPullsMs ?? 1_000) });

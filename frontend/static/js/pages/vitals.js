@@ -10,13 +10,23 @@ const put = (name, text) => {
 
 export function showVitals(job, store, news = {}) {
   put("step", number(job.step));
-  document.querySelector("[data-progress]").value = job.step;
+  showProgress(job, store.points("evaluation/reward"));
   showTime(job, store);
   put("reward", reward(store.last("reward/mean")?.[1]));
-  showHeldOut(store.points("evaluation/reward"), job.is_terminal);
+  if (job.steps) showHeldOut(store.points("evaluation/reward"), job.is_terminal);
+  else showEvaluation(store);
   for (const [key, points] of Object.entries(news)) showLast(key, points.at(-1));
-  const title = job.is_terminal ? job.state : job.step ? `${number(job.step)}/${number(job.steps)}` : job.state;
+  const title = job.is_terminal || !job.steps ? job.state : job.step ? `${number(job.step)}/${number(job.steps)}` : job.state;
   document.title = `${title} · ${job.name}`;
+}
+
+function showProgress(job, heldOut) {
+  const steps = document.querySelector("[data-progress]"), evaluation = document.querySelector("[data-evaluation]");
+  if (steps) steps.value = job.step;
+  if (!evaluation) return;
+  if (heldOut.length) evaluation.value = 1;
+  else if (job.is_terminal || !job.started_at) evaluation.value = 0;
+  else evaluation.removeAttribute("value"); // how far it is, nobody says before the end
 }
 
 function showTime(job, store) {
@@ -25,11 +35,17 @@ function showTime(job, store) {
   const elapsed = (until - Date.parse(job.started_at)) / 1000;
   put("elapsed", span(elapsed));
   if (job.is_terminal) put("left", `${job.finished_at.slice(0, 19).replace("T", " ")} UTC`);
-  else if (job.step >= MIN_STEPS_TO_FORETELL) {
+  else if (job.steps && job.step >= MIN_STEPS_TO_FORETELL) {
     const recent = store.points("trainer/step_s").slice(-PACE_OVER_STEPS).map(([, value]) => value);
     const pace = recent.length ? recent.reduce((a, b) => a + b) / recent.length : elapsed / job.step;
     put("left", `about ${span(pace * (job.steps - job.step))} left`);
   }
+}
+
+function showEvaluation(store) {
+  const found = store.points("evaluation/reward").at(-1), spread = store.points("evaluation/reward_std").at(-1);
+  if (found) put("held-out-first", reward(found[1]));
+  if (spread) put("held-out-words", `spread ${reward(spread[1])} over the prompts`);
 }
 
 function showHeldOut(points, isOver) {

@@ -1,0 +1,50 @@
+"""Opening a stream: who listens is counted, paid for from the bucket of streams, and judged again while it lasts."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+
+from backend.accounts.services import Caller, recognise_api_key
+from backend.api.rate_limit import STREAMS, take
+from backend.feeds.open_streams import open_streams
+from backend.feeds.streaming import Source, stream
+from backend.telemetry.hub import Inbox, user_notice
+
+EVENT_STREAM = "text/event-stream"
+
+
+def stream_doc(what: str) -> dict[str, Any]:
+    """Of a 200, for the schema."""
+    return {
+        "description": f"OK. As a stream: {what}; comment lines are heartbeats; `end` says that nothing will follow, "
+        "`goodbye` that the key is not good any more.",
+        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+    }
+
+
+def wants_stream(request: HttpRequest) -> bool:
+    return any(
+        part.partition(";")[0].strip().lower() == EVENT_STREAM for part in request.headers.get("Accept", "").split(",")
+    )
+
+
+def inbox_of(caller: Caller) -> Inbox:
+    """A trigger on the keys' table tells of `key <id>` when one is revoked."""
+    return Inbox(user=user_notice(caller.user.pk), session=f"key {caller.key.pk}")
+
+
+def streamed(request: HttpRequest, caller: Caller, source: Source, inbox: Inbox) -> HttpResponse:
+    open_streams.refuse_another(caller.key.pk)
+    allowance = take(STREAMS, caller=caller.key.pk)
+    text = request.headers["Authorization"].partition(" ")[2].strip()
+
+    def is_allowed() -> bool:
+        now = recognise_api_key(text, now=datetime.now(UTC))
+        return now is not None and now.team.pk == caller.team.pk and "jobs:read" in now.scopes
+
+    return StreamingHttpResponse(  # type: ignore[return-value]  # ninja passes on any HttpResponseBase
+        stream(source, inbox, key=caller.key.pk, is_allowed=is_allowed),
+        content_type=EVENT_STREAM,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"} | allowance.headers,
+    )

@@ -1,0 +1,163 @@
+"""The team's audit log: who did what to which thing, and whether the log is what was written.
+
+Invariants:
+- it is shown to whom the API shows it (scope `audit:read`: admins and owners), and nothing here changes it;
+- the chain is checked when somebody asks, over all of it: an entry that is shown is not thereby vouched for.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Any, Final
+
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from backend.accounts.models import ApiKey, Team, User
+from backend.audit.anchoring import verify_log_of
+from backend.audit.anchors import BrokenAnchors
+from backend.audit.models import AuditEntry
+from backend.audit.selectors import entries_of
+from backend.pages import curl
+from backend.pages.team_views import acting_in, frame_of
+
+ENTRIES_A_PAGE: Final = 50
+MOST_CHECKED: Final = 20_000
+"""A second of work; a longer log is checked by `manage.py verify_audit`."""
+_LONGEST_FILTER: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    entry: AuditEntry
+    actor: str
+    """A name where there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    actor: str
+    action: str
+    target: str
+    since: str
+    before: int | None
+
+    @property
+    def is_anything(self) -> bool:
+        return bool(self.actor or self.action or self.target or self.since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    is_good: bool
+    message: str
+
+
+@require_safe
+@never_cache
+@login_required
+def audit(request: HttpRequest) -> HttpResponse:
+    """With `check`, the whole chain is verified."""
+    acting = acting_in(request)
+    if "audit:read" not in acting.scopes:
+        raise PermissionDenied("The audit log is for admins and owners of the team.")
+    asked = _asked(request)
+    entries, wrong = _found(acting.team, asked)
+    rows = list(entries[: ENTRIES_A_PAGE + 1])
+    page = rows[:ENTRIES_A_PAGE]
+    filters = {name: value for name in ("actor", "action", "target") if (value := getattr(asked, name))}
+    context: dict[str, Any] = frame_of(acting) | {
+        "entries": _named(page),
+        "older": page[-1].seq if len(rows) > ENTRIES_A_PAGE else None,
+        "asked": asked,
+        "wrong": wrong,
+        "actions": list(entries_of(acting.team.pk).order_by("action").values_list("action", flat=True).distinct()),
+        "check": _checked(acting.team) if "check" in request.GET else None,
+        "curl": curl.get("/audit-log", **filters),
+        "now": datetime.now(UTC),
+    }
+    return render(request, "pages/team/audit.html", context, status=422 if wrong else 200)
+
+
+def _asked(request: HttpRequest) -> Asked:
+    def text(name: str) -> str:
+        return "".join(each for each in request.GET.get(name, "") if each.isprintable()).strip()[:_LONGEST_FILTER]
+
+    before = request.GET.get("before", "")
+    is_number = before.isascii() and before.isdecimal() and len(before) <= 18
+    return Asked(
+        actor=text("actor"),
+        action=text("action"),
+        target=text("target"),
+        since=text("since"),
+        before=int(before) if is_number else None,
+    )
+
+
+def _found(team: Team, asked: Asked) -> tuple[QuerySet[AuditEntry], str]:
+    entries, wrong = entries_of(team.pk), ""
+    if asked.actor:
+        entries = entries.filter(actor__in=_actors_called(team, asked.actor))
+    if asked.action:
+        entries = entries.filter(action=asked.action)
+    if asked.target:
+        entries = entries.filter(target=asked.target)
+    if asked.since:
+        try:
+            day = date.fromisoformat(asked.since)
+            entries = entries.filter(at__gte=datetime.combine(day, time(), UTC))
+        except ValueError:
+            wrong = "Write the day such as 2026-01-31."
+    if asked.before is not None:
+        entries = entries.filter(seq__lt=asked.before)
+    return entries, wrong
+
+
+def _actors_called(team: Team, text: str) -> list[str]:
+    """As it stands in the log, or a person by e-mail, or a key by its name."""
+    people = User.objects.filter(email__iexact=text).values_list("pk", flat=True)
+    keys = ApiKey.objects.filter(team=team, name=text).values_list("pk", flat=True)
+    return [text, *(f"user:{pk}" for pk in people), *(f"key:{pk}" for pk in keys)]
+
+
+def _named(entries: Sequence[AuditEntry]) -> list[Shown]:
+    actors = {entry.actor for entry in entries}
+    people = User.objects.filter(pk__in=_numbers(_ids(actors, "user:"))).values_list("pk", "email")
+    keys = ApiKey.objects.filter(pk__in=_ids(actors, "key:")).values_list("pk", "name")
+    names = {f"user:{pk}": email for pk, email in people} | {f"key:{pk}": f"key “{name}”" for pk, name in keys}
+    return [Shown(entry=entry, actor=names.get(entry.actor, entry.actor)) for entry in entries]
+
+
+def _ids(actors: Iterable[str], kind: str) -> list[str]:
+    return [actor.removeprefix(kind) for actor in actors if actor.startswith(kind)]
+
+
+def _numbers(ids: Iterable[str]) -> list[int]:
+    return [int(each) for each in ids if each.isascii() and each.isdecimal() and len(each) <= 18]
+
+
+def _checked(team: Team) -> Check:
+    num = entries_of(team.pk).count()
+    if num > MOST_CHECKED:
+        return Check(
+            is_good=False,
+            message=f"This log has {num:,} entries: more than a page checks. An operator checks it with "
+            "`manage.py verify_audit`.",
+        )
+    try:
+        finding, num_anchored = verify_log_of(team.pk)
+    except BrokenAnchors as error:
+        return Check(is_good=False, message=f"The file of anchors is not as it was written: {error}.")
+    if finding is not None:
+        return Check(is_good=False, message=f"Entry {finding.seq} is not as it was written: {finding.message}.")
+    told = f"All {num:,} entries are as they were written, and none is missing between them."
+    if num_anchored is None:
+        return Check(is_good=True, message=f"{told} The signed anchors are kept elsewhere and were not looked at.")
+    return Check(
+        is_good=True, message=f"{told} Signed anchors outside the database vouch for {num_anchored:,} of them."
+    )

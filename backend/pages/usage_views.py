@@ -1,0 +1,183 @@
+"""What a team used: GPU-hours by kind, over days, jobs, people, projects or keys; the same numbers as the API's.
+
+Invariants:
+- the numbers are `usage_of`'s, summed from reservations; nothing is counted here;
+- the table and the file are the same groups, the file all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from backend.accounts.models import Team
+from backend.errors import Invalid
+from backend.jobs.models import Job
+from backend.pages import curl
+from backend.pages.team_views import acting_in, frame_of
+from backend.usage.api import as_csv, days_asked_for
+from backend.usage.report import GroupBy, UsageGroup, usage_of
+from backend.usage.split import Kinds
+
+ROWS_A_PAGE: Final = 50
+GROUPS: Final[Mapping[GroupBy, str]] = {
+    GroupBy.DAY: "day",
+    GroupBy.USER: "person",
+    GroupBy.JOB: "job",
+    GroupBy.PROJECT: "project",
+    GroupBy.KEY: "key",
+}
+KINDS: Final[Mapping[str, str]] = {
+    "useful": "Trained and generated what counted.",
+    "startup": "Until an attempt was ready.",
+    "stale": "The share of samples that were too old to be trained on.",
+    "fault": "Lost with an attempt since its last checkpoint, restarts, and steps redone.",
+    "idle": "While the job was pausing or stopping.",
+}
+_MICROSECONDS_AN_HOUR: Final = 3.6e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hours:
+    """Of devices: GPU-hours, or hours of slots in a CPU pool."""
+
+    held: float
+    useful: float
+    startup: float
+    stale: float
+    fault: float
+    idle: float
+    credited: float
+    billed: float
+
+    @classmethod
+    def of(cls, kinds: Kinds) -> "Hours":
+        told = {each.name: getattr(kinds, each.name) for each in fields(cls) if each.name != "billed"}
+        billed = kinds.held - kinds.credited
+        return cls(**{name: value / _MICROSECONDS_AN_HOUR for name, value in (told | {"billed": billed}).items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    group: str
+    label: str
+    hours: Hours
+    is_shown_elsewhere: bool = False
+    """It is a job with a page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Of the bar of kinds; per cent."""
+
+    kind: str
+    about: str
+    hours: float
+    x: float
+    width: float
+
+
+@require_safe
+@never_cache
+@login_required
+def usage(request: HttpRequest) -> HttpResponse:
+    """With `format=csv`, the table as a file."""
+    acting, now = acting_in(request), datetime.now(UTC)
+    group_by = _group_by(request.GET.get("by", ""))
+    wrong, first, last = _range(request, today=now.date())
+    groups = usage_of(acting.team, group_by, first=first, last=last, now=now)
+    if request.GET.get("format") == "csv" and not wrong:
+        return as_csv(groups, group_by, first, last)
+    page = Paginator(_rows(groups, group_by), ROWS_A_PAGE).get_page(request.GET.get("page"))
+    total = sum((group.kinds for group in groups), Kinds())
+    by_day = group_by == GroupBy.DAY
+    days = groups if by_day else usage_of(acting.team, GroupBy.DAY, first=first, last=last, now=now)
+    asked = {"group_by": str(group_by), "from": str(first), "to": str(last)}
+    context = frame_of(acting) | {
+        "groups": [(each, label) for each, label in GROUPS.items()],
+        "group_by": group_by,
+        "first": first,
+        "last": last,
+        "wrong": wrong,
+        "ranges": _ranges(now.date()),
+        "page": page,
+        "rows": _with_pages(list(page.object_list), group_by, acting.team),
+        "total": Hours.of(total),
+        "parts": _parts(total),
+        "kinds": list(KINDS.items()),
+        "days": _chart(days, first, last),
+        "curl": curl.get("/usage", **asked),
+        "now": now,
+    }
+    return render(request, "pages/team/usage.html", context, status=422 if wrong else 200)
+
+
+def _group_by(text: str) -> GroupBy:
+    return next((each for each in GROUPS if each == text), GroupBy.DAY)
+
+
+def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
+    """What is wrong with the days that were asked for, and the days that are shown."""
+    try:
+        asked = [date.fromisoformat(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
+        first, last = days_asked_for(asked[0], asked[1], today=today)
+    except Invalid as refusal:  # a ValueError as well, so it comes first
+        place = {"/query/from": "The first day", "/query/to": "The last day"}
+        told = [f"{place[error.pointer]}: {error.message}." for error in refusal.errors]
+        return " ".join(told), today.replace(day=1), today
+    except ValueError:
+        return "Write days such as 2026-01-31.", today.replace(day=1), today
+    return "", first, last
+
+
+def _ranges(today: date) -> list[tuple[str, date, date]]:
+    month = today.replace(day=1)
+    before = month - timedelta(days=1)
+    return [
+        ("this month", month, today),
+        ("last month", before.replace(day=1), before),
+        ("90 days", today - timedelta(days=89), today),
+        ("a year", today - timedelta(days=364), today),
+    ]
+
+
+def _rows(groups: Sequence[UsageGroup], group_by: GroupBy) -> list[Row]:
+    """The newest day first; of everything else, the largest."""
+    rows = [Row(group=each.group, label=each.label, hours=Hours.of(each.kinds)) for each in groups]
+    if group_by == GroupBy.DAY:
+        return rows[::-1]
+    return sorted(rows, key=lambda row: (-row.hours.held, row.label))
+
+
+def _with_pages(rows: Sequence[Row], group_by: GroupBy, team: Team) -> list[Row]:
+    if group_by != GroupBy.JOB:
+        return list(rows)
+    there = set(Job.objects.filter(team=team, pk__in=[row.group for row in rows]).values_list("pk", flat=True))
+    return [
+        Row(group=row.group, label=row.label, hours=row.hours, is_shown_elsewhere=row.group in there) for row in rows
+    ]
+
+
+def _parts(total: Kinds) -> list[Part]:
+    found, x = [], 0.0
+    for kind, about in KINDS.items():
+        size = getattr(total, kind)
+        width = 100 * size / total.held if total.held else 0.0
+        found.append(Part(kind=kind, about=about, hours=size / _MICROSECONDS_AN_HOUR, x=x, width=width))
+        x += width
+    return found
+
+
+def _chart(groups: Sequence[UsageGroup], first: date, last: date) -> dict[str, Any]:
+    """Every day of the range, so that a day without use is seen as one."""
+    by_day = {each.group: each.kinds for each in groups}
+    days = [str(first + timedelta(days=each)) for each in range((last - first).days + 1)]
+    hours = [Hours.of(by_day.get(day, Kinds())) for day in days]
+    return {"days": days, "kinds": {kind: [round(getattr(each, kind), 4) for each in hours] for kind in KINDS}}

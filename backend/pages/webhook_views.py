@@ -1,0 +1,215 @@
+"""Webhooks: where the team's messages go, what was sent, and what came of it.
+
+Invariants:
+- the secret that signs is in one answer only, the one to the form that made or renewed it; it is not cached and not
+  kept in the session;
+- who may see a webhook may change it: its address often is a secret itself, so viewers and members see none, as in
+  the API (scope `webhooks:write`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from backend.accounts.acting import Acting
+from backend.api.pagination import page_after
+from backend.errors import FieldError, Invalid, NotFound, Refusal
+from backend.jobs.models import JobState
+from backend.pages import curl
+from backend.pages.team_views import acting_in, address_of, frame_of
+from backend.webhooks import services
+from backend.webhooks.models import DeliveryState, WebhookEndpoint
+from backend.webhooks.selectors import deliveries_of, endpoints_of, the_endpoint
+
+EVERYTHING: Final = "*"
+OFFERED: Final = (
+    *(f"job.{state}" for state in JobState.values),
+    "job.submitted",
+    "job.checkpoint_saved",
+    "job.evaluated",
+    "job.fault_detected",
+)
+DELIVERIES_A_PAGE: Final = 30
+_SHORTEST_URL, _LONGEST_URL, _LONGEST_ABOUT = 9, 1_000, 200
+_EVENT = re.compile(r"job\.(\*|[a-z_]{1,40})", re.ASCII)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def webhooks(request: HttpRequest) -> HttpResponse:
+    """POST makes one; the answer shows its secret."""
+    acting = _ruling(request)
+    if request.method != "POST":
+        return _show_all(request, acting)
+    try:
+        url, about, events = _typed(request.POST, request.POST.getlist("events"))
+        endpoint, secret = services.create_endpoint(
+            acting.team, url=url, events=events, description=about, actor=acting.name, now=datetime.now(UTC)
+        )
+    except Refusal as refusal:
+        told = [error.message for error in refusal.errors] or [refusal.detail]
+        return _show_all(request, acting, wrong=told, status=refusal.status)
+    return _show_one(request, acting, endpoint, secret=secret, is_new=True)
+
+
+@require_safe
+@never_cache
+@login_required
+def webhook(request: HttpRequest, webhook_id: str) -> HttpResponse:
+    acting = _ruling(request)
+    return _show_one(request, acting, _endpoint(acting, webhook_id))
+
+
+@require_POST
+@never_cache
+@login_required
+def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
+    """For a day both secrets sign; the answer shows the new one."""
+    acting = _ruling(request)
+    _endpoint(acting, webhook_id)
+    endpoint, secret = services.rotate_secret(acting.team, webhook_id, actor=acting.name, now=datetime.now(UTC))
+    return _show_one(request, acting, endpoint, secret=secret)
+
+
+@require_POST
+@never_cache
+@login_required
+def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
+    """What the pressed button says: `act` is test, enable, disable or delete."""
+    acting, now = _ruling(request), datetime.now(UTC)
+    act = request.POST.get("act", "")
+
+    def done() -> str:
+        match act:
+            case "test":
+                services.send_test(acting.team, webhook_id, actor=acting.name, now=now)
+                return "A test message is on its way. Its answer shows below within seconds."
+            case "enable" | "disable":
+                services.change_endpoint(
+                    acting.team, webhook_id, url=None, events=None, description=None, enabled=act == "enable",
+                    if_match=None, actor=acting.name, now=now,
+                )  # fmt: skip
+                return "Messages go out again." if act == "enable" else "Nothing is sent to it until you enable it."
+            case "delete":
+                services.delete_endpoint(acting.team, webhook_id, if_match=None, actor=acting.name, now=now)
+                return "The webhook and its deliveries are gone."
+            case _:
+                raise Invalid("Choose what to do with the webhook.")
+
+    return _done(request, acting, webhook_id, done, is_gone=act == "delete")
+
+
+@require_POST
+@never_cache
+@login_required
+def redeliver(request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpResponse:
+    acting = _ruling(request)
+
+    def done() -> str:
+        services.redeliver(acting.team, webhook_id, delivery_id, actor=acting.name, now=datetime.now(UTC))
+        return "The same message is on its way again, with all its tries."
+
+    return _done(request, acting, webhook_id, done)
+
+
+def _ruling(request: HttpRequest) -> Acting:
+    acting = acting_in(request)
+    if "webhooks:write" not in acting.scopes:
+        raise PermissionDenied("Webhooks are for admins and owners of the team: an address may be a secret by itself.")
+    return acting
+
+
+def _endpoint(acting: Acting, webhook_id: str) -> WebhookEndpoint:
+    try:
+        return the_endpoint(acting.team, webhook_id)
+    except NotFound as refusal:
+        raise Http404(refusal.detail) from None
+
+
+def _typed(posted: Mapping[str, str], chosen: list[str]) -> tuple[str, str, list[str]]:
+    """Address, description and events. Raises `Invalid` with everything that is wrong at once."""
+    url, about = posted.get("url", "").strip(), posted.get("description", "").strip()
+    events = [EVERYTHING] if posted.get("everything") == "yes" else list(dict.fromkeys(chosen))
+    errors = []
+    if not _SHORTEST_URL <= len(url) <= _LONGEST_URL or not url.isprintable():
+        errors.append(FieldError(pointer="/url", code="url", message="Write an address such as https://example.org."))
+    if len(about) > _LONGEST_ABOUT or not about.isprintable():
+        message = f"The description may have {_LONGEST_ABOUT} letters, in one line."
+        errors.append(FieldError(pointer="/description", code="length", message=message))
+    if not events or (events != [EVERYTHING] and not all(_EVENT.fullmatch(each) for each in events)):
+        errors.append(FieldError(pointer="/events", code="events", message="Choose one kind of message at least."))
+    if errors:
+        raise Invalid("This webhook cannot be made.", errors=errors)
+    return url, about, events
+
+
+def _done(
+    request: HttpRequest, acting: Acting, webhook_id: str, act: Callable[[], str], *, is_gone: bool = False
+) -> HttpResponse:
+    _endpoint(acting, webhook_id)
+    try:
+        messages.success(request, act())
+    except Refusal as refusal:
+        if refusal.status == 404:
+            raise Http404(refusal.detail) from None
+        messages.error(request, refusal.detail)
+        is_gone = False
+    if is_gone:
+        return redirect(address_of("webhooks", acting.team))
+    return redirect(f"{reverse('webhook', args=[webhook_id])}?team={acting.team.pk}")
+
+
+def _show_all(
+    request: HttpRequest, acting: Acting, *, wrong: list[str] | None = None, status: int = 200
+) -> HttpResponse:
+    context = frame_of(acting) | {
+        "endpoints": list(endpoints_of(acting.team)),
+        "most": services.MOST_PER_TEAM,
+        "offered": OFFERED,
+        "chosen": request.POST.getlist("events"),
+        "wants_everything": request.POST.get("everything") == "yes" if wrong else True,
+        "typed": request.POST if wrong else {},
+        "wrong": wrong or [],
+        "curl": curl.get("/webhooks"),
+        "now": datetime.now(UTC),
+    }
+    return render(request, "pages/team/webhooks.html", context, status=status)
+
+
+def _show_one(
+    request: HttpRequest, acting: Acting, endpoint: WebhookEndpoint, *, secret: str = "", is_new: bool = False
+) -> HttpResponse:
+    state = request.GET.get("state", "")
+    rows = deliveries_of(endpoint)
+    if state in DeliveryState.values:
+        rows = rows.filter(state=state)
+    else:
+        state = ""
+    try:
+        shown, following = page_after(rows, cursor=request.GET.get("cursor") or None, limit=DELIVERIES_A_PAGE)
+    except Invalid as refusal:
+        raise Http404(refusal.detail) from None
+    context: dict[str, Any] = frame_of(acting) | {
+        "endpoint": endpoint,
+        "deliveries": shown,
+        "following": following,
+        "is_first": not request.GET.get("cursor"),
+        "state": state,
+        "states": DeliveryState.values,
+        "secret": secret,
+        "is_new": is_new,
+        "curl": curl.get(f"/webhooks/{endpoint.pk}/deliveries"),
+        "now": datetime.now(UTC),
+    }
+    return render(request, "pages/team/webhook.html", context)

@@ -1,0 +1,51 @@
+"""The last that each part of an attempt said: what a failure is explained by.
+
+Invariants:
+- errors come first: a line of a lower level is told only where nobody logged an error;
+- so many lines a part, so many parts, so many batches unpacked: it is read while the job is locked.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from backend.jobs.evidence import SaidLine
+from backend.jobs.models import Job
+from backend.telemetry.logs import LEVELS, Line, Wanted, lines_of
+from backend.telemetry.models import LogBatch
+
+LINES_A_PART: Final = 4
+MOST_PARTS: Final = 5
+LINES_OF_ALL: Final = 8
+BATCHES_READ: Final = 30
+"""6,000 lines at worst, some 20 ms."""
+
+
+def last_words(job: Job, attempt: int) -> list[SaidLine]:
+    """Oldest first."""
+    batches = LogBatch.objects.filter(job=job, attempt=attempt).order_by("-cursor")
+    errors = batches.filter(highest_level__gte=LEVELS.index("error"))
+    found = _some_of_each_part(_backwards(errors[:BATCHES_READ], Wanted(least_level="error")))
+    if not found:
+        found = list(islice(_backwards(batches.filter(num_lines__gt=0)[:LINES_OF_ALL], Wanted()), LINES_OF_ALL))
+    found.reverse()  # of lines of one moment the order stays
+    return [
+        SaidLine(at=line.at, component=line.component, level=line.level, message=line.message)
+        for line in sorted(found, key=lambda line: line.at)
+    ]
+
+
+def _backwards(batches: Iterable[LogBatch], wanted: Wanted) -> Iterator[Line]:
+    for batch in batches:
+        yield from reversed([line for line in lines_of(batch, wanted) if wanted.takes(line)])
+
+
+def _some_of_each_part(newest_first: Iterator[Line]) -> list[Line]:
+    by_part: dict[str, list[Line]] = {}
+    for line in newest_first:
+        if line.component not in by_part and len(by_part) == MOST_PARTS:
+            continue
+        kept = by_part.setdefault(line.component, [])
+        if len(kept) < LINES_A_PART:
+            kept.append(line)
+    return [line for kept in by_part.values() for line in kept]
