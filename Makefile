@@ -28,7 +28,7 @@ demo: setup ## set up, start everything, run one small job to its end and show w
 	@$(VENV) -m infra.local demo $(ARGS)
 
 test: setup-dev chromium bubblewrap vllm ## run every test on a throw-away Postgres and Valkey (ARGS="tests/engine -k repack")
-	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.local.halves)
+	@$(VENV) -m $(if $(ARGS),infra.local.testing -- $(VENV) -m pytest $(ARGS),infra.local.parts)
 
 soak: setup-dev chromium bubblewrap vllm ## run the long versions too: thousands of seeds, random kills (hours)
 	@$(VENV) -m infra.local.testing -- $(VENV) -m pytest -m soak $(ARGS)

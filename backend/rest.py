@@ -19,10 +19,12 @@ from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
 from backend.api.rate_limit import EveryRequest
-from backend.checkpoints.api import models_router
 from backend.checkpoints.api import router as checkpoints_router
+from backend.checkpoints.evaluation_api import router as evaluation_router
+from backend.checkpoints.registry_api import router as models_router
 from backend.feeds.audit_api import router as audit_router
 from backend.feeds.events_api import router as events_router
+from backend.feeds.logs_api import router as log_stream_router
 from backend.jobs.api import router as jobs_router
 from backend.jobs.catalogue_api import router as catalogue_router
 from backend.jobs.control_api import router as job_control_router
@@ -113,9 +115,11 @@ mount(
     accounts_router,
     audit_router,
     events_router,
+    log_stream_router,
     webhooks_router,
     usage_router,
     checkpoints_router,
+    evaluation_router,
     models_router,
     people_router,
     programs_router,

@@ -28,7 +28,16 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
     tests/backend/test_guards.py and test_audit.py put them back inside their own transactions to prove that they hold.
     """
+    from django.contrib.auth.hashers import Argon2PasswordHasher
+    from django.core.management.commands import flush
     from django.db import connection
+
+    # Cheap to guess and cheap to make: these are nobody's passwords. A server in another process reads them all the
+    # same, since what a hash costs is written in it.
+    Argon2PasswordHasher.time_cost, Argon2PasswordHasher.memory_cost, Argon2PasswordHasher.parallelism = 1, 8, 1
+    # Whenever it has emptied the database, Django fills in permissions and content types, which nobody here asks for,
+    # for longer than the emptying takes.
+    pytest.MonkeyPatch().setattr(flush, "emit_post_migrate_signal", lambda *_, **__: None)
 
     with django_db_blocker.unblock(), connection.cursor() as db:
         db.execute("ALTER TABLE jobs_jobevent DISABLE TRIGGER laminar_guard_event_truncate")

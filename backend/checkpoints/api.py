@@ -1,12 +1,14 @@
-"""REST: checkpoints and the registry of models. Shape in, call, shape out; the services decide."""
+"""REST: checkpoints. Shape in, call, shape out; the services decide."""
 
 from typing import Annotated
 
-from django.http import HttpRequest
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Status
 from pydantic import AwareDatetime, Field, model_validator
 
 from backend.accounts.bearer import ApiKeyAuth, caller_of
+from backend.api.etags import IfMatch, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.audit.services import record_action
@@ -19,21 +21,23 @@ from backend.checkpoints.representations import (
     CheckpointOut,
     DownloadOut,
     FileOut,
-    ModelOut,
     ModelVersionOut,
-    ModelWithVersionsOut,
     RetentionOut,
+    tag_of,
 )
 from backend.checkpoints.selectors import (
     checkpoints_of,
     checkpoints_visible_to,
-    models_of,
     retention_of,
     the_checkpoint,
-    the_model,
-    versions_of,
 )
-from backend.checkpoints.services import change_checkpoint, delete_checkpoint, refuse_unless_whole, set_retention
+from backend.checkpoints.services import (
+    change_checkpoint,
+    delete_checkpoint,
+    locked_checkpoint,
+    refuse_unless_whole,
+    set_retention,
+)
 from backend.clock import database_now
 from backend.errors import Conflict
 from backend.jobs.selectors import the_job
@@ -41,7 +45,6 @@ from engine.spec.facts import MetricName
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Checkpoints"])
-models_router = Router(tags=["Models"])
 
 MAY_READ = ApiKeyAuth("checkpoints:read")
 MAY_WRITE = ApiKeyAuth("checkpoints:write")
@@ -136,40 +139,52 @@ def list_checkpoints(
 @router.get(
     "/checkpoints/{checkpoint_id}", auth=MAY_READ, response={200: CheckpointOut} | problems(404), summary="One of them"
 )
-def show(request: HttpRequest, checkpoint_id: str) -> CheckpointOut:
-    return CheckpointOut.of(the_checkpoint(caller_of(request).team, checkpoint_id))
+def show(request: HttpRequest, response: HttpResponse, checkpoint_id: str) -> CheckpointOut:
+    """The ETag tells whether it was pinned, dated or deleted since; send it as If-Match to change it."""
+    checkpoint = the_checkpoint(caller_of(request).team, checkpoint_id)
+    tagged(response, tag_of(checkpoint))
+    return CheckpointOut.of(checkpoint)
 
 
 @router.patch(
     "/checkpoints/{checkpoint_id}",
     auth=MAY_WRITE,
-    response={200: CheckpointOut} | problems(400, 404, 409, 413, 415, 422),
+    response={200: CheckpointOut} | problems(400, 404, 409, 412, 413, 415, 422),
     summary="Pin it, or say when it goes",
 )
-def change(request: HttpRequest, checkpoint_id: str, body: ChangeCheckpoint) -> CheckpointOut:
+def change(
+    request: HttpRequest, response: HttpResponse, checkpoint_id: str, body: ChangeCheckpoint, if_match: IfMatch = None
+) -> CheckpointOut:
     """409 `promoted`: a version of a model is made of it, so it cannot be unpinned."""
-    caller = caller_of(request)
-    changed = change_checkpoint(
-        the_checkpoint(caller.team, checkpoint_id).pk,
-        actor=caller.actor,
-        now=database_now(),
-        pinned=body.pinned,
-        expires_at=body.expires_at,
-        has_expiry="expires_at" in body.model_fields_set,
-    )
+    caller, now = caller_of(request), database_now()
+    checkpoint = the_checkpoint(caller.team, checkpoint_id)
+    with transaction.atomic():
+        refuse_if_changed(if_match, tag_of(locked_checkpoint(checkpoint.pk)))
+        changed = change_checkpoint(
+            checkpoint.pk,
+            actor=caller.actor,
+            now=now,
+            pinned=body.pinned,
+            expires_at=body.expires_at,
+            has_expiry="expires_at" in body.model_fields_set,
+        )
+    tagged(response, tag_of(changed))
     return CheckpointOut.of(changed)
 
 
 @router.delete(
     "/checkpoints/{checkpoint_id}",
     auth=MAY_WRITE,
-    response={204: None} | problems(404, 409, 425),
+    response={204: None} | problems(404, 409, 412, 422, 425),
     summary="Delete it",
 )
-def delete(request: HttpRequest, checkpoint_id: str) -> Status[None]:
+def delete(request: HttpRequest, checkpoint_id: str, if_match: IfMatch = None) -> Status[None]:
     """409 `pinned`, or `in_use` by a job that is not over. 425: it is still being written."""
-    caller = caller_of(request)
-    delete_checkpoint(the_checkpoint(caller.team, checkpoint_id).pk, actor=caller.actor, now=database_now())
+    caller, now = caller_of(request), database_now()
+    checkpoint = the_checkpoint(caller.team, checkpoint_id)
+    with transaction.atomic():
+        refuse_if_changed(if_match, tag_of(locked_checkpoint(checkpoint.pk)))
+        delete_checkpoint(checkpoint.pk, actor=caller.actor, now=now)
     return Status(204, None)
 
 
@@ -221,23 +236,3 @@ def promote_checkpoint(request: HttpRequest, checkpoint_id: str, body: PromoteCh
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
     version, is_new = promote(checkpoint.pk, name=body.name, note=body.note, actor=caller.actor, now=database_now())
     return Status(201 if is_new else 200, ModelVersionOut.of(version, version.model))
-
-
-@models_router.get(
-    "/models", auth=MAY_READ, response={200: Page[ModelOut]} | problems(422), summary="The team's models"
-)
-def list_models(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFAULT_LIMIT) -> Page[ModelOut]:
-    """Newest first."""
-    rows, next_cursor = page_after(models_of(caller_of(request).team), cursor=cursor, limit=limit)
-    return Page(data=[ModelOut.of(row) for row in rows], has_more=next_cursor is not None, next_cursor=next_cursor)
-
-
-@models_router.get(
-    "/models/{model_name}", auth=MAY_READ, response={200: ModelWithVersionsOut} | problems(404), summary="One of them"
-)
-def show_model(request: HttpRequest, model_name: str) -> ModelWithVersionsOut:
-    model = the_model(caller_of(request).team, model_name)
-    versions = versions_of(model)[:MOST_OF_A_JOB]
-    return ModelWithVersionsOut(
-        **ModelOut.of(model).model_dump(), versions=[ModelVersionOut.of(row, model) for row in versions]
-    )

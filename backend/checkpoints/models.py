@@ -1,4 +1,4 @@
-"""Checkpoints of jobs, how long each is kept, and the registry of models that were made of them.
+"""Checkpoints of jobs, how long each is kept, what evaluations said of them, and the registry of models made of them.
 
     verifying ──▶ complete ──▶ deleting ──▶ deleted
         └───────▶ corrupt ─────────▲
@@ -8,7 +8,8 @@ Invariants:
 - a row is marked `deleting` before its files are touched and `deleted` after the last is gone, so a crash in between
   leaves a deletion that is done again, never a checkpoint that looks whole and is not;
 - a pinned checkpoint is never on its way out (held by the database too), and a promoted one stays pinned;
-- a version of a registered model never changes: what it was made from is copied into it.
+- where a version of a registered model came from never changes: it is copied into it. Its number is never given to
+  another, not even when it, or the whole model, was removed.
 """
 
 from typing import ClassVar, Self
@@ -111,11 +112,32 @@ class Retention(models.Model):
         constraints: ClassVar = [models.CheckConstraint(condition=Q(keep_last__gte=1), name="the_last_one_is_kept")]
 
 
+class CheckpointEvaluation(models.Model):
+    """What a job that only evaluates said of a checkpoint: its last attempt's word."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="evaluation")
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="evaluations")
+    at = models.DateTimeField()
+    environment = models.CharField(max_length=40)
+    num_prompts = models.PositiveIntegerField()  # answered and graded
+    reward_mean = models.FloatField()
+    reward_std = models.FloatField()
+    length_mean = models.FloatField()
+
+    class Meta:
+        ordering: ClassVar = ["-at", "-job"]
+
+
 class RegisteredModel(models.Model):
+    """One that was removed keeps its row, and so its count of versions."""
+
     id = models.CharField(primary_key=True, max_length=32, default=_model_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="models")
     name = models.CharField(max_length=100)
     created_at = models.DateTimeField()
+    removed_at = models.DateTimeField(null=True)
+    last_number = models.PositiveIntegerField(default=0)  # that was ever given to a version
+    revision = models.PositiveIntegerField(default=1)  # for If-Match: grows with every version made or removed
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["team", "name"], name="one_model_per_name")]
@@ -134,6 +156,7 @@ class ModelVersion(models.Model):
     created_at = models.DateTimeField()
     created_by = models.CharField(max_length=80)  # as actors are named everywhere: "key:…", "user:…"
     lineage = models.JSONField()
+    revision = models.PositiveIntegerField(default=1)  # for If-Match: of the note
 
     class Meta:
         constraints: ClassVar = [

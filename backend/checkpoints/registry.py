@@ -3,7 +3,9 @@
 Invariants:
 - a version's lineage is copied at promotion from what was recorded when the checkpoint was made, never from a request;
 - promoting pins, and the same checkpoint under the same name is one version, however often it is asked for;
-- versions of a model count up without a gap made by a race: the model's row is locked meanwhile.
+- versions of a model count up without a gap made by a race: the model's row is locked meanwhile;
+- the number of a version that was removed is never given again; its checkpoint stays, and stays pinned until somebody
+  unpins it: removing a name deletes no bytes.
 """
 
 import hashlib
@@ -12,12 +14,18 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max
 
 from backend.audit.services import record_action
 from backend.checkpoints.models import Checkpoint, ModelVersion, RegisteredModel
 from backend.checkpoints.services import lock_for_use
+from backend.errors import Conflict, NotFound
 from backend.jobs.models import Job
+
+
+class HasVersions(Conflict):
+    """This model has versions: remove them first."""
+
+    code = "has_versions"
 
 
 def promote(checkpoint_id: str, *, name: str, note: str, actor: str, now: datetime) -> tuple[ModelVersion, bool]:
@@ -30,10 +38,11 @@ def promote(checkpoint_id: str, *, name: str, note: str, actor: str, now: dateti
         existing = ModelVersion.objects.filter(model=model, checkpoint=checkpoint).first()
         if existing is not None:
             return existing, False
-        last = ModelVersion.objects.filter(model=model).aggregate(last=Max("number"))["last"] or 0
+        model.last_number, model.removed_at = model.last_number + 1, None
+        _save(model)
         version = ModelVersion.objects.create(
             model=model,
-            number=last + 1,
+            number=model.last_number,
             checkpoint=checkpoint,
             note=note,
             created_at=now,
@@ -46,6 +55,61 @@ def promote(checkpoint_id: str, *, name: str, note: str, actor: str, now: dateti
             team_id=job.team_id, actor=actor, action="checkpoint.promoted", target=checkpoint.pk, now=now, data=data
         )
     return version, True
+
+
+def change_note(version: ModelVersion, note: str, *, actor: str, now: datetime) -> ModelVersion:
+    """Of a locked version."""
+    if version.note != note:
+        data = {"version": version.number, "before": version.note, "after": note}
+        version.note, version.revision = note, version.revision + 1
+        version.save(update_fields=["note", "revision"])
+        _record(version.model, "model.version_changed", actor=actor, now=now, data=data)
+    return version
+
+
+def remove_version(version: ModelVersion, *, actor: str, now: datetime) -> None:
+    """Of a locked version."""
+    model = locked_model(version.model)
+    data = {"version": version.number, "checkpoint": version.checkpoint_id, "note": version.note}
+    version.delete()
+    _save(model)
+    _record(model, "model.version_removed", actor=actor, now=now, data=data | {"lineage": version.lineage})
+
+
+def remove_model(model: RegisteredModel, *, actor: str, now: datetime) -> None:
+    """Of a locked model. Its row stays, so that a model of the same name counts on. Raises `HasVersions`."""
+    if model.versions.exists():
+        raise HasVersions()
+    model.removed_at = now
+    _save(model)
+    _record(model, "model.removed", actor=actor, now=now, data={"last_version": model.last_number})
+
+
+def locked_model(model: RegisteredModel) -> RegisteredModel:
+    """Raises `NotFound` for one that was removed meanwhile."""
+    found = RegisteredModel.objects.select_for_update(no_key=True).filter(pk=model.pk, removed_at__isnull=True).first()
+    if found is None:
+        raise NotFound("There is no model with this name.")
+    return found
+
+
+def locked_version(version: ModelVersion) -> ModelVersion:
+    """Raises `NotFound` for one that was removed meanwhile."""
+    rows = ModelVersion.objects.select_related("model").select_for_update(of=("self",))
+    found = rows.filter(pk=version.pk).first()
+    if found is None:
+        raise NotFound("This model has no such version.")
+    return found
+
+
+def _save(model: RegisteredModel) -> None:
+    model.revision += 1
+    model.save(update_fields=["last_number", "removed_at", "revision"])
+
+
+def _record(model: RegisteredModel, action: str, *, actor: str, now: datetime, data: dict[str, Any]) -> None:
+    told = {"model": model.name, **data}
+    record_action(team_id=model.team_id, actor=actor, action=action, target=model.pk, now=now, data=told)
 
 
 def lineage_of(checkpoint: Checkpoint) -> dict[str, Any]:

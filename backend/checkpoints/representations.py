@@ -3,9 +3,36 @@
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from django.db.models import Manager
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel, Retention
+from backend.api.etags import etag_of
+from backend.checkpoints.models import (
+    Checkpoint,
+    CheckpointEvaluation,
+    CheckpointState,
+    ModelVersion,
+    RegisteredModel,
+    Retention,
+)
+
+
+class EvaluationOut(BaseModel):
+    """What a job that only evaluates said of it."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    job: str = Field(validation_alias="job_id")
+    at: datetime
+    environment: str
+    prompts: int = Field(validation_alias="num_prompts", description="Answered and graded.")
+    reward_mean: float
+    reward_std: float = Field(description="Of the prompts' rewards about their mean.")
+    length_mean: float = Field(description="Tokens in an answer.")
+
+    @classmethod
+    def of(cls, evaluation: CheckpointEvaluation) -> Self:
+        return cls.model_validate(evaluation)
 
 
 class CheckpointOut(BaseModel):
@@ -28,10 +55,22 @@ class CheckpointOut(BaseModel):
     verified_at: datetime | None
     expires_at: datetime | None
     deleted_at: datetime | None
+    evaluations: list[EvaluationOut] = Field(description="Newest first.")
+
+    @field_validator("evaluations", mode="before")
+    @classmethod
+    def _rows(cls, related: Any) -> Any:
+        return list(related.all()) if isinstance(related, Manager) else related
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
         return cls.model_validate(checkpoint)
+
+
+def tag_of(checkpoint: Checkpoint) -> str:
+    """Its ETag: of what somebody may change."""
+    expires_at = checkpoint.expires_at
+    return etag_of(checkpoint.state, int(checkpoint.pinned), str(expires_at.timestamp()) if expires_at else "never")
 
 
 class RetentionOut(BaseModel):

@@ -20,7 +20,8 @@ _CHECKPOINT_ID = re.compile(r"ckpt_[0-9a-z]{20}", re.ASCII)
 
 def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
     """Newest first, without those that are gone."""
-    return Checkpoint.objects.filter(job=job).exclude(state__in=GONE).order_by("-attempt", "-step")
+    found = Checkpoint.objects.filter(job=job).exclude(state__in=GONE)
+    return found.prefetch_related("evaluations").order_by("-attempt", "-step")
 
 
 def newest_checkpoint(job: Job) -> Checkpoint | None:
@@ -30,7 +31,8 @@ def newest_checkpoint(job: Job) -> Checkpoint | None:
 
 def checkpoints_visible_to(team: Team) -> QuerySet[Checkpoint]:
     """Newest first."""
-    return Checkpoint.objects.filter(job__team=team).select_related("job").order_by("-created_at", "-id")
+    found = Checkpoint.objects.filter(job__team=team).select_related("job__pool").prefetch_related("evaluations")
+    return found.order_by("-created_at", "-id")
 
 
 def the_checkpoint(team: Team, checkpoint_id: str) -> Checkpoint:
@@ -58,7 +60,7 @@ def checkpoints_in_use(checkpoint_ids: Sequence[str]) -> dict[str, str]:
 
 def models_of(team: Team) -> QuerySet[RegisteredModel]:
     """Newest first."""
-    return RegisteredModel.objects.filter(team=team).order_by("-created_at", "-id")
+    return RegisteredModel.objects.filter(team=team, removed_at__isnull=True).order_by("-created_at", "-id")
 
 
 def the_model(team: Team, name: str) -> RegisteredModel:
@@ -66,6 +68,14 @@ def the_model(team: Team, name: str) -> RegisteredModel:
     found = None if "\x00" in name else models_of(team).filter(name=name).first()
     if found is None:
         raise NotFound("There is no model with this name.")
+    return found
+
+
+def the_version(model: RegisteredModel, number: int) -> ModelVersion:
+    """Raises `NotFound`."""
+    found = versions_of(model).filter(number=number).first()
+    if found is None:
+        raise NotFound("This model has no such version.")
     return found
 
 

@@ -14,7 +14,7 @@ from backend.api.problems import problems
 from backend.clock import database_now
 from backend.errors import Denied
 from backend.jobs.models import Job
-from backend.jobs.new_job_answers import answer_with_new_job
+from backend.jobs.new_job_answers import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.pausing import pause_job, resume_job
 from backend.jobs.representations import FaultOut, JobOut, represent_fault, represent_job
 from backend.jobs.retrying import retry_job
@@ -100,12 +100,11 @@ def resume(request: HttpRequest, job_id: str) -> Status[JobOut]:
 @router.post(
     "/jobs/{job_id}/retry",
     auth=MAY_WRITE,
+    throttle=COUNTED_SUBMISSION,
     response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
     summary="Retry",
 )
-def retry(
-    request: HttpRequest, response: HttpResponse, job_id: str, body: RetryJob, idempotency_key: Key = None
-) -> Status[dict[str, object]]:
+def retry(request: HttpRequest, job_id: str, body: RetryJob, idempotency_key: Key = None) -> HttpResponse:
     """A new job made of one that is over, which stays as it is. It goes on from a checkpoint, with what you change of
     the spec. 409 `invalid_state`: the job is not over yet."""
     caller, now = caller_of(request), database_now()
@@ -122,7 +121,7 @@ def retry(
             now=now,
         )
 
-    return answer_with_new_job(request, response, make, key=idempotency_key, spec_at="/changes", now=now)
+    return answer_with_new_job(request, make, key=idempotency_key, spec_at="/changes", now=now)
 
 
 @router.post(

@@ -13,7 +13,8 @@ from django.db import transaction
 
 from backend.clock import database_now
 from backend.jobs.attempt_tokens import attempt_token
-from backend.jobs.failures import LONGEST_TAIL, add_log_tail
+from backend.jobs.evidence import LONGEST_TAIL
+from backend.jobs.failures import add_log_tail
 from backend.jobs.launcher import Launcher, LauncherError
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState

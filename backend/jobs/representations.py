@@ -32,7 +32,7 @@ class JobOut(BaseModel):
     attempt: int = Field(description="Of the present or last attempt; 0 before the first.")
     devices: int
     step: int
-    steps: int
+    steps: int = Field(description="Of training; 0: it only evaluates, the weights of `step`.")
     spec: dict[str, Any] = Field(description="With all defaults filled in; GET /schemas/job-spec describes it.")
     priority: int
     max_runtime_s: int

@@ -15,6 +15,8 @@ from backend.jobs.models import Job
 from backend.jobs.selectors import the_job
 from backend.telemetry.activity import ReplicaTimeline, replica_timeline
 from backend.telemetry.logs import Lines, Wanted, components_of, last_lines, lines_after
+from backend.telemetry.models import RemovedKind
+from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.selectors import current_cursor
 from engine.spec.facts import LogLevel
 from engine.spec.strict import Text
@@ -117,7 +119,9 @@ def timeline(
     return TimelineOut.of(replica_timeline(job, first, last), first, last)
 
 
-@router.get("/jobs/{job_id}/logs", auth=MAY_READ, response={200: LinesOut} | problems(404, 422), summary="Log lines")
+@router.get(
+    "/jobs/{job_id}/logs", auth=MAY_READ, response={200: LinesOut} | problems(404, 410, 422), summary="Log lines"
+)
 def logs(
     request: HttpRequest,
     job_id: str,
@@ -128,8 +132,9 @@ def logs(
     before: Annotated[int | None, Query(ge=0, le=LARGEST, description="Go back from this cursor.")] = None,
     tail: Annotated[int, Query(ge=1, le=MOST_LINES, description="About how many lines.")] = 200,
 ) -> LinesOut:
-    """The newest lines; or, with `after`, those that came since."""
+    """The newest lines; or, with `after`, those that came since. 410: it ended so long ago that they were removed."""
     job: Job = the_job(caller_of(request).team, job_id)
+    refuse_if_removed(job, RemovedKind.LOGS)
     wanted = Wanted(component=component, least_level=level, text=(q or "").lower())
     newest = current_cursor(job)  # before the lines: what comes meanwhile comes again, and nothing is missed
     if after is not None:

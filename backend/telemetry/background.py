@@ -9,6 +9,7 @@ from backend.clock import database_now
 from backend.store.chosen import store
 from backend.store.port import StoreError
 from backend.telemetry.filing import file_trajectories, jobs_to_file
+from backend.telemetry.removal import remove_old_logs, remove_old_rollouts
 from backend.telemetry.retention import forget_old_spans, reduce_old_series
 
 
@@ -24,3 +25,13 @@ def reduce_series() -> None:
     keep, now = timedelta(days=settings.ENVIRONMENT.keep_points_days), database_now()
     reduce_old_series(keep=keep, now=now)
     forget_old_spans(keep=keep, now=now)
+
+
+@shared_task(name="telemetry.remove_old", throws=(StoreError,))
+def remove_old() -> None:
+    """Of a kind that is kept for 0 days, nothing: 0 means for ever."""
+    environment, now = settings.ENVIRONMENT, database_now()
+    if environment.keep_logs_days:
+        remove_old_logs(keep=timedelta(days=environment.keep_logs_days), now=now)
+    if environment.keep_rollouts_days:
+        remove_old_rollouts(store(), keep=timedelta(days=environment.keep_rollouts_days), now=now)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from typing import Any
 
+from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
 from backend.jobs.failures import RETRIES, note_failure
 from backend.jobs.lifecycle import advance, next_cursor, record_event
@@ -106,8 +107,13 @@ class FactEffects:
     @_apply.register
     def _(self, body: Evaluated, at: datetime) -> None:
         event = self._event("evaluated", data=body.model_dump(exclude={"type"}))
-        metrics = {"evaluation/reward": body.reward_mean, "evaluation/length": body.length_mean}
+        metrics = {
+            "evaluation/reward": body.reward_mean,
+            "evaluation/reward_std": body.reward_std,
+            "evaluation/length": body.length_mean,
+        }
         self._measure(body.version, at, event, metrics)
+        record_evaluation(self._job, body, now=self._now)
 
     @_apply.register
     def _(self, body: TrajectoriesSampled, at: datetime) -> None:
@@ -151,7 +157,8 @@ class FactEffects:
             failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt tries the one before
         if failure_class:
             self._attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
-            note_failure(self._job, self._attempt, failure_class, exit_reason=message)
+            judged = self._job.failure_class if self._job.state == JobState.STOPPING else ""
+            note_failure(self._job, self._attempt, judged or failure_class, exit_reason=message)
             enqueue("evidence", self._job.pk, self._now)  # the log's last lines are with Ray
         if self._job.state == JobState.STOPPING:
             self._move(JobState(self._job.target_state or body.outcome), message or self._job.message)

@@ -20,7 +20,6 @@ from backend.jobs.models import TERMINAL_STATES
 from backend.store.port import ObjectStore
 from backend.telemetry.models import Trajectory, TrajectoryFile, UnfiledTrajectory
 from backend.telemetry.packed import unpack
-from backend.telemetry.parquet import parquet_of
 from engine.spec.facts import TrajectorySample
 
 log = logging.getLogger(__name__)
@@ -42,6 +41,8 @@ def jobs_to_file(now: datetime) -> list[str]:
 
 def file_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
     """How many were filed."""
+    from backend.telemetry.parquet import parquet_of  # 37 MB with pyarrow: only for who writes a file
+
     with transaction.atomic():
         # Not the job's lock: ingest must not wait for the store. Another filing skips these rows.
         waiting = list(

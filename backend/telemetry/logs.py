@@ -107,7 +107,7 @@ def lines_after(job: Job, cursor: int, wanted: Wanted, *, limit: int) -> Lines:
         if len(found) >= limit or num_read == MOST_BATCHES_READ:
             more = True
             break
-        found += [line for line in _lines(batch, wanted) if wanted.takes(line)]
+        found += [line for line in lines_of(batch, wanted) if wanted.takes(line)]
         num_dropped, upto = num_dropped + batch.num_dropped, batch.cursor
     return Lines(lines=found, cursor=upto, more=more, num_dropped=num_dropped)
 
@@ -120,9 +120,14 @@ def last_lines(job: Job, wanted: Wanted, *, tail: int, before: int | None = None
         if len(found) >= tail or num_read == MOST_BATCHES_READ:
             more = True
             break
-        found = [line for line in _lines(batch, wanted) if wanted.takes(line)] + found
+        found = [line for line in lines_of(batch, wanted) if wanted.takes(line)] + found
         num_dropped, first = num_dropped + batch.num_dropped, batch.cursor
     return Lines(lines=found, cursor=first, more=more, num_dropped=num_dropped)
+
+
+def batches_from(job: Job, cursor: int, wanted: Wanted) -> QuerySet[LogBatch]:
+    """Those behind the cursor, oldest first."""
+    return _batches(job, wanted).filter(cursor__gt=cursor).order_by("cursor")
 
 
 def components_of(job: Job) -> list[str]:
@@ -147,7 +152,7 @@ def _in_pages(batches: QuerySet[LogBatch], cursor: int | None, *, back: bool) ->
         cursor = page[-1].cursor
 
 
-def _lines(batch: LogBatch, wanted: Wanted) -> Iterator[Line]:
+def lines_of(batch: LogBatch, wanted: Wanted) -> Iterator[Line]:
     if batch.highest_level < LEVELS.index(wanted.least_level):
         return
     for at, level, message in json.loads(unpack(batch.content)):

@@ -166,3 +166,20 @@ class ReplicaMinute(models.Model):
     replica = models.PositiveIntegerField()
     doing = models.CharField(max_length=20)
     seconds = models.FloatField()
+
+
+class RemovedKind(models.TextChoices):
+    LOGS = "logs"
+    ROLLOUTS = "rollouts"
+
+
+class Removal(models.Model):
+    """What was kept for a while after a job's end, and is gone, or going."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="removals")
+    kind = models.CharField(max_length=10, choices=RemovedKind.choices)
+    at = models.DateTimeField()  # readers are told from then on
+    is_done = models.BooleanField(default=False)  # nothing is left
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["job", "kind"], name="one_removal_per_kind")]

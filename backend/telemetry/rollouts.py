@@ -18,7 +18,6 @@ from backend.jobs.models import Job
 from backend.store.port import NotStored, ObjectStore, StoreUnavailable
 from backend.telemetry.models import Trajectory, UnfiledTrajectory
 from backend.telemetry.packed import unpack
-from backend.telemetry.parquet import sample_at
 from engine.spec.facts import TrajectorySample
 
 _CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
@@ -76,6 +75,8 @@ def whole_of(row: Trajectory, store: ObjectStore) -> TrajectorySample:
         row.refresh_from_db(fields=["file", "row"])  # filed between the two reads
     if row.file is None or row.row is None:
         raise NotFound("This trajectory's texts are no longer kept.")
+    from backend.telemetry.parquet import sample_at  # 37 MB with pyarrow: only for who reads a file
+
     try:
         return sample_at(store, row.file.key, row.file.num_bytes, row.row)
     except NotStored:

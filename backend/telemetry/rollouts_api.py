@@ -9,9 +9,11 @@ from pydantic import BaseModel, Field
 from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.pagination import MAX_LIMIT, Page
 from backend.api.problems import problems
+from backend.jobs.models import Job
 from backend.jobs.selectors import the_job
 from backend.store.chosen import store
-from backend.telemetry.models import Trajectory
+from backend.telemetry.models import RemovedKind, Trajectory
+from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.representations import TrajectoryOut
 from backend.telemetry.rollouts import rollouts_found, the_rollout, values_of, whole_of
 from engine.spec.facts import Outcome, TokenTrace, TrajectorySample
@@ -47,7 +49,7 @@ class DistributionOut(BaseModel):
 @router.get(
     "/jobs/{job_id}/rollouts",
     auth=MAY_READ_ROLLOUTS,
-    response={200: Page[TrajectoryOut]} | problems(404, 422),
+    response={200: Page[TrajectoryOut]} | problems(404, 410, 422),
     summary="Trajectories worth reading",
 )
 def rollouts(
@@ -60,9 +62,9 @@ def rollouts(
     cursor: Annotated[str | None, Query(max_length=40, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
-    """Newest step first."""
+    """Newest step first. 410: the job ended so long ago that they were removed."""
     found, following = rollouts_found(
-        the_job(caller_of(request).team, job_id),
+        _with_rollouts(request, job_id),
         step=step,
         outcome=outcome,
         min_reward=min_reward,
@@ -77,19 +79,19 @@ def rollouts(
 @router.get(
     "/jobs/{job_id}/rollouts/{trajectory_id}",
     auth=MAY_READ_ROLLOUTS,
-    response={200: RolloutOut} | problems(404),
+    response={200: RolloutOut} | problems(404, 410),
     summary="One trajectory, whole",
 )
 def rollout(request: HttpRequest, job_id: str, trajectory_id: str) -> RolloutOut:
     """With its tokens, their log-probs and the versions that wrote them."""
-    row = the_rollout(the_job(caller_of(request).team, job_id), trajectory_id)
+    row = the_rollout(_with_rollouts(request, job_id), trajectory_id)
     return RolloutOut.whole(row, whole_of(row, store()))
 
 
 @router.get(
     "/jobs/{job_id}/distributions",
     auth=ApiKeyAuth("jobs:read"),
-    response={200: DistributionOut} | problems(404, 422),
+    response={200: DistributionOut} | problems(404, 410, 422),
     summary="Values of a step's trajectories",
 )
 def distributions(
@@ -99,5 +101,11 @@ def distributions(
     step: Annotated[int | None, Query(ge=0, le=LARGEST, description="The newest unless told.")] = None,
 ) -> DistributionOut:
     """Of the trajectories that were chosen to be read."""
-    at, values = values_of(the_job(caller_of(request).team, job_id), name, step)
+    at, values = values_of(_with_rollouts(request, job_id), name, step)
     return DistributionOut(name=name, step=at, num_sampled=len(values), values=list(values))
+
+
+def _with_rollouts(request: HttpRequest, job_id: str) -> Job:
+    job = the_job(caller_of(request).team, job_id)
+    refuse_if_removed(job, RemovedKind.ROLLOUTS)
+    return job

@@ -21,6 +21,7 @@ from backend.jobs.scheduling import schedule_pool
 from backend.jobs.services import submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
+from tests.backend.listening import listen, web_server  # noqa: F401  # fixtures
 from tests.backend.watching import server, watch  # noqa: F401  # fixtures
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -74,7 +75,7 @@ class Api:
 @pytest.fixture(autouse=True)
 def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outbox rows are written, but nobody's worker is told of them."""
-    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids: None)
+    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: None)
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def make_world(now: datetime) -> World:
     schedule_pool(pool.pk, now=now)
     trajectory = _trajectory(job, now)
     checkpoint = _checkpoint(job, step=7, now=now)
-    model = RegisteredModel.objects.create(team=team, name="adder", created_at=now)
+    model = RegisteredModel.objects.create(team=team, name="adder", created_at=now, last_number=1)
     promoted = _checkpoint(job, step=5, now=now)
     ModelVersion.objects.create(
         model=model, number=1, checkpoint=promoted, created_at=now, created_by="user:1", lineage={"job": job.pk}
@@ -117,6 +117,7 @@ def make_world(now: datetime) -> World:
         "trajectory_id": trajectory.trajectory_id,
         "checkpoint_id": checkpoint.pk,
         "model_name": model.name,
+        "number": "1",
         "webhook_id": endpoint.pk,
         "delivery_id": delivery.pk,
         "invitation_id": invitation.pk,

@@ -1,13 +1,17 @@
 """Idempotency-Key: the same request twice is one effect and two equal answers."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from django.db import connection
 
-from backend.accounts.models import Project, User
+from backend.accounts.models import Project, Team, User
 from backend.api.idempotency import forget_expired_keys
 from backend.api.models import IdempotencyKey
+from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
 
@@ -58,6 +62,44 @@ def test_another_team_may_use_the_same_key(
     spec = {"name": "Sums", "placement": {"preemptible": True}}  # their team runs on what is borrowed
     theirs = api_of(charlie).post("/jobs", {"project": other_project.pk, "spec": spec}, key="k1").json()
     assert mine["id"] != theirs["id"] and theirs["project"] == other_project.pk
+
+
+def test_what_an_expired_key_answered_is_forgotten_whole(api: Any, body: Any) -> None:
+    """Its row is taken over by the new request, of whatever kind."""
+    first = api.post("/jobs", body, key="k1").json()
+    row = IdempotencyKey.objects.get()
+    IdempotencyKey.objects.update(expires_at=row.created_at)
+    second = api.post("/jobs", body | {"pool": "small"}, key="k1")
+    assert second.status_code == 202 and second.json()["id"] != first["id"]
+    assert api.post("/jobs", body | {"pool": "small"}, key="k1").json() == second.json()
+    assert api.post("/jobs", body, key="k1").json()["code"] == "key_reused"
+    assert IdempotencyKey.objects.get().expires_at > row.expires_at
+
+
+def test_a_twin_does_not_wait_longer_than_a_moment_and_others_do_not_at_all(
+    transactional_db: None, api: Any, body: Any, team: Team
+) -> None:
+    held = {"team_id": team.pk, "key": "k1", "method": "POST", "path": "/api/v1/jobs", "body_sha256": "0" * 64}
+    now = database_now()
+    with psycopg.connect(the_database()) as other:  # somebody is in the middle of the same request
+        columns = [*held, "location", "created_at", "expires_at"]
+        other.execute(
+            f"INSERT INTO api_idempotencykey ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})",
+            [*held.values(), "", now, now + timedelta(days=1)],
+        )
+        began = time.monotonic()
+        refused = api.post("/jobs", body, key="k1")
+        assert 0.25 < time.monotonic() - began < 5
+        assert (refused.status_code, refused.json()["code"]) == (409, "in_flight")
+        assert api.post("/jobs", body, key="k2").status_code == 202
+        other.rollback()
+    assert api.post("/jobs", body, key="k1").status_code == 202
+    assert Job.objects.count() == 2
+
+
+def the_database() -> str:
+    told = connection.settings_dict
+    return f"postgresql://{told['USER']}:{told['PASSWORD']}@{told['HOST']}:{told['PORT']}/{told['NAME']}"
 
 
 def test_a_key_lives_for_a_day(api: Any, body: Any) -> None:

@@ -61,7 +61,7 @@ class TestRetry:
         assert Job.objects.filter(parent=over).count() == 1
 
     def test_a_change_that_breaks_a_rule_is_told_where(self, api: Api, over: Job) -> None:
-        refused = api.post(f"/jobs/{over.pk}/retry", {"changes": {"training": {"steps": 0}}})
+        refused = api.post(f"/jobs/{over.pk}/retry", {"changes": {"training": {"steps": -1}}})
         assert refused.status_code == 422
         assert [error["pointer"] for error in refused.json()["errors"]] == ["/changes/training/steps"]
 

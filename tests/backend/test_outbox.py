@@ -1,6 +1,7 @@
 """The outbox: at least once wherever a process dies, at once when the broker is up, harmless when it is not."""
 
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -39,7 +40,7 @@ class Handled:
 def published(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What the nudge was told after a commit."""
     told: list[list[int]] = []
-    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids: told.append(list(ids)))
+    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: told.append(list(ids)))
     return told
 
 
@@ -224,9 +225,23 @@ def test_a_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(nudge, "app", app_on(silent_port))
     started = time.monotonic()
     for n in range(3 * nudge._MOST_WAITING):
-        nudge.publish_soon([n])
+        nudge.publish_soon([n], f"launch job_{n}")
     assert time.monotonic() - started < 2
     nudge._forget_thread()
+
+
+def test_a_burst_to_one_pool_leaves_in_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first at once, the others together; other subjects apart; nothing lost."""
+    sent: queue.Queue[list[int]] = queue.Queue()
+    monkeypatch.setattr(nudge, "publish_now", lambda ids: sent.put(list(ids)))
+    nudge._forget_thread()
+    for n in range(200):
+        nudge.publish_soon([n], "schedule pool_a" if n % 2 else "schedule pool_b")
+    messages: list[list[int]] = []
+    while sum(map(len, messages)) < 200:
+        messages.append(sent.get(timeout=5))
+    assert sorted(n for ids in messages for n in ids) == list(range(200))
+    assert all(len({n % 2 for n in ids}) == 1 for ids in messages) and len(messages) < 20
 
 
 @pytest.mark.django_db

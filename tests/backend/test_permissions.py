@@ -73,6 +73,7 @@ MATRIX: dict[tuple[str, str], dict[str, int]] = {
     ("GET", "/jobs/{job_id}/distributions"): READS_JOB,
     ("GET", "/jobs/{job_id}/timeline"): READS_JOB,
     ("GET", "/jobs/{job_id}/logs"): READS_JOB,
+    ("GET", "/jobs/{job_id}/logs/stream"): READS_JOB,
     ("GET", "/jobs/{job_id}/checkpoints"): READS_MEMBER,
     ("GET", "/jobs/{job_id}/retention"): READS_MEMBER,
     ("PUT", "/jobs/{job_id}/retention"): WORKS_ON,

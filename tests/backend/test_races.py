@@ -183,7 +183,7 @@ def test_a_submit_that_fails_half_way_leaves_nothing(
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr("backend.jobs.services.enqueue", break_down)
+    monkeypatch.setattr("backend.jobs.lifecycle.nudge_at_commit", break_down)  # when all rows are written
     with pytest.raises(RuntimeError):
         make_job()
     assert not Job.objects.exists()

@@ -8,7 +8,9 @@ import pytest
 from django.db import connection
 
 from backend.accounts.models import Project, User
+from backend.api.counters import Use, take_in_turn
 from backend.api.rate_limit import Rate, RateExceeded, take
+from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pools.models import ResourcePool
 
@@ -43,6 +45,31 @@ def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
     assert int(responses[2]["Retry-After"]) > 0 and responses[2].json()["retryable"] is True
     assert Job.objects.count() == 2
     assert api_of(bob).post("/jobs", body).status_code == 202, "another key is not held up"
+
+
+def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None:
+    wide, narrow = Use("wide", "a", 3, 3_600), Use("narrow", "a", 2, 3_600)
+    for _ in range(2):
+        assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, True]
+    assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, False], "the first was asked, and passed"
+    refused = take_in_turn([wide, narrow])
+    assert [(one.bucket, one.allowed) for one in refused] == [("wide", False)]
+    assert 0 < refused[0].wait_s <= 1_200
+
+
+def test_the_clock_of_an_allowance_is_the_databases(db: None) -> None:
+    before = database_now()
+    assert before <= take_in_turn([Use("wide", "a", 3, 3_600)])[0].at <= database_now()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_racing_for_two_buckets_passes_exactly_the_narrower(in_own_connection: Callable[..., Any]) -> None:
+    def ask(_: int) -> bool:
+        return take_in_turn([Use("wide", "raced", 40, 3_600), Use("narrow", "raced", 10, 3_600)])[-1].allowed
+
+    with ThreadPoolExecutor(16) as threads:
+        passed = list(threads.map(in_own_connection(ask), range(64)))
+    assert sum(passed) == 10
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,16 +1,12 @@
 """Event streams over a real uvicorn: nothing missed, nothing doubled, nothing told to whom it does not concern."""
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
-import uvicorn
 from django.db import connection, transaction
 
 from backend.accounts.models import ApiKey, Membership, User
@@ -19,76 +15,7 @@ from backend.feeds import open_streams, streaming
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job, JobEvent
 from backend.jobs.services import cancel_job
-
-WITHIN_S = 10.0
-
-
-@pytest.fixture
-def server(transactional_db: None) -> Iterator[str]:
-    from backend.asgi import application
-
-    web = uvicorn.Server(
-        uvicorn.Config(application, host="127.0.0.1", port=0, lifespan="off", log_level="warning",
-                       timeout_graceful_shutdown=2)
-    )  # fmt: skip
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    while not web.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/api/v1"
-    web.should_exit = True
-    thread.join(20)
-
-
-class Stream:
-    """What a program reads: frames as dictionaries, comments under "comment"."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self.response, self.status = response, response.status_code
-        self._frames = self._parsed(response.iter_lines())
-
-    @staticmethod
-    def _parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-        found: dict[str, Any] = {}
-        for line in lines:
-            if line == "" and found:
-                yield found
-                found = {}
-            elif line.startswith(":"):
-                found["comment"] = line[1:].strip()
-            elif line:
-                name, _, value = line.partition(": ")
-                found[name] = json.loads(value) if name == "data" else value
-
-    def next(self) -> dict[str, Any]:
-        """The next frame that is not a comment nor a hint."""
-        return next(frame for frame in self._frames if "event" in frame)
-
-    def rest(self) -> list[dict[str, Any]]:
-        return [frame for frame in self._frames if "event" in frame]
-
-    def any(self) -> dict[str, Any]:
-        return next(self._frames)
-
-    def problem(self) -> dict[str, Any]:
-        self.response.read()
-        document: dict[str, Any] = self.response.json()
-        return document
-
-
-@pytest.fixture
-def listen(server: str, api: Any) -> Iterator[Callable[..., Stream]]:
-    with ExitStack() as until_the_end:
-        client = until_the_end.enter_context(httpx.Client(timeout=WITHIN_S))
-
-        def open_stream(path: str, *, key: str | None = None, last: object = None, accept: str = "text/event-stream",
-                        ) -> Stream:  # fmt: skip
-            headers = {"Authorization": f"Bearer {key or api.key}", "Accept": accept}
-            if last is not None:
-                headers["Last-Event-ID"] = str(last)
-            return Stream(until_the_end.enter_context(client.stream("GET", server + path, headers=headers)))
-
-        yield open_stream
+from tests.backend.listening import WITHIN_S
 
 
 def happen(job: Job, *types: str) -> None:

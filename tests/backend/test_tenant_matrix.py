@@ -101,6 +101,7 @@ ROWS: Final[dict[str, Row]] = {
     "GET /jobs/{job_id}/distributions": row(query="?name=reward"),
     "GET /jobs/{job_id}/timeline": row(),
     "GET /jobs/{job_id}/logs": row(),
+    "GET /jobs/{job_id}/logs/stream": row(),
     "GET /jobs/{job_id}/events": row(),
     "GET /jobs/{job_id}/usage": row(),
     "GET /jobs/{job_id}/checkpoints": row(),
@@ -144,8 +145,13 @@ ROWS: Final[dict[str, Row]] = {
     "DELETE /checkpoints/{checkpoint_id}": row(None, 409),
     "POST /checkpoints/{checkpoint_id}/download": row(None, 409),
     "POST /checkpoints/{checkpoint_id}/promote": row(lambda world: {"name": "better-adder"}, 409),
+    "POST /checkpoints/{checkpoint_id}/evaluate": row(lambda world: {"prompts": 4}),
     "GET /models": row(),
     "GET /models/{model_name}": row(),
+    "DELETE /models/{model_name}": row(None, 409, only_rulers=True),
+    "GET /models/{model_name}/versions/{number}": row(),
+    "PATCH /models/{model_name}/versions/{number}": row(lambda world: {"note": "ours"}),
+    "DELETE /models/{model_name}/versions/{number}": row(None, only_rulers=True),
     "GET /members": row(),
     "GET /members/{user_id}": row(),
     "PATCH /members/{user_id}": row(lambda world: {"role": "member"}),
@@ -210,9 +216,9 @@ def _judge(world: World, route: Route, wanted: Row, actor: str, answer: Any) -> 
 def _says_a_secret(world: World, route: Route, wanted: Row, answer: Any) -> bool:
     """Answers may repeat what was asked for; that much the caller knew."""
     if answer.streaming:
-        return False  # a stream of events: test_sse.py reads them
+        return False  # a stream: test_sse.py and test_log_stream.py read them
     asked = f"{world.path(route.path)} {wanted.body(world) if wanted.body else None}"
-    open_to_all = ("pool_id", "name", "trajectory_id")
+    open_to_all = ("pool_id", "name", "number", "trajectory_id")
     ours = [value for name, value in world.ids.items() if name not in open_to_all and value not in asked]
     return any(secret.encode() in answer.content for secret in (SECRET_WORDS, "Ants", *ours))
 
@@ -276,6 +282,8 @@ PAGES: Final[dict[str, Page]] = {
     "job": Page(),
     "cancel_job": Page(method="POST", may=WORKERS),
     "job_live": Page(),
+    "queue": Page(),
+    "usage": Page(),
     "keys": Page(),
     "revoke_key": Page(method="POST", may=RULERS),
     "members": Page(),
@@ -284,6 +292,12 @@ PAGES: Final[dict[str, Page]] = {
     "revoke_invitation": Page(method="POST", may=RULERS),
     "new_service_account": Page(method="POST", form=lambda world: {"name": "second", "role": "viewer"}, may=RULERS),
     "close_service_account": Page(method="POST", may=RULERS),
+    "audit": Page(may=RULERS),
+    "webhooks": Page(may=RULERS),
+    "webhook": Page(may=RULERS),
+    "change_webhook": Page(method="POST", form=lambda world: {"act": "disable"}, may=RULERS),
+    "renew_webhook_secret": Page(method="POST", may=RULERS),
+    "redeliver": Page(method="POST", may=RULERS),
 }
 OPEN_PAGES: Final = {"home", "help", "accept_invitation"}
 """Home only leads on. Whoever holds an invitation's link may look; test_invitations.py says who may accept."""

@@ -93,35 +93,22 @@ def test_a_server_that_never_answers_ends_the_patience() -> None:
     assert len(hands.requests) == 4
 
 
-def _lines(*numbers: int, cursor: int, more: bool = False) -> bytes:
-    lines = [
-        {"at": EVENT["at"], "attempt": 1, "component": "driver", "level": "info", "message": f"line {number}"}
-        for number in numbers
-    ]
-    page = {"lines": lines, "cursor": cursor, "more": more, "num_dropped": 0, "components": ["driver"]}
-    return json.dumps(page).encode()
+def line(place: str, message: str, event: str = "line") -> bytes:
+    said = {"at": EVENT["at"], "attempt": 1, "component": "driver", "level": "info", "message": message}
+    return f"id: {place}\nevent: {event}\ndata: {json.dumps(said)}\n\n".encode()
 
 
-def _job(state: str) -> bytes:
-    texts = ("id", "name", "project", "pool", "phase", "reason", "message", "failure_class", "created_by")
-    numbers = ("attempt", "devices", "step", "steps", "priority", "max_runtime_s")
-    none = ("queued_at", "started_at", "finished_at", "parent", "start_from")
-    document = dict.fromkeys(texts, "x") | dict.fromkeys(numbers, 1) | dict.fromkeys(none, None)
-    return json.dumps(
-        document | {"state": state, "tags": [], "spec": {}, "created_at": EVENT["at"], "links": {"page": "/"}}
-    ).encode()
-
-
-def test_followed_log_lines_come_once_each_also_those_written_between_two_looks() -> None:
+def test_followed_log_lines_go_on_behind_the_last_whole_one() -> None:
+    """The place is the server's word, within a batch of lines too; one that comes alone counts as well."""
     hands = Hands(
-        [
-            reply(200, _job("running")),
-            reply(200, _lines(3, 4, cursor=7)),  # the newest, from batch 7 on
-            reply(200, _lines(3, 4, 5, cursor=9)),  # the same, and one that came since
-            reply(200, _job("succeeded")),
-            reply(200, _lines(6, cursor=11)),
-        ]
+        [reply(), reply(), Lost("cut"), reply()],
+        chunks=[
+            [line("7.1", "a"), line("7.2", "b")[:-1], Lost("cut")],
+            [line("7.2", "b"), b"id: 9\n\n", line("11.0", "3 lines were left out", "dropped"), Lost("cut")],
+            [line("11", "c"), END],
+        ],
     )
-    hands.run(logs("job_1", follow=True))
-    assert [line.message for line in hands.given] == ["line 3", "line 4", "line 5", "line 6"]
-    assert dict(hands.requests[2].query)["after"] == "6"
+    hands.run(logs("job_1", level="info", tail=5, follow=True))
+    assert [each.message for each in hands.given] == ["a", "b", "3 lines were left out", "c"]
+    assert [request.headers.get("Last-Event-ID") for request in hands.requests] == [None, "7.1", "11.0", "11.0"]
+    assert {dict(request.query)["level"] for request in hands.requests} == {"info"}

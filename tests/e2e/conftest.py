@@ -92,8 +92,9 @@ class Stack:
             time.sleep(0.1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Of this module alone: its dozen processes are not to run beside all tests that come later."""
     home = Home(tmp_path_factory.mktemp("stack") / ".laminar")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAMINAR_")}
     command = [sys.executable, "-m", "infra.local", "--home", str(home.folder)]

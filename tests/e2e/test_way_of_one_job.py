@@ -15,7 +15,11 @@ from tests.e2e.conftest import Stack
 
 pytestmark = pytest.mark.e2e
 
-SMALL: dict[str, dict[str, Any]] = {"evaluation": {"prompts": 64}, "training": {"steps": 60, "checkpoint_every": 10}}
+SMALL: dict[str, dict[str, Any]] = {
+    "evaluation": {"prompts": 64},
+    "training": {"steps": 60, "checkpoint_every": 10},
+    "rollout": {"replicas": 1},
+}
 PER_STEP = ("reward/mean", "train/loss", "train/entropy", "length/mean", "throughput/tokens_per_s", "staleness/mean")
 
 
@@ -76,7 +80,7 @@ def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack:
 
 
 def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
-    job = stack.submit(training={"steps": 5_000})
+    job = stack.submit(rollout={"replicas": 1}, training={"steps": 5_000})
     stack.wait(job["id"], lambda job: job["step"] >= 1, within_s=180)
     assert stack.client.post(f"/api/v1/jobs/{job['id']}/cancel").status_code == 202
     job = stack.finish(job["id"], within_s=60)
@@ -86,7 +90,8 @@ def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
 
 
 def test_a_job_beyond_the_quota_waits_with_a_reason_and_is_cancelled_at_once(stack: Stack) -> None:
-    large = {"rollout": {"replicas": 4}, "training": {"steps": 5_000}}
+    # One large replica takes of the quota what four small ones do, and of this machine a fourth.
+    large = {"rollout": {"replicas": 1}, "resources": {"devices_per_replica": 4}, "training": {"steps": 5_000}}
     first, second = stack.submit(**large), stack.submit(**large)
     second = stack.wait(second["id"], lambda job: job["reason"] != "not_evaluated_yet", within_s=30)
     assert (second["state"], second["reason"]) == ("queued", "team_ceiling")

@@ -17,9 +17,13 @@ from backend.jobs.lifecycle import advance, locked_job, next_cursor, record_even
 from backend.jobs.models import Job, JobState
 from backend.jobs.scheduling import schedule_pool
 from backend.jobs.services import cancel_job, submit_job
-from backend.pools.models import ResourcePool, TeamQuota
+from backend.pools.models import Budget, ResourcePool, TeamQuota
+from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
 from backend.telemetry.series import NewPoint, store_points
+from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
+from backend.webhooks.services import create_endpoint
+from engine.spec.control import FactBatch
 from engine.spec.job import JobSpec
 
 PASSWORD = "still-waters-run-deep"
@@ -137,7 +141,7 @@ def trained(world: World, job: Job, step: int, *, at: datetime | None = None, re
 
 
 def evaluated(job: Job, *, version: int, reward: float, at: datetime) -> None:
-    data = {"version": version, "num_prompts": 256, "reward_mean": reward, "length_mean": 24.0}
+    data = {"version": version, "num_prompts": 256, "reward_mean": reward, "reward_std": 0.4, "length_mean": 24.0}
     with transaction.atomic():
         job = locked_job(job.pk)
         event = record_event(job, "evaluated", actor="engine:1", now=at, data=data)
@@ -236,9 +240,64 @@ def gallery(world: World) -> dict[str, Job]:
     }
 
 
+def failed_with_evidence(world: World, *, at: datetime) -> Job:
+    """As ingest would leave it: log lines of its parts, then the last fact."""
+    job = running(world, steps_done=12, at=at, name="Sums with a broken grader", tags=["sweep"])
+    end, attempt = at + timedelta(seconds=30), job.attempts.get()
+    trace = 'ZeroDivisionError: division by zero\n  File "grader.py", line 41, in score\n    return right / len(said)'
+    said = (
+        ("environment", "error", "the grader raised for prompt 4183: " + trace),
+        ("environment", "error", "its worker was replaced for the third time within a minute"),
+        ("trainer", "error", "no batch for 60 s; giving up"),
+    )
+    bodies: list[dict[str, Any]] = [
+        {"type": "log_lines", "component": part, "lines": [{"at": end, "level": level, "message": message}]}
+        for part, level, message in said
+    ]
+    bodies.append({"type": "fault_detected", "component": "environment", "message": "it dies", "action": "replaced"})
+    message = "The environment keeps dying: division by zero in grader.py, line 41."
+    bodies.append({"type": "run_finished", "outcome": "failed", "failure_class": "user_code", "message": message})
+    facts = [{"seq": seq, "at": end, "body": body} for seq, body in enumerate(bodies, start=1)]
+    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    ingest_facts(attempt, batch, now=end)
+    return job
+
+
+def team_affairs(world: World) -> None:
+    """Webhooks in every state with deliveries, a budget, and another team in the line."""
+    now, acting = datetime.now(UTC), f"user:{world.owner.pk}"
+    Budget.objects.create(team=world.team, gpu_seconds=400 * 3_600)
+    for url, state in (("https://hooks.example.org/laminar/chat", "delivered"), ("https://example.net/gone", "dead")):
+        endpoint, _ = create_endpoint(
+            world.team, url=url, events=["*"] if state == "delivered" else ["job.failed"], actor=acting, now=now,
+            description="Tells the chat" if state == "delivered" else "",
+        )  # fmt: skip
+        for number in range(4):
+            at = now - timedelta(minutes=7 * number)
+            good = {"at": at.isoformat(), "status": 200, "error": "", "ms": 84}
+            bad = {"at": at.isoformat(), "status": None, "error": "connection refused", "ms": 12}
+            WebhookDelivery.objects.create(
+                endpoint=endpoint, message_id=f"evt_{state}_{number}", type="job.failed", created_at=at,
+                body='{"type":"job.failed","data":{"job_id":"job_x"}}', state=state, finished_at=at,
+                num_attempts=1 if state == "delivered" else 9, attempts=[good if state == "delivered" else bad],
+            )  # fmt: skip
+        troubled = {"num_failures": 9} if state == "dead" else {"last_success_at": now - timedelta(minutes=3)}
+        WebhookEndpoint.objects.filter(pk=endpoint.pk).update(**troubled)
+    team = world.outsider.memberships.get().team
+    for devices, name in ((20, "Theirs"), (30, "Their plan")):
+        spec = {"name": name, "rollout": {"replicas": devices - 1}, "placement": {"preemptible": True}}
+        submit_job(
+            team=team, project=Project.objects.get(team=team), actor_user=world.outsider, pool=world.pool,
+            spec=JobSpec.model_validate(spec), actor=f"user:{world.outsider.pk}", now=now - timedelta(minutes=40),
+        )  # fmt: skip
+        schedule_pool(world.pool.pk, now=now)
+
+
 def fill() -> None:
     world = make_world()
     may_sign_in(world.owner)
+    print(f"{'broken':10} /jobs/{failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=30)).pk}/")
+    team_affairs(world)
     for kind, job in gallery(world).items():
         print(f"{kind:10} /jobs/{job.pk}/")
     print(f"sign in as {world.owner.email} with {PASSWORD}")

@@ -1,11 +1,14 @@
-"""Keys, members and invitations in a real Chromium: by keyboard, narrow, dark, and without a complaint."""
+"""The pages of a team in a real Chromium: by keyboard, narrow, dark, and without a complaint."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
 
 from backend.accounts.models import ApiKey, Membership, User
+from backend.jobs.scheduling import schedule_pool
+from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor
 
@@ -18,6 +21,7 @@ def test_a_key_is_made_copied_and_revoked_by_keyboard(visit: Visit) -> None:
     visitor = visit(world.owner)
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = visitor.open("/jobs/")
+    page.get_by_role("link", name="Team", exact=True).press("Enter")
     page.get_by_role("link", name="Keys", exact=True).press("Enter")
     page.get_by_label("Name").fill("laptop")
     page.get_by_role("button", name="Make the key").press("Enter")
@@ -53,11 +57,72 @@ def test_an_invited_person_signs_up_and_joins(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("path", ["/keys/", "/members/", "/accounts/2fa/"])
-def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, path: str, dark: bool) -> None:
+def test_it_fits_a_telephone_in_light_and_dark(visit: Visit, dark: bool) -> None:
+    """Empty and full; the top bar with all its words too."""
     world = seed.make_world()
     visitor = visit(world.owner, width=390, dark=dark)
-    page = visitor.open(path)
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+    def fits(*paths: str) -> None:
+        for path in paths:
+            page = visitor.open(path)
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+            bar = "(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('.topbar nav'))"
+            assert page.evaluate(bar), f"{path}: a word of the top bar is out of sight"
+
+    paths = ("/keys/", "/members/", "/queue/", "/usage/", "/webhooks/", "/audit/", "/accounts/2fa/")
+    fits(*paths)
+    broken = seed.failed_with_evidence(world, at=datetime.now(UTC) - timedelta(hours=2))
+    seed.team_affairs(world)
+    seed.submitted(world, name="w" * 100, rollout={"replicas": 60})
+    webhook = WebhookEndpoint.objects.latest("created_at")
+    fits(*paths, f"/webhooks/{webhook.pk}/", f"/jobs/{broken.pk}/", "/usage/?by=job")
+    assert not visitor.complaints
+
+
+def test_the_line_moves_while_the_page_is_open(visit: Visit) -> None:
+    world = seed.make_world(capacity=8)
+    visitor = visit(world.owner)
+    page = visitor.open("/queue/")
+    expect(page.get_by_text("Nobody waits.")).to_be_visible()
+    expect(page.locator("[data-connection]")).to_have_attribute("data-state", "live")
+    seed.submitted(world, name="Big one", rollout={"replicas": 7})
+    seed.submitted(world, name="Next one", rollout={"replicas": 7})
+    schedule_pool(world.pool.pk, now=datetime.now(UTC))
+    expect(page.get_by_role("heading", name="Why Next one waits")).to_be_visible()
+    expect(page.get_by_role("img", name="8 yours")).to_be_visible()
+    assert not visitor.complaints
+
+
+def test_the_chart_of_usage_is_drawn_in_the_colours_of_its_legend(visit: Visit) -> None:
+    world = seed.make_world()
+    seed.finished(world, steps=5, at=datetime.now(UTC) - timedelta(minutes=10))
+    visitor = visit(world.owner)
+    page = visitor.open("/usage/")
+    expect(page.locator("[data-usage-plot] .bars path").first).to_be_attached()
+    drawn = page.evaluate(
+        "Object.fromEntries(document.querySelector('[data-usage-plot]').data.map((t) => [t.name, t.marker.color]))"
+    )
+    told = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('.kinds .key')].map("
+        "(key) => [key.dataset.kind, getComputedStyle(key).backgroundColor]))"
+    )
+    assert drawn and drawn.items() <= told.items()
+    assert not visitor.complaints
+
+
+def test_a_webhook_is_made_tested_and_deleted_by_keyboard(visit: Visit) -> None:
+    world = seed.make_world()
+    visitor = visit(world.owner)
+    page = visitor.open("/members/")
+    page.get_by_role("link", name="Webhooks", exact=True).press("Enter")
+    page.get_by_label("Address").fill("https://hooks.example.org/laminar")
+    page.get_by_role("button", name="Make the webhook").press("Enter")
+    assert page.locator("#secret").inner_text().startswith("whsec_")
+    page.get_by_role("button", name="Send a test message").press("Enter")
+    expect(page.get_by_text("A test message is on its way")).to_be_visible()
+    expect(page.locator("#secret")).to_have_count(0)
+    page.locator("summary", has_text="Delete").press("Enter")
+    page.get_by_role("button", name="Delete it now").press("Enter")
+    expect(page.get_by_role("heading", name="No webhook yet")).to_be_visible()
     assert not visitor.complaints

@@ -1,10 +1,26 @@
 """`laminar`, and `python -m laminar_client`."""
 
-from .cli import account, capacity, completing, jobs, models, streams, submitting, watching
+from .cli import (
+    account,
+    capacity,
+    completing,
+    evaluating,
+    hooks,
+    jobs,
+    models,
+    people,
+    replicas,
+    streams,
+    submitting,
+    watching,
+)
 from .cli.commands import laminar
 
 # Importing a module puts its commands below the root.
-COMMANDS = (account, submitting, jobs, watching, streams, models, capacity, completing)
+COMMANDS = (
+    *(account, submitting, jobs, watching, streams, replicas),
+    *(models, evaluating, capacity, people, hooks, completing),
+)
 
 
 def main() -> None:

@@ -13,29 +13,29 @@ TERMINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def _answer(kind: type[T]) -> type[T]:
+def record(kind: type[T]) -> type[T]:
     make: Callable[[type[T]], type[T]] = dataclass(frozen=True, kw_only=True, slots=True)
     return make(kind)
 
 
-@_answer
+@record
 class Answer:
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
-@_answer
+@record
 class Named(Answer):
     id: str
     name: str
 
 
-@_answer
+@record
 class KeyInUse(Named):
     prefix: str
     expires_at: datetime | None
 
 
-@_answer
+@record
 class Me(Answer):
     key: KeyInUse
     team: Named
@@ -44,26 +44,26 @@ class Me(Answer):
     scopes: list[str]
 
 
-@_answer
+@record
 class Project(Named):
     created_at: datetime
 
 
-@_answer
+@record
 class Template(Answer):
     name: str
     title: str
     spec: dict[str, Any]
 
 
-@_answer
+@record
 class Links(Answer):
     """Paths on the server."""
 
     page: str
 
 
-@_answer
+@record
 class Job(Answer):
     id: str
     name: str
@@ -96,7 +96,7 @@ class Job(Answer):
         return self.state in TERMINAL_STATES
 
 
-@_answer
+@record
 class Preview(Answer):
     spec: dict[str, Any]
     pool: str
@@ -107,7 +107,7 @@ class Preview(Answer):
     message: str
 
 
-@_answer
+@record
 class Event(Answer):
     seq: int
     at: datetime
@@ -120,19 +120,19 @@ class Event(Answer):
     data: dict[str, Any]
 
 
-@_answer
+@record
 class TeamEvent(Event):
     job_id: str
 
 
-@_answer
+@record
 class EventPage(Answer):
     data: list[Event]
     has_more: bool
     next_after: int
 
 
-@_answer
+@record
 class Attempt(Answer):
     n: int
     created_at: datetime
@@ -142,7 +142,63 @@ class Attempt(Answer):
     message: str
 
 
-@_answer
+@record
+class Fault(Answer):
+    seq: int
+    at: datetime
+    attempt: int
+    component: str
+    message: str
+    action: str
+
+
+@record
+class Cancelled(Answer):
+    """`result`: cancelled, already, finished or not_found."""
+
+    id: str
+    result: str
+
+
+@record
+class CancelledJobs(Answer):
+    data: list[Cancelled]
+
+
+@record
+class ReplicaSpan(Answer):
+    attempt: int
+    replica: int
+    incarnation: int
+    version: int
+    doing: str
+    start: datetime
+    end: datetime
+
+
+@record
+class ReplicaCell(Answer):
+    """Seconds of one stretch that were spent on one thing."""
+
+    attempt: int
+    replica: int
+    doing: str
+    start: datetime
+    seconds: float
+
+
+@record
+class Timeline(Answer):
+    """`spans`; or, where there would be too many, `cells` of `cell_s` seconds."""
+
+    since: datetime
+    until: datetime
+    spans: list[ReplicaSpan]
+    cells: list[ReplicaCell]
+    cell_s: int
+
+
+@record
 class Metrics(Answer):
     """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest]."""
 
@@ -152,7 +208,7 @@ class Metrics(Answer):
     more: bool
 
 
-@_answer
+@record
 class LogLine(Answer):
     at: datetime
     attempt: int
@@ -161,7 +217,7 @@ class LogLine(Answer):
     message: str
 
 
-@_answer
+@record
 class LogLines(Answer):
     lines: list[LogLine]
     cursor: int
@@ -170,7 +226,7 @@ class LogLines(Answer):
     components: list[str]
 
 
-@_answer
+@record
 class Rollout(Answer):
     """One trajectory, its texts perhaps cut; `jobs.rollout` gives it whole."""
 
@@ -188,14 +244,14 @@ class Rollout(Answer):
     remark: str
 
 
-@_answer
+@record
 class Smaller(Answer):
     devices: int
     fewer: int
     replicas: int
 
 
-@_answer
+@record
 class Wait(Answer):
     reason: str
     message: str
@@ -205,16 +261,25 @@ class Wait(Answer):
     starts_as_preemptible: bool
 
 
-@_answer
+@record
+class SaidLine(Answer):
+    at: datetime
+    component: str
+    level: str
+    message: str
+
+
+@record
 class Evidence(Answer):
     exit_reason: str = ""
     phase: str = ""
     step: int = 0
     faults: list[str] = field(default_factory=list)
+    lines: list[SaidLine] = field(default_factory=list)
     log_tail: str = ""
 
 
-@_answer
+@record
 class Failure(Answer):
     failure_class: str
     cause: str
@@ -224,7 +289,7 @@ class Failure(Answer):
     resume_step: int | None
 
 
-@_answer
+@record
 class Explanation(Answer):
     job: str
     state: str
@@ -235,7 +300,20 @@ class Explanation(Answer):
     failure: Failure | None
 
 
-@_answer
+@record
+class Evaluation(Answer):
+    """What a job that only evaluates said of a checkpoint."""
+
+    job: str
+    at: datetime
+    environment: str
+    prompts: int
+    reward_mean: float
+    reward_std: float
+    length_mean: float
+
+
+@record
 class Checkpoint(Answer):
     id: str
     job: str
@@ -249,16 +327,17 @@ class Checkpoint(Answer):
     pinned: bool
     created_at: datetime
     expires_at: datetime | None
+    evaluations: list[Evaluation]
 
 
-@_answer
+@record
 class DownloadFile(Answer):
     name: str
     num_bytes: int
     sha256: str
 
 
-@_answer
+@record
 class Download(Answer):
     """A link that is good for a few minutes, and what is behind it."""
 
@@ -269,7 +348,7 @@ class Download(Answer):
     files: list[DownloadFile]
 
 
-@_answer
+@record
 class ModelVersion(Answer):
     model: str
     number: int
@@ -280,17 +359,17 @@ class ModelVersion(Answer):
     lineage: dict[str, Any]
 
 
-@_answer
+@record
 class Model(Named):
     created_at: datetime
 
 
-@_answer
+@record
 class ModelWithVersions(Model):
     versions: list[ModelVersion]
 
 
-@_answer
+@record
 class Quota(Answer):
     """In devices; a limit of None is none."""
 
@@ -302,7 +381,7 @@ class Quota(Answer):
     borrowed: int
 
 
-@_answer
+@record
 class Pool(Named):
     flavor: str
     capacity: int
@@ -311,14 +390,14 @@ class Pool(Named):
     quota: Quota
 
 
-@_answer
+@record
 class PoolQuota(Quota):
     pool: str
     pool_name: str
     capacity: int
 
 
-@_answer
+@record
 class Holder(Answer):
     team: str
     job: str | None
@@ -330,7 +409,7 @@ class Holder(Answer):
     since: datetime
 
 
-@_answer
+@record
 class InLine(Answer):
     position: int
     team: str
@@ -341,7 +420,7 @@ class InLine(Answer):
     queued_at: datetime
 
 
-@_answer
+@record
 class Queue(Answer):
     pool: str
     name: str
@@ -358,7 +437,7 @@ class Queue(Answer):
     has_more: bool
 
 
-@_answer
+@record
 class Budget(Answer):
     gpu_seconds: int | None
     spent: float
@@ -366,7 +445,7 @@ class Budget(Answer):
     left: float | None
 
 
-@_answer
+@record
 class Kinds(Answer):
     """Device-seconds. The five kinds add up to `held`; `billed` is `held` less `credited`."""
 
@@ -380,14 +459,14 @@ class Kinds(Answer):
     billed: float
 
 
-@_answer
+@record
 class UsageGroup(Answer):
     group: str
     label: str
     seconds: Kinds
 
 
-@_answer
+@record
 class Usage(Answer):
     group_by: str
     first: date
@@ -399,33 +478,7 @@ class Usage(Answer):
     next_after: str | None = None
 
 
-@_answer
+@record
 class JobUsage(Answer):
     as_of: datetime
     total: Kinds
-
-
-@_answer
-class KeyOwner(Named):
-    kind: str
-
-
-@_answer
-class Key(Named):
-    prefix: str
-    state: str
-    owner: KeyOwner
-    scopes: list[str]
-    project: str | None
-    max_devices: int | None
-    max_gpu_hours: float | None
-    created_at: datetime
-    expires_at: datetime | None
-    last_used_at: datetime | None
-
-
-@_answer
-class NewKey(Key):
-    """The only answer that holds a secret; its representation does not show it."""
-
-    secret: str = field(repr=False)

@@ -5,7 +5,7 @@ from typing import Self
 
 import httpx
 
-from .namespaces import Awaiting, Blocking, Checkpoints, Jobs, Models, TeamCalls
+from .namespaces import Awaiting, Blocking, Checkpoints, Jobs, Models, TeamCalls, Webhooks
 from .profiles import checked_key, checked_url, resolve_login
 from .retrying import Patience
 from .transport import AwaitingHands, BlockingHands, Connection
@@ -48,6 +48,7 @@ class Laminar:
         self.checkpoints: Checkpoints[Blocking] = Checkpoints(hands)
         self.models: Models[Blocking] = Models(hands)
         self.team: TeamCalls[Blocking] = TeamCalls(hands)
+        self.webhooks: Webhooks[Blocking] = Webhooks(hands)
 
     def close(self) -> None:
         self._http.close()
@@ -82,6 +83,7 @@ class AsyncLaminar:
         self.checkpoints: Checkpoints[Awaiting] = Checkpoints(hands)
         self.models: Models[Awaiting] = Models(hands)
         self.team: TeamCalls[Awaiting] = TeamCalls(hands)
+        self.webhooks: Webhooks[Awaiting] = Webhooks(hands)
 
     async def close(self) -> None:
         await self._http.aclose()

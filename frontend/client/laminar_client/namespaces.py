@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import fetching
-from .calls import checkpoints, happenings, jobs, team, watching
+from .calls import checkpoints, happenings, jobs, people, team, watching, webhooks
 from .transport import Hands
 from .wire import Procedure, Stream
 
@@ -82,6 +82,7 @@ class Jobs(Namespace[Mode]):
     each = Streaming(jobs.each)
     change = Call(jobs.change)
     cancel = Call(jobs.cancel)
+    cancel_many = Call(jobs.cancel_many)
     pause = Call(jobs.pause)
     resume = Call(jobs.resume)
     kill = Call(jobs.kill)
@@ -91,6 +92,8 @@ class Jobs(Namespace[Mode]):
     watch = Streaming(watching.watch)
     events = Streaming(happenings.events)
     attempts = Call(jobs.attempts)
+    faults = Call(jobs.faults)
+    timeline = Call(happenings.timeline)
     metrics = Call(happenings.metrics)
     logs = Streaming(happenings.logs)
     rollouts = Streaming(happenings.rollouts)
@@ -103,6 +106,7 @@ class Checkpoints(Namespace[Mode]):
     show = Call(checkpoints.show)
     pin = Call(checkpoints.pin)
     remove = Call(checkpoints.remove)
+    evaluate = Call(checkpoints.evaluate)
     link = Call(checkpoints.link)
     download = Call(fetching.download)
     promote = Call(checkpoints.promote)
@@ -111,6 +115,10 @@ class Checkpoints(Namespace[Mode]):
 class Models(Namespace[Mode]):
     each = Streaming(checkpoints.models)
     show = Call(checkpoints.model)
+    remove = Call(checkpoints.remove_model)
+    version = Call(checkpoints.version)
+    change_note = Call(checkpoints.change_note)
+    remove_version = Call(checkpoints.remove_version)
 
 
 class TeamCalls(Namespace[Mode]):
@@ -128,3 +136,23 @@ class TeamCalls(Namespace[Mode]):
     budget = Call(team.budget)
     usage = Call(team.usage)
     events = Streaming(happenings.team_events)
+    members = Call(people.members)
+    change_member = Call(people.change_member)
+    remove_member = Call(people.remove_member)
+    invitations = Streaming(people.invitations)
+    invite = Call(people.invite)
+    revoke_invitation = Call(people.revoke_invitation)
+    audit = Streaming(people.audit)
+
+
+class Webhooks(Namespace[Mode]):
+    each = Streaming(webhooks.each)
+    show = Call(webhooks.show)
+    make = Call(webhooks.make)
+    change = Call(webhooks.change)
+    remove = Call(webhooks.remove)
+    rotate_secret = Call(webhooks.rotate_secret)
+    send_test = Call(webhooks.send_test)
+    deliveries = Streaming(webhooks.deliveries)
+    delivery = Call(webhooks.delivery)
+    redeliver = Call(webhooks.redeliver)

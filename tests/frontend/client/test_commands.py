@@ -59,7 +59,7 @@ def test_a_wrong_key_is_refused_and_not_kept(newcomer: Shell, server: Server) ->
 
 def test_a_spec_that_breaks_rules_is_told_place_by_place(shell: Shell, tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"name": "", "training": {"steps": 0}, "colour": "red"}))
+    spec.write_text(json.dumps({"name": "", "training": {"steps": -1}, "colour": "red"}))
     told = shell("submit", str(spec), code=2).stderr
     assert all(place in told for place in ("/spec/name", "/spec/training/steps", "/spec/colour"))
     error = json.loads(shell("preview", str(spec), "--json", code=2).stderr)["error"]

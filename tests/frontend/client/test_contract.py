@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from backend.rest import api
-from frontend.client.laminar_client import answers
-from frontend.client.laminar_client.calls import checkpoints, happenings, jobs, team
+from frontend.client.laminar_client import answers, team_answers
+from frontend.client.laminar_client.calls import checkpoints, happenings, jobs, people, team, webhooks
 from frontend.client.laminar_client.wire import API, Open, Request, Send
 
-J, C = "job_1", "ckpt_1"
+J, C, W = "job_1", "ckpt_1", "wh_1"
 CALLS: dict[str, Callable[[], Any]] = {
     "submit": lambda: jobs.submit({"name": "a"}, project="p", pool="q", start_from=C),
     "preview": lambda: jobs.preview({"name": "a"}, pool="q"),
@@ -21,28 +21,56 @@ CALLS: dict[str, Callable[[], Any]] = {
     "each": lambda: jobs.each(state=["queued"], project="p", tag=["t"], q="x", created_by="a@b.c"),
     "change": lambda: jobs.change(J, name="b", tags=["t"], priority=1, max_runtime_s=60, if_match='"1"'),
     "cancel": lambda: jobs.cancel(J),
+    "cancel many": lambda: jobs.cancel_many([J, "job_2"]),
     "pause": lambda: jobs.pause(J),
     "resume": lambda: jobs.resume(J),
     "kill": lambda: jobs.kill(J),
     "retry": lambda: jobs.retry(J, start_from="start", changes={"training": {"steps": 1}}),
     "explain": lambda: jobs.explain(J),
     "attempts": lambda: jobs.attempts(J),
+    "faults": lambda: jobs.faults(J, most=5),
     "job usage": lambda: jobs.usage(J),
     "events": lambda: happenings.events(J, after=1),
     "event stream": lambda: happenings.events(J, follow=True),
     "team events": lambda: happenings.team_events(last_id="1"),
     "metrics": lambda: happenings.metrics(J, names=["a"], after=1, max_points=2),
+    "timeline": lambda: happenings.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
     "logs": lambda: happenings.logs(J, component="driver", level="info", q="x", tail=3),
+    "log stream": lambda: happenings.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
     "rollouts": lambda: happenings.rollouts(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
     "checkpoints of a job": lambda: checkpoints.of_job(J),
     "checkpoints": lambda: checkpoints.each(state=["complete"], pinned=True),
     "checkpoint": lambda: checkpoints.show(C),
-    "pin": lambda: checkpoints.pin(C),
+    "pin": lambda: checkpoints.pin(C, if_match='"1"'),
+    "evaluate": lambda: checkpoints.evaluate(
+        C, prompts=4, environment={"name": "running_sums"}, replicas=2, pool="q", name="n", max_runtime_s=60
+    ),
     "remove": lambda: checkpoints.remove(C),
     "link": lambda: checkpoints.link(C),
     "promote": lambda: checkpoints.promote(C, "sums", note="n"),
     "models": lambda: checkpoints.models(),
     "model": lambda: checkpoints.model("sums"),
+    "remove model": lambda: checkpoints.remove_model("sums"),
+    "version": lambda: checkpoints.version("sums", 1),
+    "change note": lambda: checkpoints.change_note("sums", 1, "n", if_match='"1"'),
+    "remove version": lambda: checkpoints.remove_version("sums", 1),
+    "members": lambda: people.members(),
+    "change member": lambda: people.change_member("u_1", "admin"),
+    "remove member": lambda: people.remove_member("u_1"),
+    "invitations": lambda: people.invitations(),
+    "invite": lambda: people.invite("a@b.c", role="viewer"),
+    "revoke invitation": lambda: people.revoke_invitation("inv_1"),
+    "audit": lambda: people.audit(actor="a", action="b", target="c", since=datetime.now(UTC), after=1),
+    "webhooks": lambda: webhooks.each(),
+    "webhook": lambda: webhooks.show(W),
+    "make webhook": lambda: webhooks.make("https://a.b", events=["job.*"], description="d"),
+    "change webhook": lambda: webhooks.change(W, url="https://a.b", events=["*"], description="d", enabled=False),
+    "remove webhook": lambda: webhooks.remove(W),
+    "rotate secret": lambda: webhooks.rotate_secret(W),
+    "test webhook": lambda: webhooks.send_test(W),
+    "deliveries": lambda: webhooks.deliveries(W, state="dead"),
+    "delivery": lambda: webhooks.delivery(W, "dlv_1"),
+    "redeliver": lambda: webhooks.redeliver(W, "dlv_1"),
     "me": lambda: team.me(),
     "projects": lambda: team.projects(),
     "make project": lambda: team.make_project("a"),
@@ -66,13 +94,21 @@ READ_AS = {
     answers.Attempt: "AttemptOut", answers.Metrics: "MetricsOut", answers.LogLine: "LineOut",
     answers.LogLines: "LinesOut", answers.Rollout: "TrajectoryOut", answers.Explanation: "ExplainOut",
     answers.Wait: "WaitOut", answers.Smaller: "SmallerOut", answers.Failure: "FailureExplained",
-    answers.Evidence: "Evidence", answers.Checkpoint: "CheckpointOut", answers.Download: "DownloadOut",
-    answers.DownloadFile: "FileOut", answers.ModelVersion: "ModelVersionOut", answers.Model: "ModelOut",
+    answers.Evidence: "Evidence", answers.SaidLine: "SaidLine", answers.Checkpoint: "CheckpointOut",
+    answers.Download: "DownloadOut", answers.DownloadFile: "FileOut",
+    answers.ModelVersion: "ModelVersionOut", answers.Model: "ModelOut",
     answers.ModelWithVersions: "ModelWithVersionsOut", answers.Pool: "PoolOut", answers.Quota: "QuotaOut",
     answers.PoolQuota: "PoolQuotaOut", answers.Queue: "QueueOut", answers.Holder: "HolderOut",
     answers.InLine: "InLineOut", answers.Budget: "BudgetOut", answers.Usage: "UsageOut", answers.Kinds: "KindsOut",
-    answers.UsageGroup: "UsageGroupOut", answers.JobUsage: "JobUsageOut", answers.Key: "ApiKeyOut",
-    answers.NewKey: "ApiKeyMade",
+    answers.UsageGroup: "UsageGroupOut", answers.JobUsage: "JobUsageOut", team_answers.Key: "ApiKeyOut",
+    team_answers.NewKey: "ApiKeyMade", answers.Evaluation: "EvaluationOut", answers.Fault: "FaultOut",
+    answers.Cancelled: "CancelledOut", answers.CancelledJobs: "CancelledJobsOut", answers.Timeline: "TimelineOut",
+    answers.ReplicaSpan: "SpanOut", answers.ReplicaCell: "CellOut", team_answers.Member: "MemberOut",
+    team_answers.Invitation: "InvitationOut", team_answers.NewInvitation: "InvitationMade",
+    team_answers.AuditEntry: "AuditEntryOut", team_answers.Webhook: "WebhookOut",
+    team_answers.NewWebhook: "WebhookWithSecret",
+    team_answers.Delivery: "DeliveryOut", team_answers.DeliveryAttempt: "DeliveryAttemptOut",
+    team_answers.DeliveryWithBody: "DeliveryWithBody",
 }  # fmt: skip
 
 
@@ -125,7 +161,10 @@ def test_the_server_tells_what_the_client_reads(document: dict[str, Any], kind: 
 def test_every_call_of_the_client_is_held_to_the_document() -> None:
     from frontend.client.laminar_client import namespaces
 
-    spaces = (namespaces.Jobs, namespaces.Checkpoints, namespaces.Models, namespaces.TeamCalls)
+    spaces = (
+        *(namespaces.Jobs, namespaces.Checkpoints, namespaces.Models),
+        *(namespaces.TeamCalls, namespaces.Webhooks),
+    )
     calls = {
         call.make
         for space in spaces
@@ -133,4 +172,5 @@ def test_every_call_of_the_client_is_held_to_the_document() -> None:
         if isinstance(call, namespaces.Call | namespaces.Streaming)
     }
     composed = {"wait", "watch", "download"}  # made of others
-    assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - 1  # events count twice
+    twice = {"events", "logs"}  # followed as well
+    assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - len(twice)

@@ -1,8 +1,10 @@
 """Checkpoints and the models that were made of them."""
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..answers import Checkpoint, Download, Model, ModelVersion, ModelWithVersions
+from ..answers import Checkpoint, Download, Job, Model, ModelVersion, ModelWithVersions
 from ..wire import Procedure, Stream, delete, get, patch, post
 from .pages import answer, each_of, nothing, whole_list
 
@@ -21,9 +23,36 @@ def show(checkpoint_id: str) -> Procedure[Checkpoint]:
     return (yield from answer(Checkpoint, get("checkpoints", checkpoint_id)))
 
 
-def pin(checkpoint_id: str, *, pinned: bool = True) -> Procedure[Checkpoint]:
+def pin(checkpoint_id: str, *, pinned: bool = True, if_match: str | None = None) -> Procedure[Checkpoint]:
     """A pinned checkpoint is deleted by nobody."""
-    return (yield from answer(Checkpoint, patch("checkpoints", checkpoint_id, body={"pinned": pinned})))
+    request = patch("checkpoints", checkpoint_id, body={"pinned": pinned}, if_match=if_match)
+    return (yield from answer(Checkpoint, request))
+
+
+def evaluate(
+    checkpoint_id: str,
+    *,
+    prompts: int | None = None,
+    environment: Mapping[str, Any] | None = None,
+    replicas: int = 1,
+    pool: str | None = None,
+    name: str | None = None,
+    max_runtime_s: int | None = None,
+    idempotency_key: str | None = None,
+) -> Procedure[Job]:
+    """A job that answers held-out prompts with these weights and trains nothing; wait for it, and the checkpoint's
+    `evaluations` hold what it said. Unless told otherwise it asks what the checkpoint's own job asked."""
+    wishes: dict[str, Any] = {
+        "prompts": prompts,
+        "environment": None if environment is None else dict(environment),
+        "replicas": replicas,
+        "pool": pool,
+        "name": name,
+        "max_runtime_s": max_runtime_s,
+    }
+    body = {name: value for name, value in wishes.items() if value is not None}
+    yours = idempotency_key or uuid.uuid4().hex
+    return (yield from answer(Job, post("checkpoints", checkpoint_id, "evaluate", body=body, idempotency_key=yours)))
 
 
 def remove(checkpoint_id: str) -> Procedure[None]:
@@ -47,3 +76,23 @@ def models(*, most: int | None = None) -> Stream[Model]:
 
 def model(name: str) -> Procedure[ModelWithVersions]:
     return (yield from answer(ModelWithVersions, get("models", name)))
+
+
+def version(name: str, number: int) -> Procedure[ModelVersion]:
+    return (yield from answer(ModelVersion, get("models", name, "versions", str(number))))
+
+
+def change_note(name: str, number: int, note: str, *, if_match: str | None = None) -> Procedure[ModelVersion]:
+    """Nothing else of a version ever changes."""
+    request = patch("models", name, "versions", str(number), body={"note": note}, if_match=if_match)
+    return (yield from answer(ModelVersion, request))
+
+
+def remove_version(name: str, number: int) -> Procedure[None]:
+    """For admins. The checkpoint stays, still pinned; the number is never given again."""
+    return (yield from nothing(delete("models", name, "versions", str(number))))
+
+
+def remove_model(name: str) -> Procedure[None]:
+    """For admins, of a model without versions."""
+    return (yield from nothing(delete("models", name)))

@@ -1,15 +1,15 @@
 """What a job does and says: events, metrics, log lines, trajectories; as lists, or followed until the job is over.
 
-Invariant: an event is given once and in order of `seq`, over any number of broken connections.
+Invariant: an event, and a log line, is given once and in order, over any number of broken connections.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
-from ..answers import Event, EventPage, Job, LogLine, LogLines, Metrics, Rollout, TeamEvent
-from ..wire import Emit, Pause, Procedure, Query, Stream, get
+from ..answers import Event, EventPage, LogLine, LogLines, Metrics, Rollout, TeamEvent, Timeline
+from ..wire import Emit, Procedure, Query, Stream, get
 from .following import followed
-from .jobs import POLL_S, show
 from .pages import PAGE, answer, each_of
 
 E = TypeVar("E", bound=Event)
@@ -43,6 +43,12 @@ def metrics(
     return (yield from answer(Metrics, get("jobs", job_id, "metrics", query=query)))
 
 
+def timeline(job_id: str, *, since: datetime | None = None, until: datetime | None = None) -> Procedure[Timeline]:
+    """What each replica did when; the newest five minutes unless told."""
+    query = {name: None if at is None else at.isoformat() for name, at in (("from", since), ("to", until))}
+    return (yield from answer(Timeline, get("jobs", job_id, "timeline", query=query)))
+
+
 def logs(
     job_id: str,
     *,
@@ -52,14 +58,15 @@ def logs(
     tail: int | None = None,
     follow: bool = False,
 ) -> Stream[LogLine]:
-    """The newest lines, oldest first. `follow`: go on until the job is over and everything was given."""
-    wanted: Query = {"component": component, "level": level, "q": q}
-    job = (yield from show(job_id)) if follow else None
-    found = yield from answer(LogLines, get("jobs", job_id, "logs", query={**wanted, "tail": tail}))
+    """The newest lines, oldest first. `follow`: go on as they are written, until the job is over."""
+    query: Query = {"component": component, "level": level, "q": q, "tail": tail}
+    if follow:
+        request = get("jobs", job_id, "logs", "stream", query=query)
+        yield from followed(LogLine, request, last_id="", is_new=lambda line: True)  # its places are exact
+        return
+    found = yield from answer(LogLines, get("jobs", job_id, "logs", query=query))
     for line in found.lines:
         yield Emit(line)
-    if job is not None:
-        yield from _later_lines(job, wanted, cursor=max(0, found.cursor - 1), given=len(found.lines))
 
 
 def rollouts(
@@ -74,24 +81,6 @@ def rollouts(
     """Newest step first. The key needs the scope rollouts:read."""
     query = {"step": step, "outcome": outcome, "min_reward": min_reward, "max_reward": max_reward}
     return each_of(Rollout, "jobs", job_id, "rollouts", query=query, most=most)
-
-
-def _later_lines(job: Job, wanted: Query, *, cursor: int, given: int) -> Stream[LogLine]:
-    """Read again from just before the lines that were given, which come first and are passed over: so no line that
-    was written in between is missed."""
-    while True:
-        is_over = job.is_over  # known before the lines are read: what was written before the end is not missed
-        page = yield from answer(LogLines, get("jobs", job.id, "logs", query={**wanted, "after": cursor}))
-        for line in page.lines[given:]:
-            yield Emit(line)
-        given = max(0, given - len(page.lines))
-        cursor = page.cursor
-        if page.more:
-            continue
-        if is_over:
-            return
-        yield Pause(POLL_S)
-        job = yield from show(job.id)
 
 
 def _once(subject: Callable[[E], str], seen: dict[str, int]) -> Callable[[E], bool]:

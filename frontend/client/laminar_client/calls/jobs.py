@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answers import Attempt, Explanation, Job, JobUsage, Preview
+from ..answers import Attempt, Cancelled, CancelledJobs, Explanation, Fault, Job, JobUsage, Preview
 from ..errors import StillGoing
 from ..wire import Now, Pause, Procedure, Request, Stream, get, patch, post
 from .pages import answer, each_of, whole_list
@@ -12,6 +12,7 @@ from .pages import answer, each_of, whole_list
 POLL_S = 1.0
 LONGEST_POLL_S = 5.0
 _POLL_GROWTH = 1.25
+MOST_AT_ONCE = 100
 
 
 def submit(
@@ -72,6 +73,16 @@ def cancel(job_id: str) -> Procedure[Job]:
     return (yield from answer(Job, _asked(job_id, "cancel")))
 
 
+def cancel_many(job_ids: Sequence[str]) -> Procedure[list[Cancelled]]:
+    """Each for itself, at most 100 in one request: one that is over or unknown stops none of the others."""
+    found: list[Cancelled] = []
+    for first in range(0, len(job_ids), MOST_AT_ONCE):
+        ids = list(job_ids[first : first + MOST_AT_ONCE])
+        page = yield from answer(CancelledJobs, post("jobs:cancel", body={"ids": ids}, repeatable=True))
+        found += page.data
+    return found
+
+
 def pause(job_id: str) -> Procedure[Job]:
     """It writes a checkpoint and gives its devices back."""
     return (yield from answer(Job, _asked(job_id, "pause")))
@@ -106,6 +117,11 @@ def retry(
 def explain(job_id: str) -> Procedure[Explanation]:
     """Why it waits and what would let it start, or why it failed and what to do."""
     return (yield from answer(Explanation, get("jobs", job_id, "explain")))
+
+
+def faults(job_id: str, *, most: int = 100) -> Procedure[list[Fault]]:
+    """What the engine noticed and mended, newest first; at most 100."""
+    return (yield from whole_list(Fault, get("jobs", job_id, "faults", query={"limit": most})))
 
 
 def attempts(job_id: str) -> Procedure[list[Attempt]]:

@@ -6,9 +6,7 @@ from typing import Any
 
 from ..answers import (
     Budget,
-    Key,
     Me,
-    NewKey,
     Pool,
     PoolQuota,
     Project,
@@ -16,6 +14,7 @@ from ..answers import (
     Template,
     Usage,
 )
+from ..team_answers import Key, NewKey
 from ..wire import Procedure, Stream, delete, get, post
 from .pages import answer, each_of, nothing, whole_list
 

@@ -32,7 +32,7 @@ def list_jobs(
             job.id,
             state_text(job.state, job.reason),
             job.name,
-            f"{job.step}/{job.steps}",
+            f"{job.step}/{job.steps}" if job.steps else "evaluation",
             job.devices,
             ago(job.created_at),
         )
@@ -61,7 +61,7 @@ def job_facts(session: Session, job: Job) -> Table:
         "state": state_text(job.state, job.reason),
         "message": job.message or None,
         "failure": job.failure_class or None,
-        "step": f"{job.step} of {job.steps}",
+        "step": f"{job.step} of {job.steps}" if job.steps else f"evaluates step {job.step}",
         "devices": f"{job.devices} in {job.pool}",
         "project": job.project,
         "by": job.created_by,
@@ -104,7 +104,32 @@ def _verb(name: str, help_text: str, ask: Callable[[Session, str], Job]) -> None
             session.show(Text.assemble(plain(job.id), " is ", state_text(job.state)))
 
 
-_verb("cancel", "Cancel jobs. One that runs writes no checkpoint.", lambda session, id: session.client.jobs.cancel(id))
+@laminar.command("cancel")
+@click.argument("job_ids", metavar="JOB...", type=JOB, nargs=-1, required=True)
+@click.pass_context
+def cancel(context: click.Context, job_ids: Sequence[str]) -> None:
+    """Cancel jobs. One that runs writes no checkpoint. Of several, one that is over or unknown stops none of the
+    others; the exit code is 1 then."""
+    session: Session = context.find_root().obj
+    if len(job_ids) == 1:
+        job = session.client.jobs.cancel(job_ids[0])
+        session.line(job)
+        session.show(Text.assemble(plain(job.id), " is ", state_text(job.state)))
+        return
+    results = session.client.jobs.cancel_many(job_ids)
+    for each in results:
+        session.line(each)
+        session.show(f"{plain(each.id)}: {_CANCELLED.get(each.result, plain(each.result))}")
+    context.exit(FAILED if any(each.result in ("finished", "not_found") for each in results) else OK)
+
+
+_CANCELLED = {
+    "cancelled": "cancelled, or told to stop",
+    "already": "stops or is cancelled already",
+    "finished": "was over before",
+    "not_found": "there is no such job",
+}
+
 _verb("pause", "Pause jobs: checkpoint, and devices back.", lambda session, id: session.client.jobs.pause(id))
 _verb("resume", "Let paused jobs wait in line again.", lambda session, id: session.client.jobs.resume(id))
 _verb("kill", "For admins: end jobs at once, whatever they do.", lambda session, id: session.client.jobs.kill(id))
@@ -166,6 +191,7 @@ def _of_failure(failure: Failure) -> list[tuple[str, str]]:
     told += [("fault", each) for each in failure.evidence.faults]
     if failure.evidence.exit_reason:
         told.append(("it ended", failure.evidence.exit_reason))
-    if failure.evidence.log_tail:
+    told += [(each.component, f"{each.at.astimezone():%H:%M:%S} {each.message}") for each in failure.evidence.lines]
+    if failure.evidence.log_tail and not failure.evidence.lines:
         told.append(("last lines", "\n" + failure.evidence.log_tail))
     return told

@@ -1,10 +1,11 @@
-"""laminar checkpoints, download, promote, models."""
+"""laminar checkpoints, download, promote, unpromote, models."""
 
 from pathlib import Path
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from ..answers import Checkpoint
 from ..errors import NotFound
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, CHECKPOINT_OR_JOB, JOB
@@ -22,15 +23,33 @@ def checkpoints(session: Session, job_id: str | None, most: int) -> None:
     found = client.jobs.checkpoints(job_id)[:most] if job_id else list(client.checkpoints.each(most=most))
     session.document(found)
     rows = [
-        (each.id, each.step, each.state, _reward(each.metrics), size(each.num_bytes), each.pinned, ago(each.created_at))
+        (
+            each.id,
+            each.step,
+            each.state,
+            _reward(each.metrics),
+            _evaluated(each),
+            size(each.num_bytes),
+            each.pinned,
+            ago(each.created_at),
+        )
         for each in found
     ]
-    columns = ("id", "step", "state", "reward", "size", "pinned", "made")
-    session.show(table(*columns, rows=rows, numbers=("step", "reward", "size")))
+    columns = ("id", "step", "state", "reward", "evaluated", "size", "pinned", "made")
+    session.show(table(*columns, rows=rows, numbers=("step", "reward", "evaluated", "size")))
 
 
 def _reward(metrics: dict[str, float]) -> str:
     return number(metrics["reward/mean"]) if "reward/mean" in metrics else "–"
+
+
+def _evaluated(checkpoint: Checkpoint) -> str:
+    """By the newest evaluation; else by its own job, if it asked held-out prompts at this step."""
+    if checkpoint.evaluations:
+        newest = checkpoint.evaluations[0]
+        return f"{number(newest.reward_mean)} ± {number(newest.reward_std)}"
+    own = checkpoint.metrics.get("evaluation/reward")
+    return "–" if own is None else number(own)
 
 
 @laminar.command("download")
@@ -75,6 +94,21 @@ def promote(session: Session, checkpoint_id: str, name: str, note: str) -> None:
     version = session.client.checkpoints.promote(checkpoint_id, name, note=note)
     session.document(version)
     session.show(f"{plain(version.model)} version {version.number} is {plain(version.checkpoint)}")
+
+
+@laminar.command("unpromote")
+@click.argument("name")
+@click.argument("version", type=click.IntRange(1), required=False)
+@with_session
+def unpromote(session: Session, name: str, version: int | None) -> None:
+    """For admins: remove a VERSION of the model NAME; without one, the model, which must have no version left. Its
+    checkpoint stays, and its number is never given again."""
+    if version is None:
+        session.client.models.remove(name)
+    else:
+        session.client.models.remove_version(name, version)
+    session.document({"removed": name, "version": version})
+    session.show(f"{plain(name)}{'' if version is None else f' version {version}'} is removed.")
 
 
 @laminar.command("models")

@@ -25,6 +25,7 @@ from .shown import number, plain, state_text
 SHOWN_SERIES: Final[Mapping[str, str]] = {
     "reward/mean": "reward",
     "evaluation/reward": "held-out",
+    "evaluation/reward_std": "spread",
     "train/loss": "loss",
     "train/entropy": "entropy",
     "length/mean": "length",
@@ -86,7 +87,7 @@ def _lines(session: Session) -> Iterator[Draw]:
     def draw(look: Look, before: Look | None) -> None:
         for event in look.events:
             session.show(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}")
-        if look.job.step > (before.job.step if before else 0):
+        if look.job.steps and look.job.step > (before.job.step if before else 0):
             session.show(f"step {look.job.step}/{look.job.steps}  {_values(look)}")
         if look.job.is_over:
             session.show(f"{look.job.state}{_because(look)}")
@@ -115,7 +116,11 @@ def _bars(console: Console) -> Iterator[Draw]:
                 if event.type not in _QUIET_EVENTS:
                     live.console.print(Text(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}", style="dim"))
             shown = plain(job.phase) if job.state == "running" and job.phase else plain(job.state)
-            bar.update(task, description=shown, total=job.steps, completed=job.step)
+            if job.steps:
+                bar.update(task, description=shown, total=job.steps, completed=job.step)
+            else:  # an evaluation: how far it is, nobody says before the end
+                over = 1 if "evaluation/reward" in look.latest else None
+                bar.update(task, description=shown, total=over, completed=over or 0)
             waiting = plain(job.message) if job.state == "queued" else _values(look)
             live.update(Group(bar, Text(waiting or " ", overflow="ellipsis", no_wrap=True)), refresh=True)
 

@@ -1,0 +1,78 @@
+"""REST: evaluate a checkpoint. Shape in, call, shape out; the services decide."""
+
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from pydantic import Field
+
+from backend.accounts.bearer import MAY_WRITE, caller_of
+from backend.api.idempotency import Key
+from backend.api.problems import problems
+from backend.api.rate_limit import counted_at
+from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
+from backend.checkpoints.selectors import the_checkpoint
+from backend.errors import FieldError
+from backend.jobs.grounds import the_only_pool
+from backend.jobs.key_use import refuse_spec_over_ceiling
+from backend.jobs.models import Job
+from backend.jobs.new_job_answers import COUNTED_SUBMISSION, answer_with_new_job
+from backend.jobs.refusals import SpecRefused
+from backend.jobs.representations import JobOut
+from backend.pools.selectors import pools_of
+from engine.spec.job import EnvironmentSpec, Name
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["Checkpoints"])
+
+
+class EvaluateCheckpoint(Strict):
+    """What is left out is as the checkpoint's job had it."""
+
+    name: Name | None = None
+    prompts: int | None = Field(None, ge=1, le=65_536, description="How many held-out prompts are answered.")
+    environment: EnvironmentSpec | None = Field(None, description="Another one than the checkpoint was trained on.")
+    replicas: int = Field(1, ge=1, le=4_096, description="Rollout replicas that share the prompts.")
+    pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
+        None, description="Its name; left out: the pool of the checkpoint's job."
+    )
+    max_runtime_s: int | None = Field(None, ge=10, le=30 * 86_400)
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/evaluate",
+    auth=MAY_WRITE,
+    throttle=COUNTED_SUBMISSION,
+    response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 425, 429),
+    summary="Evaluate it",
+)
+def evaluate(
+    request: HttpRequest, checkpoint_id: str, body: EvaluateCheckpoint, idempotency_key: Key = None
+) -> HttpResponse:
+    """A job of its own that answers held-out prompts with these weights and trains nothing. It waits in line and holds
+    devices as jobs do: one for the weights, and those of its replicas. Its result joins the checkpoint's
+    `evaluations`. 409 `corrupt`; 425: it is being read back after an attempt could not open it."""
+    caller, now = caller_of(request), counted_at(request)
+    checkpoint = the_checkpoint(caller.team, checkpoint_id)
+
+    def make() -> Job:
+        spec = evaluation_spec(checkpoint, EvaluationWishes(**_wishes(body)))
+        refuse_spec_over_ceiling(caller.key, spec, now=now)
+        pool = the_only_pool(list(pools_of(caller.team)), body.pool or checkpoint.job.pool.name)
+        try:
+            return evaluate_checkpoint(checkpoint, spec, pool=pool, actor_user=caller.user, actor=caller.actor, now=now)
+        except SpecRefused as refusal:
+            refusal.errors = tuple(map(_in_this_body, refusal.errors))
+            raise
+
+    return answer_with_new_job(request, make, key=idempotency_key, spec_at="", now=now)
+
+
+def _wishes(body: EvaluateCheckpoint) -> dict[str, Any]:
+    return {name: getattr(body, name) for name in EvaluateCheckpoint.model_fields if name != "pool"}
+
+
+def _in_this_body(error: FieldError) -> FieldError:
+    """A refusal points into the spec, which its user has not written."""
+    mine = {"/rollout/replicas": "/replicas", "/evaluation/prompts": "/prompts"}.get(error.pointer, error.pointer)
+    return FieldError(pointer=mine, code=error.code, message=error.message)

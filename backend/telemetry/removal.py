@@ -1,0 +1,141 @@
+"""Log lines and trajectories of jobs that ended long ago are removed: rows, packed texts, and files of the store.
+
+    nothing said ──▶ marked (readers are told: 410) ──▶ piece after piece goes ──▶ done
+
+Invariants:
+- only of a job that is over, and only `keep` after its end; whatever runs keeps all that it said;
+- readers are told before the first row goes, so nobody takes half of what there was for all of it;
+- each call removes a bounded piece, and the next one goes on; whoever dies in between has removed less, nothing else;
+- a file of the store goes before the row that names it; a file that no row names any more, left by a filing that
+  crashed, is found by its folder.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from backend.errors import Refusal
+from backend.jobs.models import TERMINAL_STATES, Job
+from backend.store.port import ObjectStore, StoreError
+from backend.telemetry.models import (
+    LogBatch,
+    Removal,
+    RemovedKind,
+    Trajectory,
+    TrajectoryFile,
+    UnfiledTrajectory,
+)
+
+log = logging.getLogger(__name__)
+
+JOBS_A_CALL: Final = 200
+ROWS_A_CALL: Final = 5_000
+FILES_A_CALL: Final = 200
+_WORDS: Final[Mapping[str, str]] = {
+    RemovedKind.LOGS: "The log lines of this job were removed on {day}; its events and metrics are kept.",
+    RemovedKind.ROLLOUTS: "The trajectories of this job were removed on {day}; its metrics are kept.",
+}
+
+
+class Removed(Refusal):
+    """It was kept for a while after the job's end, and is gone."""
+
+    status = 410
+    code = "removed"
+
+
+def refuse_if_removed(job: Job, kind: RemovedKind) -> None:
+    """Raises `Removed`, which a route names as `problems(410)`."""
+    at = Removal.objects.filter(job=job, kind=kind).values_list("at", flat=True).first() if job.is_terminal else None
+    if at is not None:
+        raise Removed(_WORDS[kind].format(day=f"{at:%Y-%m-%d}"), removed_at=at.isoformat())
+
+
+def remove_old_logs(*, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
+    """How many rows."""
+    return _remove(RemovedKind.LOGS, _remove_lines, keep=keep, now=now, limit=limit)
+
+
+def remove_old_rollouts(store: ObjectStore, *, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
+    """How many rows. A store that is away costs a later round, nothing else."""
+    files_left = FILES_A_CALL
+
+    def remove(job_id: str, most: int) -> tuple[int, bool]:
+        nonlocal files_left
+        num_rows, num_files, is_done = _remove_trajectories(store, job_id, most, files_left)
+        files_left -= num_files
+        return num_rows, is_done
+
+    return _remove(RemovedKind.ROLLOUTS, remove, keep=keep, now=now, limit=limit)
+
+
+def _remove(
+    kind: RemovedKind,
+    piece: Callable[[str, int], tuple[int, bool]],
+    *,
+    keep: timedelta,
+    now: datetime,
+    limit: int,
+) -> int:
+    num_removed = 0
+    for job_id in _due(kind, keep=keep, now=now):
+        Removal.objects.get_or_create(job_id=job_id, kind=kind, defaults={"at": now})
+        try:
+            count, is_done = piece(job_id, limit - num_removed)
+        except StoreError as error:
+            log.warning("not removed, trying again kind=%s job=%s: %s", kind, job_id, error)
+            continue
+        num_removed += count
+        if is_done:
+            Removal.objects.filter(job_id=job_id, kind=kind).update(is_done=True)
+        if num_removed >= limit:
+            break
+    if num_removed:
+        log.info("removed kind=%s rows=%d", kind, num_removed)
+    return num_removed
+
+
+def _due(kind: RemovedKind, *, keep: timedelta, now: datetime) -> list[str]:
+    done = Removal.objects.filter(job=OuterRef("pk"), kind=kind, is_done=True)
+    old = Job.objects.filter(~Exists(done), state__in=TERMINAL_STATES, finished_at__lt=now - keep)
+    return list(old.order_by("finished_at").values_list("pk", flat=True)[:JOBS_A_CALL])
+
+
+def _remove_lines(job_id: str, limit: int) -> tuple[int, bool]:
+    count = _delete_some(LogBatch.objects.filter(job_id=job_id), limit)
+    return count, count < limit
+
+
+def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files: int) -> tuple[int, int, bool]:
+    """Rows, files, and whether nothing is left."""
+    num_files = 0
+    for found in store.list(f"jobs/{job_id}/trajectories/"):
+        if num_files >= most_files:
+            return 0, num_files, False
+        store.delete(found.key)
+        num_files += 1
+    with transaction.atomic():
+        ids = list(Trajectory.objects.filter(job_id=job_id).values_list("pk", flat=True)[:limit])
+        # A filing that is under way holds these, and has its file named by the time that we go on.
+        UnfiledTrajectory.objects.filter(pk__in=ids).delete()
+        with connection.cursor() as db:  # not by Django, which would read the texts of all of them first
+            db.execute("DELETE FROM telemetry_trajectory WHERE id = ANY(%s)", [ids])
+            count = db.rowcount
+    if count >= limit:
+        return count, num_files, False
+    with transaction.atomic():
+        files = TrajectoryFile.objects.filter(job_id=job_id, trajectories__isnull=True)
+        keys = list(files.values_list("key", flat=True))
+        for key in keys:  # filed while we looked; the others are gone already, which is no error
+            store.delete(key)
+        files.delete()
+    return count, num_files + len(keys), True
+
+
+def _delete_some(rows: QuerySet[LogBatch], limit: int) -> int:
+    ids = list(rows.values_list("pk", flat=True)[:limit])
+    return LogBatch.objects.filter(pk__in=ids).delete()[0]

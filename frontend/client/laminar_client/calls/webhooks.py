@@ -1,0 +1,72 @@
+"""Where a team wants to hear of its jobs: endpoints, and what was sent to them. The key needs webhooks:write."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..team_answers import Delivery, DeliveryWithBody, NewWebhook, Webhook
+from ..wire import Procedure, Stream, delete, get, patch, post
+from .pages import answer, each_of, nothing
+
+
+def each(*, most: int | None = None) -> Stream[Webhook]:
+    return each_of(Webhook, "webhooks", query={}, most=most)
+
+
+def show(webhook_id: str) -> Procedure[Webhook]:
+    return (yield from answer(Webhook, get("webhooks", webhook_id)))
+
+
+def make(url: str, *, events: Sequence[str] = ("*",), description: str = "") -> Procedure[NewWebhook]:
+    """`events`: such as job.succeeded, job.* or *. The only answer with the secret that its messages are signed with,
+    until that is replaced."""
+    body = {"url": url, "events": list(events), "description": description}
+    return (yield from answer(NewWebhook, post("webhooks", body=body)))
+
+
+def change(
+    webhook_id: str,
+    *,
+    url: str | None = None,
+    events: Sequence[str] | None = None,
+    description: str | None = None,
+    enabled: bool | None = None,
+    if_match: str | None = None,
+) -> Procedure[Webhook]:
+    """What is left out stays as it is."""
+    wishes: dict[str, Any] = {
+        "url": url,
+        "events": None if events is None else list(events),
+        "description": description,
+        "enabled": enabled,
+    }
+    body = {name: value for name, value in wishes.items() if value is not None}
+    return (yield from answer(Webhook, patch("webhooks", webhook_id, body=body, if_match=if_match)))
+
+
+def remove(webhook_id: str) -> Procedure[None]:
+    """Its deliveries go with it."""
+    return (yield from nothing(delete("webhooks", webhook_id)))
+
+
+def rotate_secret(webhook_id: str) -> Procedure[NewWebhook]:
+    """For a day the former secret signs beside the new one."""
+    return (yield from answer(NewWebhook, post("webhooks", webhook_id, "rotate-secret")))
+
+
+def send_test(webhook_id: str) -> Procedure[Delivery]:
+    """A message of the type webhook.test."""
+    return (yield from answer(Delivery, post("webhooks", webhook_id, "test")))
+
+
+def deliveries(webhook_id: str, *, state: str | None = None, most: int | None = None) -> Stream[Delivery]:
+    """Newest first. `state`: pending, delivered or dead."""
+    return each_of(Delivery, "webhooks", webhook_id, "deliveries", query={"state": state}, most=most)
+
+
+def delivery(webhook_id: str, delivery_id: str) -> Procedure[DeliveryWithBody]:
+    """With the message as it is sent, byte for byte."""
+    return (yield from answer(DeliveryWithBody, get("webhooks", webhook_id, "deliveries", delivery_id)))
+
+
+def redeliver(webhook_id: str, delivery_id: str) -> Procedure[Delivery]:
+    return (yield from answer(Delivery, post("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")))

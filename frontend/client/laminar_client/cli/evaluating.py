@@ -1,0 +1,91 @@
+"""laminar evaluate: what a checkpoint is worth on held-out prompts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from rich.text import Text
+
+from ..answers import Checkpoint, Evaluation, Job
+from .commands import laminar
+from .completing import CHECKPOINT
+from .jobs import outcome_code, page_of
+from .session import Session, wrong_use
+from .shown import number, plain
+from .specs import with_setting
+from .watching import watch_to_its_end
+
+
+@laminar.command("evaluate")
+@click.argument("checkpoint_id", metavar="CHECKPOINT", type=CHECKPOINT)
+@click.option("--prompts", type=click.IntRange(1), help="How many held-out prompts; else as many as its job asked.")
+@click.option("--environment", metavar="NAME", help="Another one than it was trained on.")
+@click.option("--dataset", metavar="FILE", help="Questions with answers: a file of the cluster's (environment jsonl).")
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="A setting of --environment.")
+@click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="That share the prompts.")
+@click.option("--pool", help="Else its job's.")
+@click.option("--name", help="What you call this evaluation.")
+@click.option("--idempotency-key", metavar="TEXT", help="Asking again with the same text is the same job.")
+@click.option("--wait/--no-wait", default=False, help="Wait for the result and print it.")
+@click.option("--watch", is_flag=True, help="Show its progress meanwhile.")
+@click.pass_context
+def evaluate(
+    context: click.Context,
+    checkpoint_id: str,
+    prompts: int | None,
+    environment: str | None,
+    dataset: str | None,
+    params: Sequence[str],
+    replicas: int,
+    pool: str | None,
+    name: str | None,
+    idempotency_key: str | None,
+    wait: bool,
+    watch: bool,
+) -> None:
+    """Evaluate a checkpoint: a small job that answers held-out prompts with its weights and trains nothing. Unless told
+    otherwise it asks what the checkpoint's own job asked."""
+    session: Session = context.find_root().obj
+    job = session.client.checkpoints.evaluate(
+        checkpoint_id,
+        prompts=prompts,
+        environment=_environment(environment, dataset, params),
+        replicas=replicas,
+        pool=pool,
+        name=name,
+        idempotency_key=idempotency_key,
+    )
+    if not (wait or watch):
+        session.document(job)
+    session.show(Text(plain(job.id)))
+    session.note(page_of(session, job))
+    if wait or watch:
+        context.exit(_until_it_is_over(session, job, checkpoint_id, watch=watch))
+
+
+def _until_it_is_over(session: Session, job: Job, checkpoint_id: str, *, watch: bool) -> int:
+    code = watch_to_its_end(session, job.id) if watch else outcome_code(session.client.jobs.wait(job.id))
+    checkpoint = session.client.checkpoints.show(checkpoint_id)
+    session.line(checkpoint) if watch else session.document(checkpoint)
+    found = next((each for each in checkpoint.evaluations if each.job == job.id), None)
+    if found is not None:
+        session.show(result_of(checkpoint, found))
+    return code
+
+
+def result_of(checkpoint: Checkpoint, found: Evaluation) -> str:
+    mean, spread = number(found.reward_mean), number(found.reward_std)
+    return f"step {checkpoint.step}: reward {mean}, spread {spread}, over {found.prompts} prompts"
+
+
+def _environment(name: str | None, dataset: str | None, params: Sequence[str]) -> dict[str, Any] | None:
+    if dataset is not None and name not in (None, "jsonl"):
+        wrong_use(f"--dataset goes with the environment jsonl, not with {name}.")
+    if name is None and dataset is None:
+        if params:
+            wrong_use("--param needs --environment or --dataset.")
+        return None
+    made: dict[str, Any] = {"name": name or "jsonl", "params": {} if dataset is None else {"data": dataset}}
+    for param in params:
+        made = with_setting(made, f"params.{param}")
+    return made

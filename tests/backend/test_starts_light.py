@@ -1,0 +1,12 @@
+"""What a process of the control plane loads is part of its start, and in memory as long as it lives."""
+
+import subprocess
+import sys
+
+SELDOM = {"pyarrow", "numpy", "pandas", "boto3", "torch", "ray"}
+
+
+def test_a_web_process_with_all_its_routes_loads_nothing_that_is_seldom_needed() -> None:
+    script = f"import backend.asgi, backend.urls, sys; print(*sorted(set(sys.modules) & {SELDOM!r}))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

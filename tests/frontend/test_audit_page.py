@@ -1,0 +1,161 @@
+"""The audit log at a page: who did what, found again, and whether the log is what was written."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client
+
+from backend.accounts.models import ApiKey
+from backend.audit.anchoring import ANCHORS_FILE, anchor_heads
+from backend.audit.models import AuditEntry
+from backend.audit.services import record_action
+from tests.frontend.seed import World
+
+NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+
+
+def text_of(answer: Any) -> str:
+    return " ".join(unescape(str(answer.content, "utf-8")).split())
+
+
+@pytest.fixture
+def anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    apart = replace(settings.ENVIRONMENT, audit_dir=tmp_path, audit_key_file=tmp_path / "key.pem")
+    monkeypatch.setattr(settings, "ENVIRONMENT", apart)
+    return tmp_path
+
+
+def wrote(world: World, *actions: str, actor: str = "", target: str = "thing_1", at: datetime = NOW) -> None:
+    for action in actions:
+        record_action(
+            team_id=world.team.pk, actor=actor or f"user:{world.owner.pk}", action=action, target=target, now=at,
+            data={"name": "<b>bold</b>"},
+        )  # fmt: skip
+
+
+def numbers(page: str) -> list[int]:
+    return [int(each) for each in re.findall(r'id="entry-(\d+)"', page)]
+
+
+def altered(*statements: str) -> None:
+    """As somebody with the database in their hands would."""
+    with connection.cursor() as db:
+        db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        for table in ("audit_auditentry", "audit_audithead"):
+            db.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        for statement in statements:
+            db.execute(statement)
+        for table in ("audit_auditentry", "audit_audithead"):
+            db.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+
+
+def test_who_did_what_newest_first_with_names(world: World, owner: Client) -> None:
+    wrote(world, "member.invited", "key.created")
+    key = ApiKey.objects.create(
+        team=world.team, owner=world.owner, created_by=world.owner, name="nightly", prefix="lam_live_x", scopes=[],
+        secret_sha256="0" * 64, created_at=NOW,
+    )  # fmt: skip
+    wrote(world, "job.cancelled", actor=f"key:{key.pk}", target="job_abc")
+    page = text_of(owner.get("/audit/"))
+    assert numbers(page) == [3, 2, 1]
+    assert world.owner.email in page and "key “nightly”" in page and '<a href="/jobs/job_abc/">' in page
+    assert "&lt;b&gt;bold" in str(owner.get("/audit/").content, "utf-8"), "what was written is text"
+
+
+def test_filters_find_by_name_action_target_and_day(world: World, owner: Client) -> None:
+    wrote(world, "member.invited", at=NOW - timedelta(days=3))
+    wrote(world, "key.created", actor="scheduler", target="key_1")
+    wrote(world, "key.revoked", target="key_1")
+
+    def found(query: str) -> list[int]:
+        return numbers(text_of(owner.get(f"/audit/?{query}")))
+
+    assert found(f"actor={world.owner.email.upper()}") == [3, 1]
+    assert found("actor=scheduler") == [2]
+    assert found("action=key.created") == [2]
+    assert found("target=key_1") == [3, 2]
+    assert found(f"since={NOW.date()}") == [3, 2]
+    assert found("actor=scheduler&action=key.revoked") == []
+    assert "No entry matches" in text_of(owner.get("/audit/?actor=nobody"))
+    wrong = owner.get("/audit/?since=soon")
+    assert wrong.status_code == 422 and "2026-01-31" in text_of(wrong)
+
+
+def test_long_logs_come_in_pages_that_keep_the_filter(
+    world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.pages.audit_views.ENTRIES_A_PAGE", 2)
+    wrote(world, "key.created", "key.revoked", "key.created", "key.created")
+    first = text_of(owner.get("/audit/?action=key.created"))
+    link = re.search(r'rel="next" href="([^"]+)"', first)
+    assert numbers(first) == [4, 3] and link
+    second = text_of(owner.get(f"/audit/{link[1]}"))
+    assert numbers(second) == [1] and 'rel="next"' not in second
+    assert owner.get("/audit/?before=-1&after=x").status_code == 200
+
+
+def test_a_whole_chain_is_said_to_be_whole(world: World, owner: Client, anchors: Path) -> None:
+    wrote(world, "key.created", "key.revoked")
+    anchor_heads(now=NOW)
+    wrote(world, "key.created")
+    page = text_of(owner.get("/audit/?check=1"))
+    assert "All 3 entries are as they were written" in page and "vouch for 2 of them" in page
+    assert "as they were written" not in text_of(owner.get("/audit/")), "it is checked when somebody asks"
+
+
+def test_a_changed_entry_is_named(world: World, owner: Client, anchors: Path) -> None:
+    wrote(world, "key.created", "key.revoked", "key.created")
+    altered("UPDATE audit_auditentry SET actor = 'user:0' WHERE seq = 2")
+    assert "Entry 2 is not as it was written: it was changed" in text_of(owner.get("/audit/?check=1"))
+
+
+def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client, anchors: Path) -> None:
+    wrote(world, "key.created", "key.revoked", "key.created")
+    anchor_heads(now=NOW)
+    first = AuditEntry.objects.get(seq=1)
+    altered(
+        "DELETE FROM audit_auditentry WHERE seq > 1",
+        f"UPDATE audit_audithead SET seq = 1, hash = '{first.hash}', anchored_seq = 0",
+    )
+    assert "the tail is gone" in text_of(owner.get("/audit/?check=1"))
+
+
+def test_where_the_anchors_are_not_seen_it_says_so(world: World, owner: Client, anchors: Path) -> None:
+    wrote(world, "key.created")
+    anchor_heads(now=NOW)
+    (anchors / ANCHORS_FILE).unlink()
+    page = text_of(owner.get("/audit/?check=1"))
+    assert "All 1 entries are as they were written" in page and "were not looked at" in page
+
+
+def test_changed_anchors_are_told(world: World, owner: Client, anchors: Path) -> None:
+    wrote(world, "key.created")
+    anchor_heads(now=NOW)
+    file = anchors / ANCHORS_FILE
+    file.write_bytes(file.read_bytes().replace(b'"seq":1', b'"seq":9'))
+    assert "The file of anchors is not as it was written" in text_of(owner.get("/audit/?check=1"))
+
+
+def test_a_very_long_log_is_left_to_the_operator(world: World, owner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.pages.audit_views.MOST_CHECKED", 1)
+    wrote(world, "key.created", "key.revoked")
+    assert "manage.py verify_audit" in text_of(owner.get("/audit/?check=1"))
+
+
+def test_viewers_and_other_teams_read_nothing(world: World, viewer: Client, outsider: Client) -> None:
+    wrote(world, "key.created")
+    answer = viewer.get("/audit/")
+    assert answer.status_code == 403 and "admins and owners" in text_of(answer) and "key.created" not in text_of(answer)
+    assert outsider.get(f"/audit/?team={world.team.pk}").status_code == 404
+    assert "Nothing to tell yet" in text_of(outsider.get("/audit/"))
+
+
+def test_strangers_are_sent_to_sign_in(db: None) -> None:
+    assert Client().get("/audit/")["Location"] == "/accounts/login/?next=/audit/"

@@ -1,0 +1,48 @@
+"""`make test` runs every test once, whatever it is marked with and wherever it lies."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from infra.local.parts import PARTS
+
+MARKED = """
+import pytest
+def test_plain(): pass
+@pytest.mark.ray
+def test_with_ray(): pass
+@pytest.mark.ray
+@pytest.mark.vllm
+def test_with_ray_and_vllm(): pass
+@pytest.mark.e2e
+def test_end_to_end(): pass
+@pytest.mark.sandbox
+def test_in_the_sandbox(): pass
+@pytest.mark.ray
+@pytest.mark.soak
+def test_long_with_ray(): pass
+@pytest.mark.soak
+def test_long(): pass
+"""
+MARKS = ("ray", "e2e", "vllm", "sandbox", "soak")
+
+
+def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> None:
+    folders = [tmp_path / "tests", tmp_path / "tests" / "engine", tmp_path / "tests" / "engine" / "live"]
+    folders.append(tmp_path / "tests" / "backend")
+    for folder in folders:
+        folder.mkdir()
+        (folder / f"test_{folder.name}.py").write_text(MARKED)
+    ini = tmp_path / "pytest.ini"
+    ini.write_text("[pytest]\ntestpaths = tests\nmarkers =" + "".join(f"\n    {mark}" for mark in MARKS))
+    found: Counter[str] = Counter()
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take seconds to load
+    for chosen in PARTS.values():
+        command = [sys.executable, "-m", "pytest", "-c", str(ini), "-q", "--collect-only", *chosen]
+        said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        found.update(line for line in said.stdout.splitlines() if "::" in line)
+    assert set(found.values()) == {1}
+    assert len(found) == len(folders) * 5
+    assert not any("test_long" in name for name in found)
