@@ -168,6 +168,8 @@ class Recorder:
         self._check_ready()
 
     def _on_step(self, report: StepReported) -> None:
+        if self._start_step == 0:
+            self.enter("evaluating")  # one replica may have answered and trained on before the others were ready
         self.enter("training")
         self.step = report.step
         self._sink.record(facts.step_trained(report, {**self._rollout_metrics(), **self._weights_metrics()}))

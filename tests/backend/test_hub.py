@@ -40,6 +40,7 @@ class TestNudges:
 
     def test_a_commit_is_heard_within_moments_and_a_rollback_never(self, watch: Any, bob: User, job: Job) -> None:
         watcher = watch(bob, {"watch": job.pk})
+        watcher.hear_until(lambda frame: "job" in frame)
         watcher.settle()
         with suppress(ZeroDivisionError), transaction.atomic():
             next_cursor(locked_job(job.pk))

@@ -12,7 +12,7 @@ from backend.jobs.models import Job
 from backend.jobs.services import submit_job
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
-from tests.backend.test_permissions import ROUTES
+from tests.backend.test_tenant_matrix import ROUTES
 
 pytestmark = pytest.mark.django_db
 
@@ -70,7 +70,11 @@ def test_it_starts_from_no_other_projects_checkpoint(
 
 
 OPEN = {"/me", "/pools", "/capabilities", "/templates", "/templates/{name}", "/schemas/job-spec", "/jobs:preview"}
-WHOLE_TEAM = [(method, path) for method, path in ROUTES if "{job_id}" not in path and path not in OPEN | {"/jobs"}]
+WHOLE_TEAM = [
+    (route.method, route.path)
+    for route in ROUTES
+    if "{job_id}" not in route.path and route.path not in OPEN | {"/jobs"}
+]
 
 
 @pytest.mark.parametrize(("method", "path"), WHOLE_TEAM)

@@ -11,12 +11,12 @@ def nothing_is_oversold_lost_or_doubled(*, submissions: int, kill_every_s: float
     assert (report.oversold, report.lost, report.doubled, report.drift) == (0, 0, 0, [])
     assert sum(report.ended.values()) == report.answered == submissions
     assert 0 < report.worst_held <= 8 and 0 < report.worst_running <= 8, "it was looked at while something ran"
-    assert sum(report.kills.values()) >= 2, "somebody was killed"
+    assert sum(report.kills.values()) >= 1, "somebody was killed"
 
 
 def test_submissions_race_while_processes_are_killed_and_nothing_is_oversold_lost_or_doubled() -> None:
     # Whoever was killed starts again for seconds: more of it would make the race longer and not harder.
-    nothing_is_oversold_lost_or_doubled(submissions=24, kill_every_s=4.0)
+    nothing_is_oversold_lost_or_doubled(submissions=24, kill_every_s=2.0)
 
 
 @pytest.mark.soak

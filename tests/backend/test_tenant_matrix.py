@@ -18,6 +18,7 @@ from websockets.typing import Origin
 
 from backend.accounts.bearer import ApiKeyAuth
 from backend.audit.models import AuditEntry
+from backend.jobs.models import Job
 from backend.pages import urls as page_urls
 from backend.rest import api
 from tests.backend.conftest import NOW, Api
@@ -183,8 +184,11 @@ def test_each_caller_is_answered_by_its_rights(route: Route) -> None:
     wrong: list[str] = []
     for actor in ACTORS:
         with transaction.atomic():
+            before = _num_done(world)
             answer = _ask(world, route, wanted, actor)
             complaint = _judge(world, route, wanted, actor, answer)
+            if answer.status_code >= 400 and _num_done(world) != before:
+                complaint = "what is refused changes nothing"
             transaction.set_rollback(True)
         if complaint:
             wrong.append(f"{actor}: {answer.status_code}, {complaint}: {answer.content[:200]!r}")
@@ -221,6 +225,20 @@ def _says_a_secret(world: World, route: Route, wanted: Row, answer: Any) -> bool
     open_to_all = ("pool_id", "name", "number", "trajectory_id")
     ours = [value for name, value in world.ids.items() if name not in open_to_all and value not in asked]
     return any(secret.encode() in answer.content for secret in (SECRET_WORDS, "Ants", *ours))
+
+
+def test_an_outsider_cannot_tell_ours_from_what_does_not_exist() -> None:
+    world = make_world(NOW)
+    outsider = Api(world.key_of(OUTSIDER, scope=None))
+    ours, unknown = world.ids["job_id"], "job_" + "0" * 20
+    for route in ROUTES:
+        if "{job_id}" not in route.path:
+            continue
+        answers = []
+        for job in (ours, unknown):
+            document = outsider.request(route.method, world.path(route.path).replace(ours, job), None).json()
+            answers.append({name: said for name, said in document.items() if name not in ("request_id", "instance")})
+        assert answers[0] == answers[1], route.key
 
 
 # ── sockets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -332,7 +350,7 @@ def test_each_visitor_is_shown_what_is_theirs(name: str) -> None:
 
 
 def _num_done(world: World) -> int:
-    return AuditEntry.objects.filter(team_id=world.ids["team_id"]).count()
+    return AuditEntry.objects.filter(team_id=world.ids["team_id"]).count() + Job.objects.count()
 
 
 def _judge_page(world: World, page: Page, visitor: str, names_ours: bool, answer: Any) -> str:

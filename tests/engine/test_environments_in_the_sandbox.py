@@ -154,15 +154,21 @@ def test_a_file_of_programming_tasks_is_judged_by_its_tests(tmp_path: Path) -> N
 
 
 def test_the_tool_python_shows_what_a_program_prints_and_how_it_failed() -> None:
-    spec = EnvironmentSpec(name="tools", params={"tools": "python", "tool_timeout_s": 1})
-    environment = make_environment(spec, seed=0, data_folder=None)
-    prompt = environment.prompt("train", 0)
-    for program, shown in (
-        ("print(6 * 7)", "42"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("while True: pass", "took longer than 1 s"),
-        ("x = 1", "(it printed nothing)"),
-        ("print('y' * 100_000, flush=True); 1 / 0", "ended with exit code 1"),
+    patient, hasty = (
+        make_environment(
+            EnvironmentSpec(name="tools", params={"tools": "python", "tool_timeout_s": timeout_s}),
+            seed=0,
+            data_folder=None,
+        )
+        for timeout_s in (30, 1)
+    )
+    prompt = patient.prompt("train", 0)
+    for environment, program, shown in (
+        (patient, "print(6 * 7)", "42"),
+        (patient, "1 / 0", "ZeroDivisionError"),
+        (hasty, "while True: pass", "took longer than 1 s"),
+        (patient, "x = 1", "(it printed nothing)"),
+        (patient, "print('y' * 100_000, flush=True); 1 / 0", "ended with exit code 1"),
     ):
         answer = environment.respond(prompt, [Turn(text=f"<tool>python {program}</tool>")])
         assert isinstance(answer, Observation) and shown in answer.text and len(answer.text) < 5_000
