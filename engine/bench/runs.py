@@ -68,7 +68,9 @@ def run_job(spec: JobSpec) -> Run:
 
     sink = TimedSink()
     with tempfile.TemporaryDirectory() as folder:
-        finished: RunFinished = Attempt(AttemptPlan(spec=spec, checkpoints=Path(folder)), sink).run(lambda: None)
+        finished: RunFinished = Attempt(AttemptPlan(spec=spec, checkpoints=Path(folder) / "checkpoints"), sink).run(
+            lambda: None
+        )
     if finished.outcome != "succeeded":
         raise RuntimeError(f"{spec.name}: {finished.outcome}: {finished.message}")
     return Run(facts=tuple(sink.facts))
