@@ -37,10 +37,10 @@ class HeldWeights:
         return pack_weights(model_tensors(self._model), version=version, epoch=epoch, allocate=allocate)
 
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
-        raise NotImplementedError("a job that only evaluates has no step")
+        raise RuntimeError("a job that only evaluates has no step")
 
     def prepare_save(self, folder: Path) -> Write:
-        raise NotImplementedError("a job that only evaluates writes no checkpoint")
+        raise RuntimeError("a job that only evaluates writes no checkpoint")
 
     @property
     def _model(self) -> Decoder:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection
 from django.test import Client
 
 from backend.accounts.models import ApiKey
 from backend.audit.anchoring import ANCHORS_FILE, anchor_heads
 from backend.audit.models import AuditEntry
 from backend.audit.services import record_action
+from tests.backend.test_audit import behind_the_guards
 from tests.frontend.seed import World
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -42,18 +42,6 @@ def wrote(world: World, *actions: str, actor: str = "", target: str = "thing_1",
 
 def numbers(page: str) -> list[int]:
     return [int(each) for each in re.findall(r'id="entry-(\d+)"', page)]
-
-
-def altered(*statements: str) -> None:
-    """As somebody with the database in their hands would."""
-    with connection.cursor() as db:
-        db.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        for table in ("audit_auditentry", "audit_audithead"):
-            db.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-        for statement in statements:
-            db.execute(statement)
-        for table in ("audit_auditentry", "audit_audithead"):
-            db.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
 
 def test_who_did_what_newest_first_with_names(world: World, owner: Client) -> None:
@@ -112,7 +100,7 @@ def test_a_whole_chain_is_said_to_be_whole(world: World, owner: Client, anchors:
 
 def test_a_changed_entry_is_named(world: World, owner: Client, anchors: Path) -> None:
     wrote(world, "key.created", "key.revoked", "key.created")
-    altered("UPDATE audit_auditentry SET actor = 'user:0' WHERE seq = 2")
+    behind_the_guards("UPDATE audit_auditentry SET actor = 'user:0' WHERE seq = 2")
     assert "Entry 2 is not as it was written: it was changed" in text_of(owner.get("/audit/?check=1"))
 
 
@@ -120,7 +108,7 @@ def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client,
     wrote(world, "key.created", "key.revoked", "key.created")
     anchor_heads(now=NOW)
     first = AuditEntry.objects.get(seq=1)
-    altered(
+    behind_the_guards(
         "DELETE FROM audit_auditentry WHERE seq > 1",
         f"UPDATE audit_audithead SET seq = 1, hash = '{first.hash}', anchored_seq = 0",
     )
