@@ -1,5 +1,6 @@
 """One team that owns one of everything, and a caller of every kind."""
 
+import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -63,10 +64,11 @@ class World:
         return scope in scopes_of_role(Role(user.memberships.get().role), is_operator=user.is_staff)
 
 
-def make_world(now: datetime) -> World:
+def make_world(now: datetime, *, label: str = "") -> World:
+    """`label` makes what must be the only one of its name another one."""
     team, others = Team.objects.create(name="Ants"), Team.objects.create(name="Bees")
     people = {
-        name: _person(name, team, role)
+        name: _person(name + label, team, role)
         for name, role in {
             "owner": Role.OWNER,
             "admin": Role.ADMIN,
@@ -77,11 +79,11 @@ def make_world(now: datetime) -> World:
     }
     User.objects.filter(pk=people["operator"].pk).update(is_staff=True)
     people["operator"].refresh_from_db()
-    people[OUTSIDER] = _person("stranger", others, Role.OWNER)
-    people["key of one who left"] = User.objects.create_user("gone@example.org")
+    people[OUTSIDER] = _person(f"stranger{label}", others, Role.OWNER)
+    people["key of one who left"] = User.objects.create_user(f"gone{label}@example.org")
     project = Project.objects.create(team=team, name="First steps")
     Project.objects.create(team=others, name="Hive")
-    pool = ResourcePool.objects.create(name="small", flavor="cpu", capacity=16)
+    pool = ResourcePool.objects.create(name=f"small{label}", flavor="cpu", capacity=16)
     TeamQuota.objects.create(pool=pool, team=team, nominal=8)
     TeamQuota.objects.create(pool=pool, team=others, nominal=8)
     Budget.objects.create(team=team, gpu_seconds=10_000_000)
@@ -102,10 +104,11 @@ def make_world(now: datetime) -> World:
         finished_at=now,
     )  # fmt: skip
     invitation = Invitation.objects.create(
-        team=team, email="ida@example.org", role=Role.MEMBER, token_sha256="0" * 64, invited_by=people["owner"],
+        team=team, email="ida@example.org", role=Role.MEMBER,
+        token_sha256=hashlib.sha256(label.encode()).hexdigest(), invited_by=people["owner"],
         created_at=now, expires_at=now + timedelta(days=3_650),
     )  # fmt: skip
-    shadow = User.objects.create_user("robot@service.invalid", is_service=True)
+    shadow = User.objects.create_user(f"robot{label}@service.invalid", is_service=True)
     Membership.objects.create(user=shadow, team=team, role=Role.MEMBER)
     account = ServiceAccount.objects.create(team=team, user=shadow, name="robot", created_at=now)
     key, _ = create_api_key(team=team, created_by=people["owner"], name="on the shelf")

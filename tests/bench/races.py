@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from tests.bench.races_world import CAPACITY, RaceSite, race_site
 RETRIED = {409, 429, 500, 502, 503, 504}  # 409 in_flight: our own twin, whose answer was cut off
 WATCH_EVERY_S = 0.02
 COUNT_EVERY = 25  # looks
+TELL_EVERY = 40 * COUNT_EVERY
 MOST_OPEN = 500
 SETTLES_WITHIN_S = 90.0  # once the killing has stopped, beyond what a job takes
 SECONDS_A_JOB = 3.0  # far more than one takes on an idle machine: the deadline of the whole race
@@ -185,12 +187,20 @@ def _watch(site: RaceSite, report: Report, over: threading.Event, room: threadin
                     num_open = _open_jobs(db)
                     report.worst_open = max(report.worst_open, num_open)
                     (room.set if num_open < most_open else room.clear)()
+                if report.looks % TELL_EVERY == 0:
+                    told = f"{_ended_jobs(db)} jobs have ended, {num_open} are open, {sum(site.kills.values())} kills"
+                    print(told, file=sys.stderr, flush=True)
     finally:
         room.set()  # nobody would open it any more
 
 
 def _open_jobs(db: psycopg.Connection[Any]) -> int:
     found = db.execute("SELECT COUNT(*) FROM jobs_job WHERE state NOT IN ('succeeded', 'failed', 'cancelled')")
+    return int(found.fetchone()[0])  # type: ignore[index]
+
+
+def _ended_jobs(db: psycopg.Connection[Any]) -> int:
+    found = db.execute("SELECT COUNT(*) FROM jobs_job WHERE state IN ('succeeded', 'failed', 'cancelled')")
     return int(found.fetchone()[0])  # type: ignore[index]
 
 
@@ -257,6 +267,7 @@ def main() -> None:
     options.add_argument("--open", type=int, default=MOST_OPEN, help="clients wait while so many jobs have not ended")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what it started ends with it
     report = race(
         submissions=chosen.submissions,
         clients=chosen.clients,

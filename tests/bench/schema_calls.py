@@ -3,20 +3,23 @@ nobody: no 5xx, no status, content type or body that the document does not know.
 
     python -m infra.local.testing -- python -m tests.bench.schema_calls --calls 50000
 
-A real uvicorn over a throw-away Postgres; `tests/backend/test_schemathesis.py` runs a few calls of the same.
+Real uvicorns over a throw-away Postgres; `tests/backend/test_schemathesis.py` runs a few calls of the same.
 """
 
 import argparse
 import copy
 import json
+import multiprocessing
 import os
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count, product
 from typing import Any
 
@@ -33,6 +36,8 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+
+from tests.bench.schema_world import Owned, api_document, new_team, serving
 
 ENDLESS = {"/api/v1/events", "/api/v1/jobs/{job_id}/logs/stream"}
 """Streams that do not end by themselves: tests/backend/test_sse.py and test_log_stream.py listen to them."""
@@ -56,10 +61,16 @@ class Tally:
     def fail(self, kind: str, told: str) -> None:
         self.failures.setdefault(kind, told[:2_000])
 
+    def add(self, found: "Tally") -> None:
+        self.calls += found.calls
+        self.by_status.update(found.by_status)
+        for kind, told in found.failures.items():
+            self.fail(kind, told)
+
 
 def operations(document: Mapping[str, Any]) -> list[APIOperation[Any, Any, Any, Any]]:
     """Without the security scheme, or schemathesis would write its own Authorization header over ours."""
-    bare = copy.deepcopy(dict(document))
+    bare = _with_loose_tuples(copy.deepcopy(dict(document)))
     bare["components"].pop("securitySchemes", None)
     for path in ENDLESS:
         bare["paths"].pop(path, None)
@@ -70,47 +81,67 @@ def operations(document: Mapping[str, Any]) -> list[APIOperation[Any, Any, Any, 
     return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
 
+def _with_loose_tuples(schema: Any) -> Any:
+    """Schemathesis 4.32 spells the tuples of answers as draft 4 does, and then refuses its own spelling."""
+    if isinstance(schema, list):
+        return [_with_loose_tuples(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    loose = {name: _with_loose_tuples(one) for name, one in schema.items() if name != "prefixItems"}
+    if "prefixItems" in schema:
+        loose["items"] = {"anyOf": schema["prefixItems"]}
+    return loose
+
+
 def call_everything(
     document: Mapping[str, Any],
     base_url: str,
     *,
-    keys: Mapping[str, str | None],
-    things: Mapping[str, Sequence[str]],
+    roles: Sequence[str] | None = None,
     examples: int,
     start: int = 0,
     until: int | None = None,
 ) -> Tally:
-    """`keys`: role to API key, None for nobody. `things`: names of path parameters to ids that exist, which half of
-    the calls use. `examples` of what is allowed, and as many of what is not, for each operation and role."""
-    caller = Caller(base_url=base_url, things=things, rng=random.Random(start))
-    for operation, (role, key), mode in product(operations(document), keys.items(), GenerationMode):
+    """`examples` of what is allowed, and as many of what is not, for each operation and role (all of them unless told);
+    half of the calls name things that exist."""
+    caller = Caller(base_url=base_url, rng=random.Random(start))
+    for operation in operations(document):
         if until is not None and caller.tally.calls >= until:
             break
-
-        @seed(start)
-        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
-                  suppress_health_check=list(HealthCheck))  # fmt: skip
-        @given(case=operation.as_strategy(generation_mode=mode))
-        def one(case: AnyCase) -> None:
-            caller.call(case, role, key)  # noqa: B023  # called right below, in the same round
-
-        with suppress(Unsatisfiable):  # what takes nothing cannot be called wrongly
-            one()
+        owned = new_team()
+        asked = [role for role in owned.keys if roles is None or role in roles]
+        caller.rng.shuffle(asked)  # whoever may delete it is not always the first
+        for role, mode in product(asked, GenerationMode):
+            caller.call_often(operation, owned, role, mode, examples, start)
     return caller.tally
 
 
 @dataclass(slots=True)
 class Caller:
     base_url: str
-    things: Mapping[str, Sequence[str]]
     rng: random.Random
     session: requests.Session = field(default_factory=requests.Session)
     tally: Tally = field(default_factory=Tally)
 
-    def call(self, case: AnyCase, role: str, key: str | None) -> None:
+    def call_often(
+        self, operation: APIOperation[Any, Any, Any, Any], owned: Owned, role: str, mode: GenerationMode, examples: int,
+        start: int,
+    ) -> None:  # fmt: skip
+        @seed(start)
+        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
+                  suppress_health_check=list(HealthCheck))  # fmt: skip
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def one(case: AnyCase) -> None:
+            self.call(case, owned, role)
+
+        with suppress(Unsatisfiable):  # what takes nothing cannot be called wrongly
+            one()
+
+    def call(self, case: AnyCase, owned: Owned, role: str) -> None:
         for name in case.path_parameters or {}:
-            if self.things.get(name) and self.rng.random() < 0.5:
-                case.path_parameters[name] = self.rng.choice(self.things[name])
+            if name in owned.ids and self.rng.random() < 0.5:
+                case.path_parameters[name] = owned.ids[name]
+        key = owned.keys[role]
         label, headers = f"{case.operation.label} as {role}", {"Authorization": f"Bearer {key}"} if key else {}
         self.tally.calls += 1
         try:
@@ -124,22 +155,20 @@ class Caller:
             self.tally.fail(f"{label}: {type(error).__name__}", f"{error} for {case.as_curl_command()}")
 
 
-def send_hostile_bodies(
-    document: Mapping[str, Any], base_url: str, *, key: str, things: Mapping[str, Sequence[str]]
-) -> Tally:
+def send_hostile_bodies(document: Mapping[str, Any], base_url: str) -> Tally:
     """What no schema describes: bytes that are not JSON, JSON that is not allowed, types that were not announced."""
-    tally, session = Tally(), requests.Session()
+    tally, session, owned = Tally(), requests.Session(), new_team()
     for path, methods in document["paths"].items():
         address = path
-        for name, ids in things.items():
-            address = address.replace(f"{{{name}}}", ids[0])
+        for name, its_id in owned.ids.items():
+            address = address.replace(f"{{{name}}}", its_id)
         for method, operation in methods.items():
             if "requestBody" not in operation:
                 continue
             for body, kind in product(
                 HOSTILE_BODIES, ("application/json", "text/plain", "application/json; charset=x")
             ):
-                headers = {"Authorization": f"Bearer {key}", "Content-Type": kind}
+                headers = {"Authorization": f"Bearer {owned.keys['owner']}", "Content-Type": kind}
                 answer = session.request(method, base_url + address, data=body, headers=headers, timeout=PATIENCE_S)
                 tally.calls += 1
                 tally.by_status[answer.status_code] += 1
@@ -150,36 +179,48 @@ def send_hostile_bodies(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=5_000)
     parser.add_argument("--examples", type=int, default=20, help="of each operation, role and mode in one round")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="each with a web server of its own")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     os.environ["LAMINAR_RATE_SCALE"] = "100000"  # what is asked here is not how often one may ask
-    from tests.bench.schema_world import a_world  # reads the environment
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
+    _migrate()
 
     began, total = time.monotonic(), Tally()
-    with a_world() as world:
-        for start in count():
-            if total.calls >= options.calls:
-                break
-            found = call_everything(
-                world.document, world.base_url, keys=world.fresh_keys(), things=world.fresh_things(),
-                examples=options.examples, start=start, until=options.calls - total.calls,
-            )  # fmt: skip
-            _add(total, found)
-        _add(total, send_hostile_bodies(world.document, world.base_url, key=world.fresh_keys()["owner"] or "",
-                                        things=world.fresh_things()))  # fmt: skip
+    share = -(-options.calls // options.processes)
+    with ProcessPoolExecutor(options.processes, mp_context=multiprocessing.get_context("spawn")) as processes:
+        for found in processes.map(partial(_share, calls=share, examples=options.examples), range(options.processes)):
+            total.add(found)
     for line in _report(total, time.monotonic() - began, as_json=options.json):
         print(line)
     return 1 if total.failures else 0
 
 
-def _add(total: Tally, found: Tally) -> None:
-    total.calls += found.calls
-    total.by_status.update(found.by_status)
-    for kind, told in found.failures.items():
-        total.fail(kind, told)
+def _migrate() -> None:
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def _share(rank: int, *, calls: int, examples: int) -> Tally:
+    from backend.asgi import application  # reads the environment
+
+    total = Tally()
+    with serving(application) as base_url:
+        document = api_document()
+        for start in count(rank * 1_000):
+            if total.calls >= calls:
+                break
+            told = f"process {rank}: {total.calls} of {calls} calls, {len(total.failures)} kinds of failure"
+            print(told, file=sys.stderr, flush=True)
+            total.add(call_everything(document, base_url, examples=examples, start=start, until=calls - total.calls))
+        total.add(send_hostile_bodies(document, base_url))
+    return total
 
 
 def _report(total: Tally, seconds: float, *, as_json: bool) -> Iterator[str]:

@@ -1,7 +1,9 @@
-"""What `schema_calls` calls: a server with a team in it, people of every role, and things that have ids."""
+"""What `schema_calls` calls: a server, and teams that own one of everything, with a key of every role."""
 
+import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-ROLES = ("owner", "admin", "member", "viewer")
+NOBODY = "nobody"
 
 
 @contextmanager
@@ -28,94 +30,30 @@ def serving(application: Any) -> Iterator[str]:
     thread.join(20)
 
 
-@dataclass(slots=True)
-class World:
-    document: dict[str, Any]
-    base_url: str
-    team: Any
-    project: Any
-    pool: Any
-    people: dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A new team with one of everything: what was called before may have deleted, revoked or renamed the last one's."""
 
-    def fresh_keys(self) -> dict[str, str | None]:
-        """New ones: calls may have revoked the former, or changed what their owners may do."""
-        from backend.accounts.models import Membership
-        from backend.accounts.scopes import SCOPES
-        from backend.accounts.services import create_api_key
-
-        keys: dict[str, str | None] = {"nobody": None}
-        for role, person in self.people.items():
-            Membership.objects.update_or_create(user=person, team=self.team, defaults={"role": role})
-            scopes = tuple(SCOPES)
-            keys[role] = create_api_key(team=self.team, created_by=person, name="bench", scopes=scopes)[1]
-        return keys
-
-    def fresh_things(self) -> dict[str, list[str]]:
-        """New ones of the team, by the names of the path parameters."""
-        from backend.jobs.services import submit_job
-        from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
-        from engine.spec.job import JobSpec
-
-        now = datetime.now(UTC)
-        job = submit_job(
-            team=self.team, project=self.project, actor_user=self.people["owner"], pool=self.pool, actor="user:bench",
-            spec=JobSpec.model_validate({"name": "Sums"}), now=now,
-        )  # fmt: skip
-        endpoint = WebhookEndpoint.objects.create(
-            team=self.team, url="https://example.org", events=["*"], secret="", created_at=now
-        )
-        delivery = WebhookDelivery.objects.create(
-            endpoint=endpoint, message_id="evt_1", type="job.x", body="{}", due_at=now, created_at=now
-        )
-        return {
-            "job_id": [job.pk],
-            "project_id": [self.project.pk],
-            "pool_id": [self.pool.pk],
-            "team_id": [self.team.pk],
-            "webhook_id": [endpoint.pk],
-            "delivery_id": [delivery.pk],
-            "name": ["running_sums"],
-        }
+    keys: dict[str, str | None]
+    """Role to API key, None for nobody."""
+    ids: dict[str, str]
+    """By the name of the parameter in a route's path."""
 
 
-def build(base_url: str) -> World:
-    from backend.accounts.models import Membership, Project, Team, User
-    from backend.pools.models import ResourcePool, TeamQuota
-    from backend.rest import api
+def new_team() -> Owned:
+    from tests.backend.tenant_world import INSIDERS, OUTSIDER, make_world
 
-    team = Team.objects.create(name="Bench")
-    people = {}
-    for role in ROLES:
-        people[role] = User.objects.create_user(f"{role}@bench.example.org")
-        Membership.objects.create(user=people[role], team=team, role=role)
-    pool = ResourcePool.objects.create(name="bench", flavor="cpu", capacity=8)
-    TeamQuota.objects.create(pool=pool, team=team, nominal=8)
-    project = Project.objects.create(team=team, name="Bench")
-    document = api.get_openapi_schema()
-    readable = _with_text_statuses(document)
-    return World(document=readable, base_url=base_url, team=team, project=project, pool=pool, people=people)
+    world = make_world(datetime.now(UTC), label=f"-{uuid.uuid4().hex}")
+    roles = [role for role in (*INSIDERS, OUTSIDER) if role != "narrow key"]
+    keys = {NOBODY: None} | {role: world.key_of(role, scope=None) for role in roles}
+    return Owned(keys=keys, ids=world.ids)
 
 
-def _with_text_statuses(document: Any) -> dict[str, Any]:
+def api_document() -> dict[str, Any]:
     """As it is served: JSON has no numbers for names."""
-    import json
-
     from ninja.responses import NinjaJSONEncoder
 
-    found: dict[str, Any] = json.loads(json.dumps(document, cls=NinjaJSONEncoder))
+    from backend.rest import api
+
+    found: dict[str, Any] = json.loads(json.dumps(api.get_openapi_schema(), cls=NinjaJSONEncoder))
     return found
-
-
-@contextmanager
-def a_world() -> Iterator[World]:
-    """For a process of its own, in the environment of `infra.local.testing`."""
-    import os
-
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
-    from django.core.management import call_command
-
-    from backend.asgi import application
-
-    call_command("migrate", verbosity=0)
-    with serving(application) as base_url:
-        yield build(base_url)
