@@ -56,7 +56,8 @@ def engine_samples_per_s(steps: int, warm_up: int) -> float:
             "name": "peer",
             "training": {"steps": total, "prompts_per_step": PROMPTS, "checkpoint_every": total},
             "algorithm": {"group_size": GROUP},
-            "rollout": {"replicas": 1, "max_batch": PROMPTS * GROUP, "max_new_tokens": NEW_TOKENS},
+            # One slot: answers are so short that draining costs less than two half batches.
+            "rollout": {"replicas": 1, "max_batch": PROMPTS * GROUP, "max_new_tokens": NEW_TOKENS, "weight_slots": 1},
             "evaluation": {"prompts": 1},
         }
     )
