@@ -62,10 +62,10 @@ lock: setup-dev ## write infra/locks/*.txt from pyproject.toml (ARGS=--upgrade t
 	@$(VENV) infra/locks/make_locks.py $(ARGS)
 
 setup:
-	@"$(PYTHON)" infra/setup.py
+	@"$(PYTHON)" -m infra.setup
 
 setup-dev:
-	@"$(PYTHON)" infra/setup.py --dev
+	@"$(PYTHON)" -m infra.setup --dev
 
 chromium:
 	@bash infra/chromium.sh
@@ -75,4 +75,4 @@ bubblewrap:
 
 vllm: ## set up .laminar/vllm, in which rollout engines that are vLLM run (make test VLLM=0 leaves it out)
 	@if [ "$(VLLM)" = 0 ]; then echo "VLLM=0: left out are the tests that run inside vLLM (tests/vllm)."; \
-	else "$(PYTHON)" infra/setup.py --vllm; fi
+	else "$(PYTHON)" -m infra.setup --vllm; fi

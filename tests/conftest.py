@@ -4,6 +4,7 @@ what is missing."""
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_django import DjangoDbBlocker
@@ -38,12 +39,30 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     # Whenever it has emptied the database, Django fills in permissions and content types, which nobody here asks for,
     # for longer than the emptying takes.
     pytest.MonkeyPatch().setattr(flush, "emit_post_migrate_signal", lambda *_, **__: None)
+    _list_static_files_once()
 
     with django_db_blocker.unblock(), connection.cursor() as db:
         db.execute("ALTER TABLE jobs_jobevent DISABLE TRIGGER laminar_guard_event_truncate")
         db.execute("ALTER TABLE audit_auditentry DISABLE TRIGGER laminar_guard_audit_truncate")
         db.execute("ALTER TABLE audit_audithead DISABLE TRIGGER laminar_guard_audit_head_truncate")
     connection.close()
+
+
+def _list_static_files_once() -> None:
+    """Every test client starts the middleware anew, and WhiteNoise looks at every static file when it starts: that took
+    as long as all requests together."""
+    from whitenoise.middleware import WhiteNoiseMiddleware
+
+    find = WhiteNoiseMiddleware.add_files_from_finders
+    found: dict[str, Any] = {}
+
+    def add_what_was_found(starting: Any) -> None:
+        if not found:
+            find(starting)
+            found.update(starting.files)
+        starting.files.update(found)
+
+    pytest.MonkeyPatch().setattr(WhiteNoiseMiddleware, "add_files_from_finders", add_what_was_found)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,9 +3,11 @@
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 
 import boto3
 from botocore.config import Config
@@ -48,6 +50,8 @@ def s3_server(port: int = 0) -> Iterator[S3Server]:
                     break
             else:
                 raise RuntimeError(f"moto's server ended with {process.wait()}")
+            # It writes a line for each request, and answers nothing more once nobody has read 64 KB of them.
+            Thread(target=deque, args=[process.stderr, 0], daemon=True).start()
             yield S3Server(endpoint=f"http://127.0.0.1:{port}", process=process)
         finally:
             process.kill()

@@ -160,5 +160,16 @@ def free_port() -> int:
     return port
 
 
+def taken_from_the_shell() -> dict[str, str]:
+    """What every process of the site has of its starter's environment. What is named after us or after Ray is set here
+    or not at all.
+
+    Bytecode is kept, whatever the shell says: pip leaves it to the first start, and a site starts so many processes
+    that compiling torch and Django for each anew takes longer than all else that they do.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "RAY_"))}
+    return inherited | {"PYTHONDONTWRITEBYTECODE": ""}
+
+
 def default_home() -> Home:
     return Home(Path(os.environ.get("LAMINAR_HOME") or PROJECT / ".laminar").absolute())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from infra.local.home import Home
+from infra.local.home import Home, taken_from_the_shell
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
@@ -57,7 +57,7 @@ class RayHead:
     def environment(self) -> dict[str, str]:
         python = Path(self.home.alias_of(sys.executable))
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "LAMINAR_"))},
+            **taken_from_the_shell(),
             "PATH": f"{python.parent}:{os.environ.get('PATH', '')}",
             "VIRTUAL_ENV": str(python.parent.parent),
             "PYTHONPATH": str(self.home.project_alias),

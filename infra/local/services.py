@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from backend.environment import OPTIONAL
-from infra.local.home import PROJECT, Home
+from infra.local.home import PROJECT, Home, taken_from_the_shell
 from infra.local.postgres import Postgres
 from infra.local.processes import HOME_MARKER, SERVICE_MARKER
 from infra.local.ray_head import RayHead
@@ -72,7 +72,7 @@ class Site:
     def control_environment(self) -> dict[str, str]:
         """What backend/environment.py reads."""
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "RAY_"))},
+            **taken_from_the_shell(),
             "PYTHONPATH": str(PROJECT),
             "DJANGO_SETTINGS_MODULE": "backend.settings",
             "LAMINAR_DATABASE_URL": self.postgres.url(),

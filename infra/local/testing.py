@@ -44,12 +44,20 @@ def throw_away_site() -> Iterator[dict[str, str]]:
         for service in site.services()[:2]:
             _wait_for(service.name, service.is_healthy, home.logs / f"{service.name}.log")
         site.postgres.ensure_database()
-        fixed = {"LAMINAR_PUBLIC_URL": ORIGIN, "LAMINAR_CONTROL_URL": ORIGIN}
-        yield {**site.control_environment(), **fixed, "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost,testserver"}
+        yield environment_of_tests(site)
     finally:
         end_belongings(home, grace_s=1)
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(home.alias, ignore_errors=True)
+
+
+def environment_of_tests(site: Site) -> dict[str, str]:
+    return {
+        **site.control_environment(),
+        "LAMINAR_PUBLIC_URL": ORIGIN,
+        "LAMINAR_CONTROL_URL": ORIGIN,
+        "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost,testserver",
+    }
 
 
 def _wait_for(name: str, is_healthy: object, log: Path) -> None:

@@ -44,8 +44,8 @@ class Submission:
 
     @property
     def devices(self) -> int:
-        resources = self.order.spec.resources
-        return resources.trainer_devices + self.replicas * resources.devices_per_replica
+        spec = self.order.spec
+        return spec.trainer_devices + self.replicas * spec.resources.devices_per_replica
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ class FakeControlPlane:
         self.trouble: Callable[[str], Answer | None] = lambda path: None
         self.cuts = 0
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=[0.02], daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -227,6 +227,7 @@ def test_recording_does_not_wait_for_the_network(control: FakeControlPlane, sink
         sink.record(step(number))
     assert time.monotonic() - before < 2
     assert not sink.close(timeout_s=0.1)
+    control.server.server_close()  # lets go of who still waits for an answer
 
 
 def test_the_wait_between_tries_grows_to_a_bound_with_jitter() -> None:

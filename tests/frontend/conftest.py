@@ -117,15 +117,23 @@ class Server:
         }
 
 
-@pytest.fixture(scope="module")
-def server(django_db_setup: None) -> Iterator[Server]:
+@pytest.fixture(scope="session")
+def server_of_all(django_db_setup: None) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     running = Server(port=port)
-    running.start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def server(server_of_all: Server) -> Server:
+    """It keeps nothing of one test for the next, and takes seconds to start. It is started when it is first needed, and
+    again if a test left it dead."""
+    if server_of_all.process is None or server_of_all.process.poll() is not None:
+        server_of_all.start()
+    return server_of_all
 
 
 @pytest.fixture(scope="module")

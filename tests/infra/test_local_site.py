@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -73,21 +74,31 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 30) -> bool:
     return True
 
 
-def test_what_was_written_is_there_after_down_and_up(keeper: Keeper) -> None:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    """One that is up, for tests that only look at it."""
+    keeper = Keeper(tmp_path_factory.mktemp("site"))
+    keeper.up()
+    yield keeper
+    keeper.run("down")
+
+
+def test_what_was_written_and_the_ports_are_the_same_after_down_and_up(keeper: Keeper) -> None:
     keeper.up()
     keeper.write(1)
+    ports = keeper.home.written_ports()
     assert keeper.run("down").returncode == 0
     assert belongings(keeper.home) == []
     keeper.up()
     assert keeper.kept() == [1]
+    assert keeper.home.written_ports() == ports
 
 
-def test_a_second_up_finds_the_first(keeper: Keeper) -> None:
-    keeper.up()
-    supervisor = supervisor_status(keeper.home)
-    keeper.up()
+def test_a_second_up_finds_the_first(running: Keeper) -> None:
+    supervisor = supervisor_status(running.home)
+    running.up()
     assert supervisor is not None
-    assert (supervisor_status(keeper.home) or {})["supervisor"] == supervisor["supervisor"]
+    assert (supervisor_status(running.home) or {})["supervisor"] == supervisor["supervisor"]
 
 
 def test_two_ups_at_once_end_with_one_site(keeper: Keeper) -> None:
@@ -129,7 +140,8 @@ def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
     status = supervisor_status(keeper.home)
     assert status is not None
     for process in [psutil.Process(status["supervisor"]["pid"]), *belongings(keeper.home)]:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # Postgres's children end with their parent
+            process.kill()
     keeper.up()
     assert keeper.kept() == [3]
 
@@ -147,25 +159,16 @@ def test_a_port_that_somebody_took_is_replaced_and_written_down(keeper: Keeper) 
         assert keeper.postgres.is_healthy()
 
 
-def test_ports_stay_over_restarts(keeper: Keeper) -> None:
-    keeper.up()
-    ports = keeper.home.written_ports()
-    keeper.run("down")
-    keeper.up()
-    assert keeper.home.written_ports() == ports
-
-
-def test_secrets_are_the_owners_alone(keeper: Keeper) -> None:
-    keeper.up()
-    files = [*keeper.home.secrets_folder.iterdir(), keeper.home.run / "valkey.conf", keeper.home.status_file]
+def test_secrets_are_the_owners_alone(running: Keeper) -> None:
+    files = [*running.home.secrets_folder.iterdir(), running.home.run / "valkey.conf", running.home.status_file]
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-def test_both_servers_refuse_a_stranger(keeper: Keeper) -> None:
-    keeper.up()
+def test_both_servers_refuse_a_stranger(running: Keeper) -> None:
+    ports = running.home.written_ports()
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        psycopg.connect(f"postgresql://laminar:guess@127.0.0.1:{keeper.home.written_ports()['postgres']}/postgres")
-    with socket.create_connection(("127.0.0.1", keeper.home.written_ports()["valkey"]), timeout=5) as stranger:
+        psycopg.connect(f"postgresql://laminar:guess@127.0.0.1:{ports['postgres']}/postgres")
+    with socket.create_connection(("127.0.0.1", ports["valkey"]), timeout=5) as stranger:
         stranger.sendall(b"PING\r\n")
         assert b"NOAUTH" in stranger.recv(100)
 

@@ -1,4 +1,4 @@
-"""`make test` runs every test once, whatever it is marked with and wherever it lies."""
+"""`make test` runs every test once, whatever it is marked with and wherever it lies, and compiles no module twice."""
 
 import os
 import subprocess
@@ -6,7 +6,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from infra.local.home import Home
 from infra.local.parts import PARTS
+from infra.local.services import Site
+from infra.local.testing import environment_of_tests
 
 MARKED = """
 import pytest
@@ -46,3 +51,16 @@ def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> N
     assert set(found.values()) == {1}
     assert len(found) == len(folders) * 5
     assert not any("test_long" in name for name in found)
+
+
+def test_processes_of_site_and_tests_keep_their_bytecode_whatever_the_shell_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    home = Home(tmp_path / "home")
+    home.prepare()
+    command = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    site = Site(home=home, ports=home.ports(preferred={}))
+    for environment in (environment_of_tests(site), site.control_environment(), site.ray.environment()):
+        assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout == "False\n"
+    home.forget_alias()

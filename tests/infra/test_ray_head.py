@@ -1,7 +1,9 @@
-"""The local Ray is reached from this machine only, with the token only, and beside other Rays."""
+"""The local Ray is reached from this machine only, with the token only, and beside other Rays; and the control plane's
+launcher starts, sees and stops jobs on it."""
 
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +14,9 @@ import httpx
 import psutil
 import pytest
 
+from backend.jobs.launcher import RayLauncher, RayRefused, SubmissionStatus
+from engine.spec.control import AttemptOrder
+from engine.spec.job import JobSpec
 from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings, end_belongings
 from infra.local.services import Service, Site
@@ -39,7 +44,8 @@ def _start(site: Site, service: Service) -> None:
     service.prepare()
     log_file = site.home.logs / "ray.log"
     with log_file.open("ab") as log:
-        subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=PROJECT, env=site.marked(service),
+        environment = site.marked(service) | {"LAMINAR_RAY_PYTHON": sys.executable}
+        subprocess.Popen(service.command(), stdout=log, stderr=log, cwd=PROJECT, env=environment,
                          start_new_session=True)  # fmt: skip
     deadline = time.monotonic() + service.starts_within_s
     while not service.is_healthy():
@@ -73,3 +79,77 @@ def test_it_takes_jobs_with_the_token_and_listens_on_loopback_only(site: Site) -
 @pytest.mark.parametrize("token", ["none", "guessed-but-well-formed-enough-to-be-one"])
 def test_it_takes_nothing_without_the_token(site: Site, token: str) -> None:
     assert _submit(site, token).status_code in {401, 403}
+
+
+ORDER = AttemptOrder(
+    job="job_launcher", attempt=1, epoch=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1",
+    token="lam_run_secret",
+)  # fmt: skip
+
+
+def _launcher(site: Site, entrypoint: str) -> RayLauncher:
+    return RayLauncher(site.ray.url, site.home.secret("ray"), entrypoint=entrypoint)
+
+
+def _settled(launcher: RayLauncher, submission: str, *, within_s: float = 60.0) -> SubmissionStatus:
+    deadline = time.monotonic() + within_s
+    while (status := launcher.status(submission)).is_live and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return status
+
+
+def test_the_order_arrives_as_a_file_and_our_interpreter_runs(site: Site) -> None:
+    script = "import sys, engine.spec.control as c; print(sys.executable, c.AttemptOrder.model_validate_json"
+    script += "(open('order.json').read()).token)"
+    launcher = _launcher(site, f'exec "${{LAMINAR_RAY_PYTHON:-python}}" -c "{script}"')
+    launcher.launch(ORDER, "job_arrives-1-1")
+    assert _settled(launcher, "job_arrives-1-1") is SubmissionStatus.SUCCEEDED
+    assert f"{sys.executable} lam_run_secret" in launcher.log_tail("job_arrives-1-1", 2_000)
+    headers = {"Authorization": f"Bearer {site.home.secret('ray')}"}
+    assert "lam_run_secret" not in httpx.get(f"{site.ray.url}/api/jobs/", headers=headers).text
+
+
+def test_launching_twice_starts_once_while_it_runs_and_when_it_is_over(site: Site, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    launcher = _launcher(site, f"echo run >> {trace}; sleep 2")
+    for _ in range(3):
+        launcher.launch(ORDER, "job_twice-1-1")
+    assert _settled(launcher, "job_twice-1-1") is SubmissionStatus.SUCCEEDED
+    launcher.launch(ORDER, "job_twice-1-1")
+    assert trace.read_text() == "run\n"
+
+
+def test_stop_ends_what_runs_and_leaves_the_rest_alone(site: Site) -> None:
+    launcher = _launcher(site, "sleep 600")
+    launcher.launch(ORDER, "job_stop-1-1")
+    assert "job_stop-1-1" in launcher.live_submissions()
+    while launcher.status("job_stop-1-1") is SubmissionStatus.PENDING:
+        time.sleep(0.2)
+    launcher.stop("job_stop-1-1")
+    assert _settled(launcher, "job_stop-1-1") is SubmissionStatus.STOPPED
+    assert "job_stop-1-1" not in launcher.live_submissions()
+    launcher.stop("job_stop-1-1")
+    launcher.stop("job_never-1-1")
+
+
+def test_a_driver_that_fails_is_seen_with_its_last_words(site: Site) -> None:
+    launcher = _launcher(site, "echo out of luck; exit 3")
+    launcher.launch(ORDER, "job_fails-1-1")
+    assert _settled(launcher, "job_fails-1-1") is SubmissionStatus.FAILED
+    assert "out of luck" in launcher.log_tail("job_fails-1-1", 2_000)
+    assert len(launcher.log_tail("job_fails-1-1", 5)) == 5
+
+
+def test_an_unknown_id_is_missing(site: Site) -> None:
+    launcher = _launcher(site, "true")
+    assert launcher.status("job_unknown-1-1") is SubmissionStatus.MISSING
+    assert launcher.log_tail("job_unknown-1-1", 10) == ""
+
+
+def test_a_wrong_token_is_refused_and_not_worth_retrying(site: Site) -> None:
+    launcher = RayLauncher(site.ray.url, "wrong")
+    with pytest.raises(RayRefused) as refusal:
+        launcher.status("job_x-1-1")
+    assert not refusal.value.retryable
+    with pytest.raises(RayRefused):
+        launcher.launch(ORDER, "job_x-1-1")

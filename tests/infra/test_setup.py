@@ -10,16 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from infra import setup
+import infra.setup
+from infra.setup import __main__ as command
+from infra.setup import environment
+from infra.setup.environment import FIRST_INSTALL_BYTES, NEEDS_CUDA, check_command, set_up
+from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, check_python
+from infra.setup.paths import Paths
+from infra.setup.stages import explain_failure, run_stage
+from infra.setup.stamp import is_finished
+from infra.setup.telling import Refusal
 
-SOURCE = Path(setup.__file__)
+SOURCES = sorted(Path(infra.setup.__file__).parent.glob("*.py"))
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> setup.Paths:
+def paths(tmp_path: Path) -> Paths:
     """A copy of Laminar in a path with a space, with locks but without an environment."""
     root = tmp_path / "a copy"
-    made = setup.Paths(root)
+    made = Paths(root)
     made.locks.mkdir(parents=True)
     for name in ("torch", "cuda", "local", "dev", "vllm"):
         (made.locks / f"{name}.txt").write_text(f"{name}==1.0\n")
@@ -27,19 +35,19 @@ def paths(tmp_path: Path) -> setup.Paths:
 
 
 @pytest.fixture
-def stages(paths: setup.Paths, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def stages(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The titles of the stages that ran; instead of installing, each only leaves what the next one looks for."""
     ran: list[str] = []
 
-    def pretend(of: setup.Paths, title: str, command: Sequence[str]) -> None:
+    def pretend(of: Paths, title: str, command: Sequence[str]) -> None:
         ran.append(title)
         of.python.parent.mkdir(parents=True, exist_ok=True)
         of.python.touch()
         of.wheels.mkdir(exist_ok=True)
 
-    monkeypatch.setattr(setup, "run_stage", pretend)
-    monkeypatch.setattr(setup, "check_disk", lambda *_: None)
-    monkeypatch.setattr(setup, "check_compiler", lambda _: None)
+    monkeypatch.setattr(environment, "run_stage", pretend)
+    monkeypatch.setattr(environment, "check_disk", lambda *_: None)
+    monkeypatch.setattr(environment, "check_compiler", lambda _: None)
     return ran
 
 
@@ -47,41 +55,42 @@ ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "ch
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
-    with pytest.raises(setup.Refusal, match=r"needs Python 3\.11 or newer and this is 3\.9\.2: "):
-        setup.check_python((3, 9, 2))
+    with pytest.raises(Refusal, match=r"needs Python 3\.11 or newer and this is 3\.9\.2: "):
+        check_python((3, 9, 2))
 
 
 def test_an_old_python_is_pointed_at_a_newer_one_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/python3.12" if name == "python3.12" else None)
-    with pytest.raises(setup.Refusal, match=r"PYTHON=python3\.12"):
-        setup.check_python((3, 8, 0))
+    with pytest.raises(Refusal, match=r"PYTHON=python3\.12"):
+        check_python((3, 8, 0))
 
 
-def test_an_old_python_can_parse_the_set_up() -> None:
-    ast.parse(SOURCE.read_text(), feature_version=(3, 8))
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_an_old_python_can_parse_the_set_up(source: Path) -> None:
+    ast.parse(source.read_text(), feature_version=(3, 8))
 
 
 def test_a_missing_venv_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "ensurepip" else object())
-    with pytest.raises(setup.Refusal, match=r"no ensurepip module: install it .*-venv"):
-        setup.check_modules()
+    with pytest.raises(Refusal, match=r"no ensurepip module: install it .*-venv"):
+        check_modules()
 
 
 def test_a_missing_compiler_is_named_and_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(setup.Refusal, match=r"no C compiler .*apt-get install build-essential"):
-        setup.check_compiler(str(tmp_path))
+    with pytest.raises(Refusal, match=r"no C compiler .*apt-get install build-essential"):
+        check_compiler(str(tmp_path))
 
 
 def test_any_c_compiler_will_do(tmp_path: Path) -> None:
     compiler = tmp_path / "clang"
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
-    setup.check_compiler(str(tmp_path))
+    check_compiler(str(tmp_path))
 
 
 def test_a_small_disk_is_told_what_it_has_and_what_is_needed() -> None:
-    with pytest.raises(setup.Refusal, match=r"disk of /srv has 2\.5 GiB free and the set-up needs 6 GiB"):
-        setup.check_disk(int(2.5 * setup.GIB), setup.FIRST_INSTALL_BYTES, Path("/srv"))
+    with pytest.raises(Refusal, match=r"disk of /srv has 2\.5 GiB free and the set-up needs 6 GiB"):
+        check_disk(int(2.5 * GIB), FIRST_INSTALL_BYTES, Path("/srv"))
 
 
 @pytest.mark.parametrize(
@@ -96,120 +105,120 @@ def test_a_small_disk_is_told_what_it_has_and_what_is_needed() -> None:
     ],
 )
 def test_a_failed_stage_ends_with_its_last_lines_and_what_to_do(output: str, advice: str, tmp_path: Path) -> None:
-    said = setup.explain_failure("packages", output, tmp_path / "setup.log")
+    said = explain_failure("packages", output, tmp_path / "setup.log")
     assert advice in said and output.splitlines()[-1] in said and "setup.log" in said
 
 
-def test_a_failing_command_is_a_refusal_and_leaves_its_output_in_the_log(paths: setup.Paths) -> None:
+def test_a_failing_command_is_a_refusal_and_leaves_its_output_in_the_log(paths: Paths) -> None:
     paths.log.parent.mkdir(parents=True)
-    with pytest.raises(setup.Refusal, match="disk is full"):
+    with pytest.raises(Refusal, match="disk is full"):
         script = "print('No space left on device'); raise SystemExit(1)"
-        setup.run_stage(paths, "packages", [sys.executable, "-c", script])
+        run_stage(paths, "packages", [sys.executable, "-c", script])
     assert "No space left on device" in paths.log.read_text()
 
 
 def test_only_the_cuda_build_of_torch_asks_for_cuda() -> None:
     cuda = 'Requires-Dist: filelock\nRequires-Dist: nvidia-nccl-cu13==2.29.7; platform_system == "Linux"\n'
-    assert setup.NEEDS_CUDA.search(cuda)
-    assert not setup.NEEDS_CUDA.search('Requires-Dist: filelock\nRequires-Dist: nvidia-x; extra == "gpu"\n')
+    assert NEEDS_CUDA.search(cuda)
+    assert not NEEDS_CUDA.search('Requires-Dist: filelock\nRequires-Dist: nvidia-x; extra == "gpu"\n')
 
 
-def test_the_second_run_does_nothing(paths: setup.Paths, stages: list[str]) -> None:
-    setup.set_up(paths, "local")
+def test_the_second_run_does_nothing(paths: Paths, stages: list[str]) -> None:
+    set_up(paths, "local")
     assert stages == ALL_STAGES
-    setup.set_up(paths, "local")
+    set_up(paths, "local")
     assert stages == ALL_STAGES
 
 
 def test_an_interrupted_environment_is_made_anew(
-    paths: setup.Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch
+    paths: Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> list[str]:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(setup, "pip_install", interrupted)
+        patch.setattr(environment, "pip_install", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            setup.set_up(paths, "local")
-    assert paths.python.exists() and not setup.is_finished(paths, "local")
+            set_up(paths, "local")
+    assert paths.python.exists() and not is_finished(paths, "local")
     stages.clear()
-    setup.set_up(paths, "local")
+    set_up(paths, "local")
     assert stages == ALL_STAGES
 
 
-def test_an_environment_whose_interpreter_is_gone_is_made_anew(paths: setup.Paths, stages: list[str]) -> None:
-    setup.set_up(paths, "local")
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(paths: Paths, stages: list[str]) -> None:
+    set_up(paths, "local")
     paths.python.unlink()
     paths.python.symlink_to("/nowhere/python3.11")
-    assert not setup.is_finished(paths, "local")
+    assert not is_finished(paths, "local")
 
 
 @pytest.mark.parametrize("stamp", ["", "not json", "[]", '{"python": "3.10.1"}'])
-def test_a_stamp_that_says_nothing_counts_as_none(paths: setup.Paths, stages: list[str], stamp: str) -> None:
-    setup.set_up(paths, "local")
+def test_a_stamp_that_says_nothing_counts_as_none(paths: Paths, stages: list[str], stamp: str) -> None:
+    set_up(paths, "local")
     paths.stamp.write_text(stamp)
-    assert not setup.is_finished(paths, "local")
+    assert not is_finished(paths, "local")
 
 
-def test_a_changed_lock_makes_the_environment_anew(paths: setup.Paths, stages: list[str]) -> None:
-    setup.set_up(paths, "local")
+def test_a_changed_lock_makes_the_environment_anew(paths: Paths, stages: list[str]) -> None:
+    set_up(paths, "local")
     stages.clear()
     (paths.locks / "local.txt").write_text("local==2.0\n")
-    setup.set_up(paths, "local")
+    set_up(paths, "local")
     assert stages == ALL_STAGES
 
 
-def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: setup.Paths, stages: list[str]) -> None:
-    setup.set_up(paths, "local")
+def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: Paths, stages: list[str]) -> None:
+    set_up(paths, "local")
     stages.clear()
-    setup.set_up(paths, "dev")
+    set_up(paths, "dev")
     assert stages == ["packages and tools", "check"]
-    setup.set_up(paths, "local")
+    set_up(paths, "local")
     assert stages == ["packages and tools", "check"]
     assert json.loads(paths.stamp.read_text()).keys() == {"python", "torch", "cuda", "local", "dev"}
 
 
-def test_vllm_gets_an_environment_of_its_own_with_a_lock_of_its_own(paths: setup.Paths, stages: list[str]) -> None:
-    own = setup.Paths(paths.state.parent, "vllm")
-    setup.set_up(own, "vllm")
+def test_vllm_gets_an_environment_of_its_own_with_a_lock_of_its_own(paths: Paths, stages: list[str]) -> None:
+    own = Paths(paths.state.parent, "vllm")
+    set_up(own, "vllm")
     assert stages == ["virtual environment", "torch, download", "torch", "vLLM and packages", "check"]
-    assert not setup.is_finished(paths, "local")
-    setup.set_up(paths, "local")
+    assert not is_finished(paths, "local")
+    set_up(paths, "local")
     (paths.locks / "local.txt").write_text("local==2.0\n")
-    assert setup.is_finished(own, "vllm") and not setup.is_finished(paths, "local")
+    assert is_finished(own, "vllm") and not is_finished(paths, "local")
     (paths.locks / "vllm.txt").write_text("vllm==2.0\n")
-    assert not setup.is_finished(own, "vllm")
+    assert not is_finished(own, "vllm")
     assert own.log != paths.log
 
 
-def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: setup.Paths) -> None:
+def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: Paths) -> None:
     """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
-    assert setup.check_command(setup.Paths(paths.state.parent, "vllm"), "vllm")[1] == "-c"
-    assert setup.check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
+    assert check_command(Paths(paths.state.parent, "vllm"), "vllm")[1] == "-c"
+    assert check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
 
 
 def test_who_cannot_have_vllm_is_told_how_to_leave_it_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
-        raise setup.Refusal("no room")
+        raise Refusal("no room")
 
-    monkeypatch.setattr(setup, "set_up", refuse)
-    assert setup.main(["--vllm"]) == 1
+    monkeypatch.setattr(command, "set_up", refuse)
+    assert command.main(["--vllm"]) == 1
     assert "no room" in (said := capsys.readouterr().out) and "make test VLLM=0" in said
-    assert setup.main([]) == 1
+    assert command.main([]) == 1
     assert "VLLM=0" not in capsys.readouterr().out
 
 
-def test_two_at_once_do_the_work_once(paths: setup.Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend = setup.run_stage
+def test_two_at_once_do_the_work_once(paths: Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend = vars(environment)["run_stage"]
 
-    def slowly(paths: setup.Paths, title: str, command: Sequence[str]) -> None:
+    def slowly(paths: Paths, title: str, command: Sequence[str]) -> None:
         time.sleep(0.02)
         pretend(paths, title, command)
 
-    monkeypatch.setattr(setup, "run_stage", slowly)
-    runs = [threading.Thread(target=setup.set_up, args=(paths, "local")) for _ in range(2)]
+    monkeypatch.setattr(environment, "run_stage", slowly)
+    runs = [threading.Thread(target=set_up, args=(paths, "local")) for _ in range(2)]
     for run in runs:
         run.start()
     for run in runs:

@@ -127,7 +127,8 @@ def cpus_free() -> float:
 def test_replicas_leave_and_come_back_while_training_goes_on(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
-    job = spec(steps=60, placement={"min_replicas": 1})
+    steps = 150  # they last until a replica has left, and another has loaded torch
+    job = spec(steps=steps, placement={"min_replicas": 1})
     sink = Wishing({3: Signal(kind="resize", request_id="r1", replicas=1)})
     seen: dict[str, Any] = {}
 
@@ -149,8 +150,8 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
     assert (seen["before"][0], seen["smaller"]) == (2, 1)
     assert [body.replicas for body in sink.of(ReplicasResized)] == [1, 2]
     assert [body.request_id for body in sink.of(RequestAcknowledged)] == ["r1", "r2"]
-    assert finished.ledger == {"trained": 60 * PER_STEP, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
-    assert [body.step for body in sink.of(StepTrained)] == list(range(1, 61))
+    assert finished.ledger == {"trained": steps * PER_STEP, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    assert [body.step for body in sink.of(StepTrained)] == list(range(1, steps + 1))
     assert not sink.of(FaultDetected)
 
 

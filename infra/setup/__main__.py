@@ -1,0 +1,43 @@
+"""`python -m infra.setup [--dev | --vllm]`"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from infra.setup.diagnoses import meaning_of
+from infra.setup.environment import set_up
+from infra.setup.machine import check_python
+from infra.setup.paths import ROOT, Paths
+from infra.setup.telling import Refusal, say
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="make .laminar/venv or .laminar/vllm from the hash-pinned locks")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--dev", action="store_true", help="with the tools of `make test` and `make lint`")
+    which.add_argument("--vllm", action="store_true", help=".laminar/vllm instead of .laminar/venv")
+    chosen = parser.parse_args(arguments)
+    try:
+        check_python(sys.version_info[:3])
+        if chosen.vllm:
+            set_up(Paths(ROOT, "vllm"), "vllm")
+        else:
+            set_up(Paths(ROOT), "dev" if chosen.dev else "local")
+    except Refusal as refusal:
+        say(f"laminar set-up: {refusal}")
+        if chosen.vllm:
+            say("  To leave vLLM and its tests out: make test VLLM=0")
+        return 1
+    except OSError as error:
+        say(f"laminar set-up: {error.strerror}: {error.filename}. {meaning_of(str(error))}")
+        return 1
+    except KeyboardInterrupt:
+        say("\nlaminar set-up: interrupted. Run the command again: it starts afresh and reuses what was downloaded.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

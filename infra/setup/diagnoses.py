@@ -1,0 +1,45 @@
+"""What pip's output means to somebody who wants to see a demo."""
+
+from __future__ import annotations
+
+import re
+
+# What pip's output says, and what it means to somebody who wants to see a demo. The first match wins.
+DIAGNOSES = (
+    (
+        "No space left on device|Disk quota exceeded",
+        "The disk is full: free some space (a first set-up takes 6 GiB) and run the command again.",
+    ),
+    (
+        "DO NOT MATCH THE HASHES",
+        "A file is not one that the locks name: a broken download, an altering mirror, or a build of torch that nobody "
+        "has added. Run the command again with PIP_NO_CACHE_DIR=1; if it stays so, do not install from there.",
+    ),
+    (
+        "name resolution|Name or service not known|NewConnectionError|Network is unreachable|ConnectTimeout"
+        "|Read timed out|ProxyError|Connection refused|Connection reset",
+        "No network, or no way to the package index: connect, or name a proxy (HTTPS_PROXY), a mirror (PIP_INDEX_URL) "
+        "or a folder of wheels (PIP_FIND_LINKS), and run the command again. What was downloaded is kept.",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED|SSLError",
+        "The package index's certificate is not trusted here: set PIP_CERT to your authority's file and run it again.",
+    ),
+    (
+        "No matching distribution found",
+        "The package index has no such file for this machine: Laminar is made for Linux on x86-64 with Python 3.11 to "
+        "3.13.",
+    ),
+    (
+        r"Python\.h|error: command '.*(gcc|cc|g\+\+)|Failed building wheel",
+        "A package had to be compiled and that failed: install Python's headers and a compiler (on Debian and Ubuntu "
+        "`apt-get install build-essential python3-dev`), or use Python 3.11 to 3.13.",
+    ),
+    ("[Pp]ermission denied", "A folder cannot be written: has another user set this copy of Laminar up?"),
+    ("Killed|MemoryError", "The memory ran out: close something large (2 GB must be free) and run it again."),
+)
+
+
+def meaning_of(output: str) -> str:
+    known = (meaning for pattern, meaning in DIAGNOSES if re.search(pattern, output))
+    return next(known, "Read the log, put right what it says, and run the command again.")

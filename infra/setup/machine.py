@@ -1,0 +1,62 @@
+"""What this machine must have, each thing refused in one sentence that says how to get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from infra.setup.telling import Refusal
+
+OLDEST_PYTHON = (3, 11)
+NEWER_PYTHONS = ("python3.13", "python3.12", "python3.11")
+GIB = 1024**3
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    if version[:2] >= OLDEST_PYTHON:
+        return
+    newer = next((name for name in NEWER_PYTHONS if shutil.which(name)), None)
+    advice = (
+        f"run the command again with PYTHON={newer} at its end"
+        if newer
+        else "install Python 3.11 or newer with its venv module (on Debian 12 and Ubuntu 24.04 `apt-get install "
+        "python3 python3-venv`) and run the command again, naming it if need be: PYTHON=python3.11"
+    )
+    raise Refusal(f"Laminar needs Python 3.11 or newer and this is {'.'.join(map(str, version))}: {advice}.")
+
+
+def check_modules() -> None:
+    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Refusal(
+            f"this Python has no {' and no '.join(missing)} module: install it (on Debian and Ubuntu "
+            f"`apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv`) and run the command again."
+        )
+
+
+def check_compiler(search_path: str) -> None:
+    if not any(shutil.which(name, path=search_path) for name in ("cc", "gcc", "clang")):
+        raise Refusal(
+            "there is no C compiler (cc, gcc or clang) on the PATH; packages without a ready-made file for this "
+            "machine and torch's compiled kernels are built with it: install one (on Debian and Ubuntu `apt-get "
+            "install build-essential`) and run the command again."
+        )
+
+
+def check_disk(free: int, needed: int, folder: Path) -> None:
+    if free < needed:
+        raise Refusal(
+            f"the disk of {folder} has {free / GIB:.1f} GiB free and the set-up needs {needed / GIB:.0f} GiB: free "
+            "some space, or move this copy of Laminar (for a temporary folder: name another with TMPDIR)."
+        )
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def temporary_folder() -> Path:
+    return Path(os.environ.get("TMPDIR") or "/tmp")

@@ -1,0 +1,18 @@
+"""What a person at the terminal is told."""
+
+from __future__ import annotations
+
+import sys
+
+
+class Refusal(Exception):
+    """What is wrong, and what to do about it, in one sentence."""
+
+
+def say(sentence: str) -> None:
+    show(f"{sentence}\n")
+
+
+def show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
