@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from .answers import Download, DownloadFile
+from .answers.checkpoints import Download, DownloadFile
 from .calls.checkpoints import link
 from .errors import Damaged, LaminarError, Unreachable
 from .wire import Lost, Open, Pause, Procedure, ReadChunk, Reply, Request

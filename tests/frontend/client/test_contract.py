@@ -9,7 +9,32 @@ from typing import Any
 import pytest
 
 from backend.rest import api
-from frontend.client.laminar_client import answers, team_answers
+from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
+from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, SaidLine, Smaller, Wait
+from frontend.client.laminar_client.answers.happenings import (
+    Event,
+    EventPage,
+    LogLine,
+    LogLines,
+    Metrics,
+    ReplicaCell,
+    ReplicaSpan,
+    Rollout,
+    Timeline,
+)
+from frontend.client.laminar_client.answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Job, Preview
+from frontend.client.laminar_client.answers.models import Model, ModelVersion, ModelWithVersions
+from frontend.client.laminar_client.answers.people import AuditEntry, Invitation, Member, NewInvitation
+from frontend.client.laminar_client.answers.pools import Holder, InLine, Pool, PoolQuota, Queue, Quota
+from frontend.client.laminar_client.answers.team import Key, Me, NewKey, Project, Template
+from frontend.client.laminar_client.answers.usage import Budget, JobUsage, Kinds, Usage, UsageGroup
+from frontend.client.laminar_client.answers.webhooks import (
+    Delivery,
+    DeliveryAttempt,
+    DeliveryWithBody,
+    NewWebhook,
+    Webhook,
+)
 from frontend.client.laminar_client.calls import checkpoints, happenings, jobs, people, team, webhooks
 from frontend.client.laminar_client.wire import API, Open, Request, Send
 
@@ -89,26 +114,19 @@ CALLS: dict[str, Callable[[], Any]] = {
     "usage": lambda: team.usage(group_by="day", first=date(2026, 1, 1), last=date(2026, 1, 2), after="x"),
 }  # fmt: skip
 READ_AS = {
-    answers.Me: "MeOut", answers.Project: "ProjectOut", answers.Template: "TemplateOut", answers.Job: "JobOut",
-    answers.Preview: "PreviewOut", answers.Event: "EventOut", answers.EventPage: "EventsOut",
-    answers.Attempt: "AttemptOut", answers.Metrics: "MetricsOut", answers.LogLine: "LineOut",
-    answers.LogLines: "LinesOut", answers.Rollout: "TrajectoryOut", answers.Explanation: "ExplainOut",
-    answers.Wait: "WaitOut", answers.Smaller: "SmallerOut", answers.Failure: "FailureExplained",
-    answers.Evidence: "Evidence", answers.SaidLine: "SaidLine", answers.Checkpoint: "CheckpointOut",
-    answers.Download: "DownloadOut", answers.DownloadFile: "FileOut",
-    answers.ModelVersion: "ModelVersionOut", answers.Model: "ModelOut",
-    answers.ModelWithVersions: "ModelWithVersionsOut", answers.Pool: "PoolOut", answers.Quota: "QuotaOut",
-    answers.PoolQuota: "PoolQuotaOut", answers.Queue: "QueueOut", answers.Holder: "HolderOut",
-    answers.InLine: "InLineOut", answers.Budget: "BudgetOut", answers.Usage: "UsageOut", answers.Kinds: "KindsOut",
-    answers.UsageGroup: "UsageGroupOut", answers.JobUsage: "JobUsageOut", team_answers.Key: "ApiKeyOut",
-    team_answers.NewKey: "ApiKeyMade", answers.Evaluation: "EvaluationOut", answers.Fault: "FaultOut",
-    answers.Cancelled: "CancelledOut", answers.CancelledJobs: "CancelledJobsOut", answers.Timeline: "TimelineOut",
-    answers.ReplicaSpan: "SpanOut", answers.ReplicaCell: "CellOut", team_answers.Member: "MemberOut",
-    team_answers.Invitation: "InvitationOut", team_answers.NewInvitation: "InvitationMade",
-    team_answers.AuditEntry: "AuditEntryOut", team_answers.Webhook: "WebhookOut",
-    team_answers.NewWebhook: "WebhookWithSecret",
-    team_answers.Delivery: "DeliveryOut", team_answers.DeliveryAttempt: "DeliveryAttemptOut",
-    team_answers.DeliveryWithBody: "DeliveryWithBody",
+    Me: "MeOut", Project: "ProjectOut", Template: "TemplateOut", Job: "JobOut", Preview: "PreviewOut",
+    Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
+    LogLines: "LinesOut", Rollout: "TrajectoryOut", Explanation: "ExplainOut", Wait: "WaitOut", Smaller: "SmallerOut",
+    Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine", Checkpoint: "CheckpointOut",
+    Download: "DownloadOut", DownloadFile: "FileOut", ModelVersion: "ModelVersionOut", Model: "ModelOut",
+    ModelWithVersions: "ModelWithVersionsOut", Pool: "PoolOut", Quota: "QuotaOut", PoolQuota: "PoolQuotaOut",
+    Queue: "QueueOut", Holder: "HolderOut", InLine: "InLineOut", Budget: "BudgetOut", Usage: "UsageOut",
+    Kinds: "KindsOut", UsageGroup: "UsageGroupOut", JobUsage: "JobUsageOut", Key: "ApiKeyOut", NewKey: "ApiKeyMade",
+    Evaluation: "EvaluationOut", Fault: "FaultOut", Cancelled: "CancelledOut", CancelledJobs: "CancelledJobsOut",
+    Timeline: "TimelineOut", ReplicaSpan: "SpanOut", ReplicaCell: "CellOut", Member: "MemberOut",
+    Invitation: "InvitationOut", NewInvitation: "InvitationMade", AuditEntry: "AuditEntryOut", Webhook: "WebhookOut",
+    NewWebhook: "WebhookWithSecret", Delivery: "DeliveryOut", DeliveryAttempt: "DeliveryAttemptOut",
+    DeliveryWithBody: "DeliveryWithBody",
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ def test_a_checkpoint_is_evaluated_and_its_results_are_listed(shell: Shell, worl
     checkpoint = checkpoint_of(finished(world, steps=2))
     job = Job.objects.get(pk=shell("evaluate", checkpoint.pk, "--prompts", "7").stdout.strip())
     assert (job.steps, job.start_from, job.spec["evaluation"]["prompts"]) == (0, checkpoint.pk, 7)
-    assert "evaluates step" in shell("show", job.pk).stdout and "evaluation" in shell("list").stdout
+    assert "evaluates step" in shell("show", job.pk).stdout and "0 of 7 prompts" in shell("show", job.pk).stdout
+    assert "0/7 prompts" in shell("list").stdout and "2/2 steps" in shell("list").stdout
     made = shell.json("evaluate", checkpoint.pk, "--dataset", "exam.jsonl", "--param", "verifier=exact")
     assert made["spec"]["environment"]["name"] == "jsonl"
     assert made["spec"]["environment"]["params"] == {"data": "exam.jsonl", "verifier": "exact"}

@@ -68,6 +68,14 @@ def test_colours_are_used_and_can_be_turned_off(shell: Shell, world: World) -> N
     assert "\x1b" not in in_a_terminal(shell, "list", "--json")[1]
 
 
+def test_watch_draws_the_prompts_of_an_evaluation(shell: Shell, world: World) -> None:
+    job = running(world, steps_done=0, training={"steps": 0}, evaluation={"prompts": 40})
+    Job.objects.filter(pk=job.pk).update(answered=17)
+    ended(job, JobState.CANCELLED, message="Enough.")
+    assert "17/40" in CONTROL.sub("", in_a_terminal(shell, "watch", job.pk)[1])
+    assert "prompts answered 17/40" in shell("watch", job.pk, code=1).stdout
+
+
 def test_watch_draws_a_bar_and_ends_with_the_job(shell: Shell, world: World) -> None:
     job = running(world, steps_done=3, name="Evil")
     ended(job, JobState.SUCCEEDED, message="All done.\x1b]0;owned\x07")

@@ -4,7 +4,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answers import Checkpoint, Download, Job, Model, ModelVersion, ModelWithVersions
+from ..answers.checkpoints import Checkpoint, Download
+from ..answers.jobs import Job
+from ..answers.models import Model, ModelVersion, ModelWithVersions
 from ..wire import Procedure, Stream, delete, get, patch, post
 from .pages import answer, each_of, nothing, whole_list
 

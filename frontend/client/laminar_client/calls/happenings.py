@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from ..answers import Event, EventPage, LogLine, LogLines, Metrics, Rollout, TeamEvent, Timeline
+from ..answers.happenings import Event, EventPage, LogLine, LogLines, Metrics, Rollout, TeamEvent, Timeline
 from ..wire import Emit, Procedure, Query, Stream, get
 from .following import followed
 from .pages import PAGE, answer, each_of

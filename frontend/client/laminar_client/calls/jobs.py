@@ -4,7 +4,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..answers import Attempt, Cancelled, CancelledJobs, Explanation, Fault, Job, JobUsage, Preview
+from ..answers.explanations import Explanation
+from ..answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Job, Preview
+from ..answers.usage import JobUsage
 from ..errors import StillGoing
 from ..wire import Now, Pause, Procedure, Request, Stream, get, patch, post
 from .pages import answer, each_of, whole_list

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from ..team_answers import AuditEntry, Invitation, Member, NewInvitation
+from ..answers.people import AuditEntry, Invitation, Member, NewInvitation
 from ..wire import Procedure, Stream, delete, get, patch, post
 from .pages import answer, each_of, nothing, whole_list
 

@@ -4,17 +4,9 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
-from ..answers import (
-    Budget,
-    Me,
-    Pool,
-    PoolQuota,
-    Project,
-    Queue,
-    Template,
-    Usage,
-)
-from ..team_answers import Key, NewKey
+from ..answers.pools import Pool, PoolQuota, Queue
+from ..answers.team import Key, Me, NewKey, Project, Template
+from ..answers.usage import Budget, Usage
 from ..wire import Procedure, Stream, delete, get, post
 from .pages import answer, each_of, nothing, whole_list
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..answers import Event, EventPage, Job
+from ..answers.happenings import Event, EventPage
+from ..answers.jobs import Job
 from ..wire import Emit, Pause, Procedure, Stream, get
 from .happenings import metrics
 from .jobs import POLL_S, show

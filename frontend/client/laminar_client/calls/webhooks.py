@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..team_answers import Delivery, DeliveryWithBody, NewWebhook, Webhook
+from ..answers.webhooks import Delivery, DeliveryWithBody, NewWebhook, Webhook
 from ..wire import Procedure, Stream, delete, get, patch, post
 from .pages import answer, each_of, nothing
 

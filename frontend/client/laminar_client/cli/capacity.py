@@ -6,7 +6,8 @@ from datetime import date, datetime
 import click
 from rich.text import Text
 
-from ..answers import Kinds, Pool, Queue
+from ..answers.pools import Pool, Queue
+from ..answers.usage import Kinds
 from .commands import laminar, with_session
 from .completing import JOB
 from .session import Session, wrong_use

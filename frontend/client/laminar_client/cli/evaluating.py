@@ -6,7 +6,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from ..answers import Checkpoint, Evaluation, Job
+from ..answers.checkpoints import Checkpoint, Evaluation
+from ..answers.jobs import Job
 from .commands import laminar
 from .completing import CHECKPOINT
 from .jobs import outcome_code, page_of

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from ..team_answers import Delivery, NewWebhook
+from ..answers.webhooks import Delivery, NewWebhook
 from .commands import Group, laminar, with_session
 from .session import Session
 from .shown import ago, plain, table, when

@@ -7,7 +7,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ..answers import Explanation, Failure, Job, Wait
+from ..answers.explanations import Explanation, Failure, Wait
+from ..answers.jobs import Job
 from .commands import laminar, with_session
 from .completing import JOB
 from .session import FAILED, OK, Session
@@ -32,14 +33,14 @@ def list_jobs(
             job.id,
             state_text(job.state, job.reason),
             job.name,
-            f"{job.step}/{job.steps}" if job.steps else "evaluation",
+            f"{job.progress.done}/{job.progress.total} {plain(job.progress.unit)}",
             job.devices,
             ago(job.created_at),
         )
         for job in jobs
     ]
     if rows:
-        session.show(table("id", "state", "name", "step", "devices", "made", rows=rows, numbers=("step", "devices")))
+        session.show(table("id", "state", "name", "done", "devices", "made", rows=rows, numbers=("done", "devices")))
     else:
         session.note("No job fits. `laminar submit` makes one.")
 
@@ -62,6 +63,7 @@ def job_facts(session: Session, job: Job) -> Table:
         "message": job.message or None,
         "failure": job.failure_class or None,
         "step": f"{job.step} of {job.steps}" if job.steps else f"evaluates step {job.step}",
+        "answered": None if job.steps else f"{job.progress.done} of {job.progress.total} prompts",
         "devices": f"{job.devices} in {job.pool}",
         "project": job.project,
         "by": job.created_by,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ..answers import Checkpoint
+from ..answers.checkpoints import Checkpoint
 from ..errors import NotFound
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, CHECKPOINT_OR_JOB, JOB

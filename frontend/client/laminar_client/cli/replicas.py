@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ..answers import Timeline
+from ..answers.happenings import Timeline
 from .commands import laminar, with_session
 from .completing import JOB
 from .session import Session

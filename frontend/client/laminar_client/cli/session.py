@@ -15,7 +15,7 @@ import click
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ..answers import Answer
+from ..answers.record import Answer
 from ..client import Laminar
 from ..errors import (
     ApiError,

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import click
 from rich.text import Text
 
-from ..answers import Job
+from ..answers.jobs import Job
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, JOB, TEMPLATE
 from .jobs import page_of

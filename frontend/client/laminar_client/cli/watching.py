@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..answers import Event
+from ..answers.happenings import Event
 from ..calls.watching import Progress as Look
 from .commands import laminar
 from .completing import JOB
@@ -87,8 +87,9 @@ def _lines(session: Session) -> Iterator[Draw]:
     def draw(look: Look, before: Look | None) -> None:
         for event in look.events:
             session.show(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}")
-        if look.job.steps and look.job.step > (before.job.step if before else 0):
-            session.show(f"step {look.job.step}/{look.job.steps}  {_values(look)}")
+        done, total = look.job.progress.done, look.job.progress.total
+        if done > (before.job.progress.done if before else 0):
+            session.show(f"{_counted(look)} {done}/{total}  {_values(look)}".rstrip())
         if look.job.is_over:
             session.show(f"{look.job.state}{_because(look)}")
 
@@ -116,15 +117,15 @@ def _bars(console: Console) -> Iterator[Draw]:
                 if event.type not in _QUIET_EVENTS:
                     live.console.print(Text(f"{event.at.astimezone():%H:%M:%S}  {event_words(event)}", style="dim"))
             shown = plain(job.phase) if job.state == "running" and job.phase else plain(job.state)
-            if job.steps:
-                bar.update(task, description=shown, total=job.steps, completed=job.step)
-            else:  # an evaluation: how far it is, nobody says before the end
-                over = 1 if "evaluation/reward" in look.latest else None
-                bar.update(task, description=shown, total=over, completed=over or 0)
+            bar.update(task, description=shown, total=job.progress.total, completed=job.progress.done)
             waiting = plain(job.message) if job.state == "queued" else _values(look)
             live.update(Group(bar, Text(waiting or " ", overflow="ellipsis", no_wrap=True)), refresh=True)
 
         yield draw
+
+
+def _counted(look: Look) -> str:
+    return "step" if look.job.progress.unit == "steps" else f"{plain(look.job.progress.unit)} answered"
 
 
 def _values(look: Look) -> str:

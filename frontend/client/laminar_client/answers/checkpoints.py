@@ -1,0 +1,53 @@
+"""What a job's weights were saved as, what they are worth, and where to get them."""
+
+from datetime import datetime
+
+from .record import Answer, record
+
+
+@record
+class Evaluation(Answer):
+    """What a job that only evaluates said of a checkpoint."""
+
+    job: str
+    at: datetime
+    environment: str
+    prompts: int
+    reward_mean: float
+    reward_std: float
+    length_mean: float
+
+
+@record
+class Checkpoint(Answer):
+    id: str
+    job: str
+    attempt: int
+    step: int
+    version: int
+    state: str
+    message: str
+    num_bytes: int
+    metrics: dict[str, float]
+    pinned: bool
+    created_at: datetime
+    expires_at: datetime | None
+    evaluations: list[Evaluation]
+
+
+@record
+class DownloadFile(Answer):
+    name: str
+    num_bytes: int
+    sha256: str
+
+
+@record
+class Download(Answer):
+    """A link that is good for a few minutes, and what is behind it."""
+
+    url: str
+    expires_at: datetime
+    filename: str
+    num_bytes: int
+    files: list[DownloadFile]

@@ -1,0 +1,110 @@
+"""What happens in a job: its events, its replicas' time, its series, log lines and trajectories."""
+
+from datetime import datetime
+from typing import Any
+
+from .record import Answer, record
+
+
+@record
+class Event(Answer):
+    seq: int
+    at: datetime
+    type: str
+    actor: str
+    from_state: str
+    to_state: str
+    reason: str
+    message: str
+    data: dict[str, Any]
+
+
+@record
+class TeamEvent(Event):
+    job_id: str
+
+
+@record
+class EventPage(Answer):
+    data: list[Event]
+    has_more: bool
+    next_after: int
+
+
+@record
+class ReplicaSpan(Answer):
+    attempt: int
+    replica: int
+    incarnation: int
+    version: int
+    doing: str
+    start: datetime
+    end: datetime
+
+
+@record
+class ReplicaCell(Answer):
+    """Seconds of one stretch that were spent on one thing."""
+
+    attempt: int
+    replica: int
+    doing: str
+    start: datetime
+    seconds: float
+
+
+@record
+class Timeline(Answer):
+    """`spans`; or, where there would be too many, `cells` of `cell_s` seconds."""
+
+    since: datetime
+    until: datetime
+    spans: list[ReplicaSpan]
+    cells: list[ReplicaCell]
+    cell_s: int
+
+
+@record
+class Metrics(Answer):
+    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest]."""
+
+    cursor: int
+    series: dict[str, list[Any]]
+    bands: dict[str, Any]
+    more: bool
+
+
+@record
+class LogLine(Answer):
+    at: datetime
+    attempt: int
+    component: str
+    level: str
+    message: str
+
+
+@record
+class LogLines(Answer):
+    lines: list[LogLine]
+    cursor: int
+    more: bool
+    num_dropped: int
+    components: list[str]
+
+
+@record
+class Rollout(Answer):
+    """One trajectory, its texts perhaps cut; `jobs.rollout` gives it whole."""
+
+    attempt: int
+    step: int
+    prompt_ordinal: int
+    sample: int
+    version: int
+    staleness: int
+    num_tokens: int
+    reward: float
+    advantage: float
+    prompt: str
+    response: str
+    remark: str

@@ -1,0 +1,102 @@
+"""A job, and what was done to it."""
+
+from datetime import datetime
+from typing import Any
+
+from .record import Answer, record
+
+TERMINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+
+
+@record
+class Links(Answer):
+    """Paths on the server."""
+
+    page: str
+
+
+@record
+class Done(Answer):
+    """How far it is: steps trained; of a job that only evaluates, prompts that have their end."""
+
+    done: int
+    total: int
+    unit: str
+
+
+@record
+class Job(Answer):
+    id: str
+    name: str
+    tags: list[str]
+    project: str
+    pool: str
+    state: str
+    phase: str
+    reason: str
+    message: str
+    failure_class: str
+    attempt: int
+    devices: int
+    step: int
+    steps: int
+    progress: Done
+    spec: dict[str, Any]
+    priority: int
+    max_runtime_s: int
+    parent: str | None
+    start_from: str | None
+    created_at: datetime
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    created_by: str
+    links: Links
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+
+@record
+class Preview(Answer):
+    spec: dict[str, Any]
+    pool: str
+    devices: int
+    trajectories_per_step: int
+    starts_at_once: bool
+    reason: str
+    message: str
+
+
+@record
+class Attempt(Answer):
+    n: int
+    created_at: datetime
+    ended_at: datetime | None
+    resume_from: str
+    outcome: str
+    message: str
+
+
+@record
+class Fault(Answer):
+    seq: int
+    at: datetime
+    attempt: int
+    component: str
+    message: str
+    action: str
+
+
+@record
+class Cancelled(Answer):
+    """`result`: cancelled, already, finished or not_found."""
+
+    id: str
+    result: str
+
+
+@record
+class CancelledJobs(Answer):
+    data: list[Cancelled]
