@@ -1,0 +1,137 @@
+"""A checkpoint counts once it was read back, and goes on counting only while it is whole."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.checkpoints import verification
+from backend.checkpoints.files import Elsewhere, MissingPart, files_of
+from backend.checkpoints.models import Checkpoint
+from backend.checkpoints.selectors import newest_checkpoint
+from backend.checkpoints.services import record_checkpoint
+from backend.checkpoints.verification import verify_due
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.resume_points import resume_point
+from backend.telemetry.ingest import ingest_facts
+from engine.spec.control import FactBatch
+from engine.spec.facts import CheckpointSaved
+from tests.backend.checkpoints.conftest import CONTENTS, Save, folder_of, state_of
+
+pytestmark = pytest.mark.django_db
+
+
+class TestVerification:
+    def test_one_that_is_whole_becomes_complete_and_its_parts_are_known(self, save: Save, now: datetime) -> None:
+        checkpoint = save(5, is_verified=False)
+        assert verify_due(now=now) == 1
+        checkpoint.refresh_from_db()
+        assert (checkpoint.state, checkpoint.is_hashed, checkpoint.verified_at) == ("complete", True, now)
+        assert set(checkpoint.parts) == set(CONTENTS)
+        assert verify_due(now=now) == 0
+
+    @pytest.mark.parametrize("damage", ["flip", "truncate", "lose", "manifest", "link"])
+    def test_one_damaged_byte_makes_it_corrupt(self, damage: str, save: Save, now: datetime, tmp_path: Path) -> None:
+        checkpoint = save(5, is_verified=False)
+        part = folder_of(checkpoint) / "model.safetensors"
+        content = part.read_bytes()
+        match damage:
+            case "flip":
+                part.write_bytes(content[:100] + b"X" + content[101:])
+            case "truncate":
+                part.write_bytes(content[:-1])
+            case "lose":
+                part.unlink()
+            case "manifest":
+                manifest = folder_of(checkpoint) / "manifest.json"
+                manifest.write_text(manifest.read_text().replace("{", "{ ", 1))
+            case "link":
+                part.rename(tmp_path / "elsewhere")
+                part.symlink_to(tmp_path / "elsewhere")
+        verify_due(now=now)
+        checkpoint.refresh_from_db()
+        assert checkpoint.state == "corrupt" and checkpoint.message
+
+    def test_files_that_cannot_be_seen_from_here_decide_nothing(self, job: Job, store_dir: Path, now: datetime) -> None:
+        uri, digest = "file:///not/ours/step-000005", "a" * 64
+        saved = CheckpointSaved(step=5, version=5, uri=uri, manifest_sha256=digest, num_bytes=1)
+        checkpoint = record_checkpoint(job, 1, saved, now=now)
+        assert verify_due(now=now) == 0
+        assert state_of(checkpoint) == "verifying"
+        assert Checkpoint.objects.get().next_check_at == now + verification.LOOK_AGAIN
+        assert newest_checkpoint(job) == checkpoint, "the engine has read it back, after all"
+
+    def test_an_address_in_another_jobs_folder_is_not_followed(self, save: Save, make_job: Any, now: datetime) -> None:
+        """A driver with the token of its own attempt could name another tenant's files."""
+        theirs, mine = save(5), make_job()
+        for uri in (theirs.uri, theirs.uri.replace(theirs.job_id, f"{mine.pk}/../{theirs.job_id}")):
+            row = Checkpoint(job=mine, attempt=1, step=1, uri=uri)
+            with pytest.raises(Elsewhere):
+                files_of(row)
+
+    def test_a_part_is_never_read_through_a_link_or_a_path_that_climbs(self, save: Save, tmp_path: Path) -> None:
+        checkpoint = save(5)
+        (tmp_path / "secret").write_text("x")
+        (folder_of(checkpoint) / "adapter2").symlink_to(tmp_path)
+        found = files_of(checkpoint)
+        for name in ("../../../../../secret", "/etc/passwd", "adapter2/secret", "x\x00y"):
+            with pytest.raises((MissingPart, ValueError)):
+                list(found.chunks(name, None))  # type: ignore[arg-type]
+
+    def test_a_part_too_large_for_a_turn_is_checked_by_its_size_and_that_is_said(
+        self, save: Save, now: datetime
+    ) -> None:
+        checkpoint = save(5, is_verified=False)
+        decided, turns = False, 0
+        while not decided:
+            decided, turns = verification.verify(checkpoint, now=now, within_s=-1), turns + 1
+            checkpoint.refresh_from_db()
+        assert (checkpoint.state, checkpoint.is_hashed) == ("complete", False)
+        assert turns == len(CONTENTS), "each part had a turn of its own"
+
+    def test_a_job_goes_on_from_the_newest_that_is_not_broken(self, save: Save, job: Job, now: datetime) -> None:
+        first, second, third = save(5), save(10, is_verified=False), save(3, attempt=2, is_verified=False)
+        assert [resume_point(job), newest_checkpoint(job)] == [resume_point(job), third]
+        (folder_of(third) / "model.safetensors").unlink()
+        (folder_of(second) / "manifest.json").write_text("{}")
+        verify_due(now=now)
+        point = resume_point(job)
+        assert newest_checkpoint(job) == first and point is not None and point.uri == first.uri
+
+    def test_one_that_an_attempt_could_not_open_is_doubted_and_the_one_before_is_next(
+        self, save: Save, job: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        older, rotten = save(5), save(10)
+        JobAttempt.objects.filter(pk=attempt.pk).update(resume_from=rotten.uri)
+        attempt.refresh_from_db()
+        (folder_of(rotten) / "model.safetensors").write_bytes(b"rot")
+        failed = {"type": "run_finished", "outcome": "failed", "failure_class": "data", "message": "step-10: hash"}
+        fact = {"seq": 1, "at": now.isoformat(), "body": failed}
+        batch = {"attempt": attempt.n, "epoch": attempt.epoch, "facts": [fact]}
+        ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
+        job.refresh_from_db()
+        assert job.state == JobState.RECOVERING, "the job lives on"
+        assert newest_checkpoint(job) == older
+        verify_due(now=now)
+        assert state_of(rotten) == "corrupt"
+
+    def test_a_job_that_was_to_start_from_a_broken_one_does_not_begin_anew_in_silence(
+        self, save: Save, begin_from: Callable[[Checkpoint], Job]
+    ) -> None:
+        checkpoint = save(5)
+        started = begin_from(checkpoint)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(state="corrupt")
+        point = resume_point(started)
+        assert point is not None and point.uri == checkpoint.uri, "the engine finds it broken and says so"
+
+    def test_one_that_was_doubted_for_nothing_counts_again(
+        self, save: Save, job: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        save(5)
+        fine = save(10)
+        Checkpoint.objects.filter(pk=fine.pk).update(state="verifying", is_doubted=True, next_check_at=now)
+        assert newest_checkpoint(job) != fine
+        verify_due(now=now)
+        assert newest_checkpoint(job) == fine

@@ -1,0 +1,97 @@
+"""A job, a Ray that is a dict, and a clock that is moved by hand."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from backend.jobs.launcher import SubmissionStatus
+from backend.jobs.launching import launch_attempt
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.jobs.scheduling import schedule_pool
+from backend.jobs.services import cancel_job
+from backend.reconcile.round import reconcile
+from backend.telemetry.ingest import ingest_facts
+from engine.spec.control import FactBatch
+from tests.backend.conftest import MakeCheckpoint
+from tests.backend.fake_ray import FakeRay
+
+S = SubmissionStatus
+
+
+@dataclass(slots=True)
+class World:
+    job: Job
+    ray: FakeRay
+    now: datetime
+    make_checkpoint: MakeCheckpoint
+
+    @property
+    def attempt(self) -> JobAttempt:
+        return self.job.attempts.latest("n")
+
+    def later(self, seconds: float) -> None:
+        """One round after so long."""
+        self.now += timedelta(seconds=seconds)
+        reconcile(self.ray, lambda: self.now)
+        self.job.refresh_from_db()
+
+    def ray_says(self, status: SubmissionStatus) -> None:
+        self.ray.known[self.attempt.submission_id] = status
+
+    def state(self) -> tuple[str, int]:
+        return self.job.state, self.job.num_attempts
+
+    def launch(self) -> None:
+        launch_attempt(self.job.pk, self.ray)
+        JobAttempt.objects.filter(pk=self.attempt.pk).update(submitted_at=self.now)
+
+    def run(self) -> None:
+        """Launched, ready, just heard of."""
+        self.launch()
+        with transaction.atomic():
+            advance(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
+        self.hear()
+
+    def lose(self) -> None:
+        """The attempt dies before it did anything."""
+        self.launch()
+        self.ray_says(S.FAILED)
+        self.later(31)
+
+    def schedule(self, seconds: float) -> int:
+        """One round after so long."""
+        self.now += timedelta(seconds=seconds)
+        started = schedule_pool(self.job.pool_id, now=self.now)
+        self.job.refresh_from_db()
+        return started
+
+    def hear(self) -> None:
+        JobAttempt.objects.filter(pk=self.attempt.pk).update(last_seen_at=self.now)
+
+    def finish(self, outcome: str, **about: str) -> None:
+        """The driver's last word."""
+        attempt = self.attempt
+        body = {"type": "run_finished", "outcome": outcome} | about
+        fact = {"seq": attempt.acked_seq + 1, "at": self.now, "body": body}
+        batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": [fact]})
+        ingest_facts(attempt, batch, now=self.now)
+        self.job.refresh_from_db()
+
+    def cancel(self) -> None:
+        cancel_job(self.job.pk, actor="user:1", now=self.now)
+
+    def checkpoint(self, step: int) -> None:
+        self.make_checkpoint(self.job, step=step, attempt=self.attempt.n)
+
+
+@pytest.fixture
+def world(job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime) -> World:
+    OutboxMessage.objects.all().delete()
+    return World(job=job, ray=FakeRay(), now=now, make_checkpoint=make_checkpoint)
+
+
+def topics() -> list[str]:
+    return list(OutboxMessage.objects.order_by("id").values_list("topic", flat=True))

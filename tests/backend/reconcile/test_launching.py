@@ -1,0 +1,101 @@
+"""An attempt is launched once, and one that cannot start is tried again later."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from backend.jobs.attempts import begin_attempt
+from backend.jobs.launcher import RayUnreachable
+from backend.jobs.launching import launch_attempt, stop_superseded
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.models import JobState, OutboxMessage
+from engine.spec.control import AttemptOrder
+from tests.backend.fake_ray import FakeRay
+from tests.backend.reconcile.conftest import S, World, topics
+
+
+class TestLaunching:
+    def test_the_order_names_everything_a_driver_needs(self, world: World) -> None:
+        launch_attempt(world.job.pk, world.ray)
+        [order] = world.ray.orders
+        assert (order.job, order.attempt, order.epoch, order.resume_from) == (world.job.pk, 1, 1, None)
+        assert order.token.startswith("lam_run_") and order.control_url.startswith("http")
+        assert world.attempt.submitted_at is not None
+
+    def test_twice_is_as_good_as_once(self, world: World) -> None:
+        for _ in range(2):
+            launch_attempt(world.job.pk, world.ray)
+        assert len(world.ray.orders) == 1
+
+    def test_a_job_cancelled_meanwhile_is_not_launched(self, world: World) -> None:
+        world.cancel()
+        launch_attempt(world.job.pk, world.ray)
+        assert world.ray.orders == []
+
+    def test_while_ray_is_away_the_page_says_so_and_nothing_fails(self, world: World) -> None:
+        world.ray.away = True
+        for _ in range(2):
+            with pytest.raises(RayUnreachable):
+                launch_attempt(world.job.pk, world.ray)
+        world.later(3_600)
+        assert world.state() == ("starting", 1) and "cannot be reached" in world.job.message
+        world.ray.away = False
+        launch_attempt(world.job.pk, world.ray)
+        world.job.refresh_from_db()
+        assert "setting it up" in world.job.message
+
+    def test_an_attempt_that_nobody_launches_is_launched_again_but_not_in_doubles(self, world: World) -> None:
+        world.later(5)
+        assert topics() == []
+        for _ in range(3):
+            world.later(6)
+        assert topics() == ["launch"]
+
+    def test_an_attempt_ended_while_ray_was_asked_is_stopped_again(self, world: World) -> None:
+        class Slow(FakeRay):
+            def launch(self, order: AttemptOrder, submission_id: str) -> None:
+                super().launch(order, submission_id)
+                with transaction.atomic():
+                    locked = locked_job(order.job)
+                    advance(locked, JobState.RECOVERING, actor="reconcile", now=world.now)
+                    begin_attempt(locked, now=world.now)
+                    OutboxMessage.objects.all().delete()
+
+        slow = Slow()
+        first = world.attempt.submission_id
+        launch_attempt(world.job.pk, slow)
+        assert topics() == ["stop"]
+        stop_superseded(world.job.pk, slow)
+        assert slow.stopped == [first]
+
+
+class TestStarting:
+    def test_a_start_that_hangs_is_stopped_and_waits_for_its_next_try_without_devices(self, world: World) -> None:
+        world.launch()
+        world.ray_says(S.RUNNING)
+        for _ in range(15):
+            world.later(60)
+            world.hear()
+        assert world.state() == ("starting", 1) and world.ray.stopped == []
+        world.later(1)
+        assert world.ray.stopped == [world.attempt.submission_id] and world.state() == ("starting", 1)
+        world.ray_says(S.STOPPED)
+        world.later(3)
+        assert world.state() == ("queued", 1) and world.job.not_before == world.now + timedelta(seconds=30)
+        first = world.job.attempts.get()
+        assert (first.outcome, first.failure_class) == ("start_failed", "capacity")
+
+    def test_a_cluster_without_room_is_waited_for_ever_longer_and_not_for_ever(self, world: World) -> None:
+        waits = []
+        for n in range(1, 6):
+            assert world.state() == ("starting", n)
+            world.launch()
+            world.finish("failed", failure_class="capacity", message="no room")
+            world.later(3)
+            if n < 5:
+                assert world.job.not_before is not None
+                waits.append((world.job.not_before - world.now).total_seconds())
+                assert world.schedule(waits[-1]) == 1
+        assert waits == [30, 60, 120, 240]
+        assert world.state() == ("failed", 5) and world.job.failure_class == "capacity"

@@ -1,0 +1,129 @@
+"""What reconciliation must never do, whatever Ray says and however many of it there are."""
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from backend.jobs.models import JobAttempt, ReconcileLease
+from backend.jobs.scheduling import schedule_pool
+from backend.pools.models import ResourcePool
+from backend.reconcile.lease import LeaseLost, prove, reconcile_lease
+from backend.reconcile.round import MOST_LOST_A_MINUTE, sweep_zombies
+from tests.backend.fake_ray import FakeRay
+from tests.backend.reconcile.conftest import S, World
+
+
+class TestSafety:
+    def test_the_brake(self, world: World, pool: ResourcePool, make_job: object) -> None:
+        """Ray came back without its memory: every submission is missing."""
+        pool.capacity = 1_000
+        pool.save()
+        pool.quotas.filter(team=world.job.team).update(nominal=500)
+        for _ in range(MOST_LOST_A_MINUTE + 4):
+            make_job(devices=2)  # type: ignore[operator]
+        schedule_pool(pool.pk, now=world.now)
+        JobAttempt.objects.update(submitted_at=world.now)
+        world.later(31)
+        assert JobAttempt.objects.filter(outcome="lost").count() == MOST_LOST_A_MINUTE
+        world.later(30)
+        assert JobAttempt.objects.filter(outcome="lost").count() == MOST_LOST_A_MINUTE
+        JobAttempt.objects.filter(ended_at=None, n=2).update(submitted_at=world.now + timedelta(seconds=31))
+        world.later(31)
+        assert JobAttempt.objects.filter(outcome="lost").count() == MOST_LOST_A_MINUTE + 5
+
+    def test_a_word_that_comes_between_judgement_and_action_saves_the_attempt(self, world: World) -> None:
+        world.run()
+
+        class Slow(FakeRay):
+            def log_tail(self, submission_id: str, max_chars: int) -> str:
+                world.hear()
+                return ""
+
+        world.ray = Slow(known={world.attempt.submission_id: S.FAILED})
+        world.later(31)
+        assert world.state() == ("running", 1)
+
+    def test_zombies_are_stopped_and_strangers_are_not(self, world: World) -> None:
+        world.run()
+        first = world.attempt.submission_id
+        world.ray_says(S.MISSING)
+        world.later(31)
+        world.launch()
+        world.ray.known |= {first: S.RUNNING, "job_of_another_laminar-1-1": S.RUNNING}
+        sweep_zombies(world.ray, lambda: world.now + timedelta(seconds=10))
+        assert world.ray.stopped == []
+        sweep_zombies(world.ray, lambda: world.now + timedelta(seconds=31))
+        assert world.ray.stopped == [first]
+
+    def test_finished_jobs_are_never_touched_again(self, world: World) -> None:
+        world.run()
+        world.cancel()
+        world.ray_says(S.STOPPED)
+        world.later(21)
+        before = list(world.job.events.values())
+        world.later(3_600)
+        assert list(world.job.events.values()) == before
+
+
+@pytest.fixture
+def held_elsewhere() -> Iterator[None]:
+    """Somebody else is in the middle of a round."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reconcile_lease():
+            entered.set()
+            leave.wait(20)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert entered.wait(10)
+    yield
+    leave.set()
+    thread.join()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestLease:
+    def test_one_round_at_a_time(self, world: World, held_elsewhere: None) -> None:
+        world.run()
+        world.ray_says(S.FAILED)
+        world.later(60)
+        assert world.state() == ("running", 1)
+
+    def test_a_lease_that_was_let_go_is_taken_at_once_with_a_new_epoch(self, db: None) -> None:
+        epochs = []
+        for _ in range(3):
+            with reconcile_lease() as lease:
+                assert lease is not None
+                epochs.append(lease.epoch)
+        assert epochs == [1, 2, 3]
+
+    def test_a_reconciler_that_froze_beyond_its_lease_writes_nothing(self, world: World) -> None:
+        world.run()
+
+        class Freezing(FakeRay):
+            def log_tail(self, submission_id: str, max_chars: int) -> str:
+                ReconcileLease.objects.update(expires_at=world.now - timedelta(days=1))  # thawed long after
+                return ""
+
+        world.ray = Freezing(known={world.attempt.submission_id: S.FAILED})
+        with pytest.raises(LeaseLost):
+            world.later(31)
+        world.job.refresh_from_db()
+        assert world.state() == ("running", 1)
+
+    def test_the_successor_fences_the_predecessor(self, db: None) -> None:
+        with reconcile_lease() as old:
+            assert old is not None
+            ReconcileLease.objects.update(expires_at=datetime(2020, 1, 1, tzinfo=None).astimezone())
+            with reconcile_lease() as new:
+                assert new is not None and new.epoch == old.epoch + 1
+                with transaction.atomic(), pytest.raises(LeaseLost):
+                    prove(old)
+                with transaction.atomic():
+                    prove(new)

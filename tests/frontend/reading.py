@@ -1,0 +1,15 @@
+"""What an answer shows."""
+
+from html import unescape
+from typing import Any
+
+Answer = Any  # the test client's own response type has no public name
+
+
+def text_of(response: Answer) -> str:
+    return str(response.content, "utf-8")
+
+
+def words_of(response: Answer) -> str:
+    """As a reader has them: unescaped, and without line breaks."""
+    return " ".join(unescape(text_of(response)).split())

@@ -1,0 +1,137 @@
+"""A new job: errors beside their fields, nothing typed is lost, and nothing is made twice."""
+
+import re
+from html import unescape
+
+import pytest
+from django.test import Client
+
+from backend.api.rate_limit import Rate
+from backend.jobs.models import Job
+from backend.pages.forms import JobForm
+from backend.pages.spec_fields import spec_fields
+from engine.spec.job import JobSpec
+from tests.frontend import seed
+from tests.frontend.job_form import filled, send
+from tests.frontend.reading import text_of
+from tests.frontend.seed import World
+from tests.frontend.test_page_safety import HOSTILE
+
+
+def test_the_form_submits_what_it_shows(world: World, owner: Client) -> None:
+    response = send(owner, filled(world, name="A name", training__steps="60", schedule__name="sync"))
+    job = Job.objects.get()
+    assert response["Location"] == f"/jobs/{job.pk}/"
+    assert job.spec == JobSpec.model_validate(
+        {"name": "A name", "training": {"steps": 60}, "schedule": {"name": "sync"}}
+    ).model_dump(mode="json")
+    assert (job.created_by, job.team, job.project) == (world.owner, world.team, world.project)
+
+
+def test_the_same_form_sent_twice_makes_one_job(world: World, owner: Client) -> None:
+    first, second = send(owner, filled(world)), send(owner, filled(world))
+    assert first["Location"] == second["Location"] == f"/jobs/{Job.objects.get().pk}/"
+
+
+def test_a_used_form_that_was_changed_says_so_and_works_when_sent_again(world: World, owner: Client) -> None:
+    send(owner, filled(world))
+    again = send(owner, filled(world, name="Another"))
+    assert "already made a job" in text_of(again)
+    token = re.search(r'name="token" value="([^"]+)"', text_of(again))
+    assert token
+    assert send(owner, filled(world, name="Another", token=token[1])).status_code == 302
+    assert Job.objects.count() == 2
+
+
+WRONG = {
+    "name": ("", "Must not be empty."),
+    "training__steps": ("many", "Must be a whole number; got many."),
+    "training__prompts_per_step": ("0", "Must be at least 1; got 0."),
+    "optimizer__learning_rate": ("7", "Must be at most 1; got 7."),
+    "rollout__replicas": ("1.5", "Must be a whole number; got 1.5."),
+    "schedule__name": (
+        "turbulent",
+        "Must be one of 'laminar', 'sync', 'one_step', 'stream', 'partial' or 'bounded'; got turbulent.",
+    ),
+    "rollout__temperature": ("NaN", "Must be a number; got NaN."),
+    "environment__params": ("No Equals", "Must be lower-case letters, digits and _, a letter first; got No Equals."),
+    "tags": ("a, a", "Tags must not repeat."),
+}
+
+
+def test_who_submits_too_often_is_asked_to_wait_and_loses_nothing(
+    world: World, owner: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.pages.submit_views.SUBMITS", Rate(name="one-a-minute", limit=1, window_s=60))
+    assert send(owner, filled(world, name="First")).status_code == 302
+    refused = send(owner, filled(world, name="Second", token="another-token-of-this-form"))
+    assert refused.status_code == 429
+    assert "Please wait" in text_of(refused)
+    assert "Second" in text_of(refused)
+
+
+def test_every_error_is_beside_its_field_all_at_once_and_nothing_typed_is_lost(world: World, owner: Client) -> None:
+    response = send(owner, filled(world, **{key: typed for key, (typed, _) in WRONG.items()}))
+    page = unescape(text_of(response))
+    assert response.status_code == 422
+    assert f"{len(WRONG)} things are not right yet" in page
+    for key, (typed, message) in WRONG.items():
+        place = "f-" + key.replace("__", "-")
+        assert re.search(rf'id="{place}-error">.*?{re.escape(message)}', page), key
+        assert f'<a href="#{place}">' in page
+        assert typed in page
+    assert page.count('aria-invalid="true"') == len(WRONG)
+    assert '<details class="more" open>' in page
+    assert not Job.objects.exists()
+
+
+def test_what_does_not_fit_together_is_told_beside_the_field_that_it_names(world: World, owner: Client) -> None:
+    page = text_of(send(owner, filled(world, evaluation__every="500")))
+    assert re.search(r'id="f-evaluation-every-error">.*must not exceed training.steps', page)
+
+
+def test_a_stand_in_for_a_wrong_field_is_never_blamed(world: World, owner: Client) -> None:
+    page = text_of(send(owner, filled(world, evaluation__every="500", training__steps="many")))
+    assert "One thing is not right yet" in page
+
+
+def test_a_job_that_never_fits_is_refused_beside_the_replicas(world: World, owner: Client) -> None:
+    page = text_of(send(owner, filled(world, rollout__replicas="2000")))
+    assert re.search(r'id="f-rollout-replicas-error">.*2001 devices', page)
+
+
+@pytest.mark.parametrize("place", ["", "x/y", "proj_0/pool_0"])
+def test_a_place_that_is_not_ones_own_is_refused(world: World, owner: Client, place: str) -> None:
+    response = send(owner, filled(world, place=place))
+    assert response.status_code == 422
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("typed", ["\x00", "a\x00b", "‮", "𝕬" * 200, HOSTILE * 3])
+def test_odd_names_are_refused_or_kept_but_never_break(world: World, owner: Client, typed: str) -> None:
+    assert send(owner, filled(world, name=typed)).status_code in {302, 422}
+
+
+def test_another_job_is_started_from_an_earlier_ones_spec(world: World, owner: Client, outsider: Client) -> None:
+    job = seed.submitted(world, name="Earlier", environment={"params": {"median_terms": 9, "note": "12"}})
+    page = unescape(text_of(owner.get(f"/jobs/new?from={job.pk}")))
+    assert 'value="Earlier"' in page
+    assert 'note = "12"\nmedian_terms = 9' in page
+    assert "Earlier" not in text_of(outsider.get(f"/jobs/new?from={job.pk}"))
+
+
+def test_every_setting_of_a_spec_survives_being_shown_and_sent() -> None:
+    spec = JobSpec.model_validate(
+        {
+            "name": "n",
+            "tags": ["a", "b c"],
+            "environment": {"params": {"a": True, "b": 1.5, "c": "true", "d": "x = y"}},
+            "schedule": {"name": "sync", "max_staleness": 3},
+            "optimizer": {"learning_rate": 1e-7},
+        }
+    )
+    assert JobForm.typed(JobForm.showing(spec).texts).spec == spec
+
+
+def test_every_field_says_what_it_is() -> None:
+    assert not [each.path for each in spec_fields() if not each.description]

@@ -1,0 +1,80 @@
+"""Files that pages load: what is vendored, colours, the size of modules, and formats on both sides."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from backend.pages.templatetags import laminar
+
+FRONTEND = Path(__file__).resolve().parents[2] / "frontend"
+
+
+def test_what_is_vendored_is_what_the_list_says() -> None:
+    listed = (FRONTEND / "static/vendor/VENDORED.md").read_text()
+    for bundle in (FRONTEND / "static/vendor").rglob("*.js"):
+        assert hashlib.sha256(bundle.read_bytes()).hexdigest() in listed, bundle.name
+    assert (FRONTEND / "static/vendor/plotly/LICENSE").is_file()
+
+
+def test_text_is_readable_on_what_it_stands_on() -> None:
+    """WCAG AA: 4.5 to 1, in light and in dark."""
+    tokens = dict(
+        re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", (FRONTEND / "static/css/tokens.css").read_text())
+    )
+    pairs = [
+        (text, ground) for text in ("ink", "ink-2", "ink-3", "stream", "bad") for ground in ("paper", "surface", "sunk")
+    ]
+    pairs += [("ink-2", "stream-soft"), ("stream-strong", "stream-soft"), ("on-stream", "stream")]
+    pairs += [(tone, f"{tone}-soft") for tone in ("good", "warn", "bad", "calm", "violet", "ember")]
+    for theme in (0, 1):
+        colours = {name: both.split(", ")[theme] for name, both in tokens.items()}
+        poor = [pair for pair in pairs if contrast(colours[pair[0]], colours[pair[1]]) < 4.5]
+        assert not poor, f"{('light', 'dark')[theme]}: {poor}"
+        assert contrast("#ffffff", colours["bad-solid"]) >= 4.5
+        assert contrast(colours["line-strong"], colours["surface"]) >= 3, "the edge of a field"
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_our_modules_are_small() -> None:
+    lengths = {path.name: path.read_text().count("\n") for path in (FRONTEND / "static/js").rglob("*.js")}
+    assert max(lengths.values()) <= 100, lengths
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; the browser tests cover the rest")
+def test_numbers_look_the_same_from_the_server_and_in_the_browser() -> None:
+    values = [0, 1, -1, 0.5, -0.0312, 0.00012, 0.1, 9.999, 12.345, 99.96, 100, 843.2, 12_345, 1e8, 0.76, 120]
+    seconds = [0, 59.4, 60, 185, 3_600, 7_799, 90_000]
+    module = (FRONTEND / "static/js/lib/format.js").as_uri()
+    script = (
+        f"import * as f from '{module}';"
+        f"const v={json.dumps(values)}, s={json.dumps(seconds)};"
+        "console.log(JSON.stringify([v.map(f.number), v.map(f.reward), v.map(f.change), s.map(f.span)]))"
+    )
+    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        [laminar.number(value) for value in values],
+        [laminar.reward(value) for value in values],
+        [laminar.change(value) for value in values],
+        [laminar.span(value) for value in seconds],
+    ]
+
+
+def test_ages_are_told_in_the_largest_unit() -> None:
+    now = datetime.now(UTC)
+    told = [laminar.ago(now - timedelta(seconds=s), now) for s in (1, 30, 90, 7_300, 200_000)]
+    assert told == ["just now", "30 s ago", "1 min ago", "2 h ago", "2 d ago"]
