@@ -4,18 +4,21 @@ out the weights that are to be evaluated."""
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.live.actor import BodyActor
 from engine.live.body import Body
 from engine.live.checkpoints import ResumePoint
 from engine.live.devices import claim_device
 from engine.live.links import Links
-from engine.pipeline.messages import TRAINER
+from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer import TrainerBrain
 from engine.spec.job import JobSpec
-from engine.training.port import Trainer
+from engine.training.port import Trainer, WeightHolder
+from engine.training.settings import TrainerSettings
+
+Holder = TypeVar("Holder", bound=WeightHolder)
 
 
 class TrainerActor(BodyActor):
@@ -39,45 +42,40 @@ class TrainerActor(BodyActor):
     def build(self) -> Body:
         device = claim_device()
         from engine.live.handover import Handover  # torch is imported on this thread, not before
-        from engine.live.trainer_body import TrainerBody
-
-        trainer = self._make_trainer(device)
-        if self._resume is not None:
-            trainer.load(self._resume.folder)
-        return TrainerBody(
-            brain=TrainerBrain(Plan.from_spec(self._spec), epoch=self._incarnation),
-            trainer=trainer,
-            resume=self._resume,
-            checkpoints=self._checkpoints,
-            handover=Handover(
-                owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token
-            ),
-            post=self._send,
-            told=lambda message: self._loop.call(lambda body: [message]),
-        )
-
-    def _make_trainer(self, device: str) -> Trainer:
+        from engine.live.trainer_body import TrainerBody, WeightsBody
         from engine.models.loading import resolve_model
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        brain = TrainerBrain(Plan.from_spec(spec), epoch=self._incarnation)
+        handover = Handover(owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token)
         if spec.only_evaluates:
             from engine.training.held_weights import HeldWeights
 
-            return HeldWeights(folder)
-        settings: dict[str, Any] = {
-            "optimizer": spec.optimizer,
-            "algorithm": spec.algorithm,
-            "trainer": spec.trainer,
-            "temperature": spec.rollout.temperature,
-            "max_new_tokens": spec.rollout.max_new_tokens,
-            "seed": spec.training.seed,
-        }
-        if spec.trainer.backend == "torch":
+            held = self._loaded(HeldWeights(folder))
+            return WeightsBody(brain=brain, holder=held, resume=self._resume, handover=handover, post=self._send)
+        return TrainerBody(
+            brain=brain,
+            trainer=self._loaded(self._make_trainer(folder, device)),
+            resume=self._resume,
+            checkpoints=self._checkpoints,
+            handover=handover,
+            post=self._send,
+            told=lambda message: self._loop.call(lambda body: [message]),
+        )
+
+    def _loaded(self, holder: Holder) -> Holder:
+        if self._resume is not None:
+            holder.load(self._resume.folder)
+        return holder
+
+    def _make_trainer(self, folder: Path, device: str) -> Trainer:
+        settings = TrainerSettings.of(self._spec)
+        if self._spec.trainer.backend == "torch":
             from engine.training.torch_trainer import TorchTrainer
 
-            return TorchTrainer(folder, device=device, **settings)
+            return TorchTrainer(folder, settings, device=device)
         from engine.live.trainer_ranks import RankGroup
         from engine.training.deepspeed_trainer import DeepSpeedTrainer
 
-        return RankGroup(partial(DeepSpeedTrainer, folder, **settings), device=device, options=self._ranks)
+        return RankGroup(partial(DeepSpeedTrainer, folder, settings), device=device, options=self._ranks)

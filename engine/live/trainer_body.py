@@ -1,4 +1,5 @@
-"""The trainer's body: trains, hands versions over through shared memory, has checkpoints written beside training.
+"""The trainer's body: trains, hands versions over through shared memory, has checkpoints written beside training. In a
+job that only evaluates it hands over and does nothing else.
 
 Invariant: weights are copied once, and that copy is all that training stands still for.
 """
@@ -18,18 +19,20 @@ from engine.pipeline.effects import (
     SaveCheckpoint,
     TrainOn,
 )
-from engine.pipeline.messages import Address, BatchTrained, Message, TrainerLoaded
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.records import Trajectory
-from engine.pipeline.relay_messages import WeightsOffered
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
-from engine.training.port import Trainer, TrainingTrajectory
+from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
 
 
-class TrainerBody:
+class WeightsBody:
     tick_s = 0.5
     is_busy = False
 
@@ -37,17 +40,14 @@ class TrainerBody:
         self,
         *,
         brain: TrainerBrain,
-        trainer: Trainer,
+        holder: WeightHolder,
         resume: ResumePoint | None,
-        checkpoints: Path,
         handover: Handover,
         post: Post,
-        told: Told,
     ) -> None:
         self.brain = brain
-        self._trainer, self._resume, self._checkpoints = trainer, resume, checkpoints
+        self._holder, self._resume = holder, resume
         self._handover, self._post = handover, post
-        self._writer = CheckpointWriter(told)
         self._manifests: dict[int, WeightManifest] = {}
         self._stall_s = 0.0
 
@@ -56,7 +56,7 @@ class TrainerBody:
         return [
             TrainerLoaded(
                 step=0 if resume is None else resume.step,
-                num_parameters=self._trainer.num_parameters,
+                num_parameters=self._holder.num_parameters,
                 progress=None if resume is None else resume.data_progress(),
             )
         ]
@@ -72,12 +72,8 @@ class TrainerBody:
                 manifest = self._manifests.pop(effect.version, None)
                 if manifest is not None:
                     self._handover.forget(manifest.id)
-            case TrainOn():
-                return [self._train(effect)]
-            case SaveCheckpoint():
-                self._save(effect)
             case _:
-                raise TypeError(f"the trainer's body does not do {type(effect).__name__}")
+                raise TypeError(f"{type(self).__name__} does not do {type(effect).__name__}")
         return []
 
     def work(self) -> list[Message]:
@@ -90,7 +86,7 @@ class TrainerBody:
 
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
-        weights = self._trainer.snapshot(effect.version, epoch=effect.epoch, allocate=self._handover.allocate)
+        weights = self._holder.snapshot(effect.version, epoch=effect.epoch, allocate=self._handover.allocate)
         self._handover.keep(weights)
         self._manifests[effect.version] = weights.manifest
         self._stall_s = time.perf_counter() - started
@@ -100,7 +96,32 @@ class TrainerBody:
         payload = self._handover.payload(WeightsId(effect.epoch, effect.version))
         self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
 
-    # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+class TrainerBody(WeightsBody):
+    def __init__(
+        self,
+        *,
+        brain: TrainerBrain,
+        trainer: Trainer,
+        resume: ResumePoint | None,
+        checkpoints: Path,
+        handover: Handover,
+        post: Post,
+        told: Told,
+    ) -> None:
+        super().__init__(brain=brain, holder=trainer, resume=resume, handover=handover, post=post)
+        self._trainer, self._checkpoints = trainer, checkpoints
+        self._writer = CheckpointWriter(told)
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case TrainOn():
+                return [self._train(effect)]
+            case SaveCheckpoint():
+                self._save(effect)
+                return []
+            case _:
+                return super().perform(effect)
 
     def _train(self, effect: TrainOn) -> BatchTrained:
         consumed_by = effect.step - 1

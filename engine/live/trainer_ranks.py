@@ -44,7 +44,7 @@ class ClosableTrainer(Trainer, Protocol):
 
 
 MakeTrainer = Callable[..., ClosableTrainer]
-"""With the keywords `device` and `world`: `partial(DeepSpeedTrainer, folder, optimizer=…)`."""
+"""With the keywords `device` and `world`: `partial(DeepSpeedTrainer, folder, settings)`."""
 
 
 class TrainerRankActor:
@@ -82,7 +82,7 @@ class RankGroup:
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
         remote: Any = ray.remote(TrainerRankActor)
-        self._others: list[Any] = [remote.options(max_restarts=0, **each).remote() for each in options]
+        self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: ClosableTrainer | None = None
         num_ranks = 1 + len(self._others)
         try:

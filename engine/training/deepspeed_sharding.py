@@ -1,9 +1,13 @@
-"""A decoder whose training state DeepSpeed divides among the ranks: step it, read it whole, write it whole.
+"""Parameters whose training state DeepSpeed divides among the ranks: step them, read them whole, fill them whole.
 
     stage   each rank holds its part of
     1       AdamW's moments and the float32 weights that they update
     2       the gradients too
     3       the weights that are computed with too; a layer's are gathered when it is its turn
+
+A trained part (the policy or its adapter, the critic) has an engine of its own, since DeepSpeed clips all gradients of
+an engine together, and a critic's must not shorten the policy's step. Parameters that an adapter leaves as they are
+belong to the module and not to the optimizer: no moments, no gradients, and in stage 3 divided like the others.
 
 Invariants:
 - weights, gradients and moments are float32. Computing in bfloat16 is autocast inside of the module: in DeepSpeed's own
@@ -12,7 +16,7 @@ Invariants:
 - every method is collective: all ranks call it, in the same order;
 - a step happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
   When it is not finite, DeepSpeed leaves weights and moments as they were and drops the gradients;
-- what is whole is whole for one parameter at a time.
+- what is whole is whole for one matrix at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,15 +29,28 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import hugging_face_views
+from engine.spec.job import OptimizerSpec
 from engine.training.deepspeed_world import World, import_deepspeed
-
-MOMENTS: Final = ("exp_avg", "exp_avg_sq")
-BETAS: Final = (0.9, 0.999)
-EPS: Final = 1e-8
+from engine.training.layout import Place, places_of, whole_shape
+from engine.training.lora import Adapter
+from engine.training.trained_parts import BETAS, EPS, MOMENTS, TrainedPart
+from engine.training.trainer_checkpoint import under
 
 # DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more time than
 # they cost memory.
 PERSISTENT_NUMEL: Final = 100_000
+
+# DeepSpeed's default, at most: it takes that much memory for every engine, though an adapter's gradients are far fewer.
+REDUCE_NUMEL: Final = 500_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How DeepSpeed divides, and among whom."""
+
+    stage: int
+    world: World
+    device: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +59,32 @@ class StepOutcome:
     grad_norm: float
 
 
-class ShardedDecoder:
-    def __init__(
-        self,
-        model: Decoder,
-        module: nn.Module,
-        *,
-        stage: int,
-        weight_decay: float,
-        max_grad_norm: float,
-        world: World,
-        device: str,
-    ) -> None:
-        """`model` from `empty_decoder`, in the world that `device`'s trainer has entered; `module` computes with it."""
-        self._deepspeed = import_deepspeed(device)
-        self._model, self._stage, self._world, self._device = model, stage, world, device
-        self._places = _places(model)
+class ShardedPart:
+    def __init__(self, part: TrainedPart, module: nn.Module, optimizer: OptimizerSpec, division: Division) -> None:
+        """`module` computes with the part's parameters. It stands on decoders from `empty_decoder`, in a world that has
+        been entered."""
+        self._deepspeed = import_deepspeed(division.device)
+        self._part, self._division = part, division
+        self._places = places_of(part.parameters, part.views)
+        groups = [
+            {"params": parameters, "weight_decay": decay}
+            for parameters, decay in part.decay_groups(optimizer.weight_decay)
+        ]
         # torch's own AdamW: DeepSpeed's compiles for a minute at its first start.
-        optimizer = torch.optim.AdamW(_decay_groups(model, weight_decay), lr=0.0, betas=BETAS, eps=EPS, fused=True)
-        self._engine: Any = self._deepspeed.initialize(
-            model=module, optimizer=optimizer, config=_config(stage, max_grad_norm=max_grad_norm)
-        )[0]
-        world.bound_collectives()
-        self.reset_moments(num_updates=0)
+        adamw = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPS, fused=True)
+        num_trained = sum(place.shape.numel() for place in self._places.values())
+        config = _config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
+        self._engine: Any = self._deepspeed.initialize(model=module, optimizer=adamw, config=config)[0]
+        division.world.bound_collectives()
+        self._reset_moments(num_updates=0)
 
     @property
-    def num_parameters(self) -> int:
-        return sum(place.shape.numel() for place in self._places.values())
+    def prefix(self) -> str:
+        return self._part.prefix
+
+    @property
+    def stored_exactly(self) -> bool:
+        return self._part.stored_exactly
 
     def close(self) -> None:
         self._engine.destroy()
@@ -81,18 +97,24 @@ class ShardedDecoder:
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Losses of all calls and ranks add up; DeepSpeed takes the mean over ranks, hence the factor."""
         self._engine.set_gradient_accumulation_boundary(is_last)
-        self._engine.backward(loss * self._world.count, scale_wrt_gas=False)
+        self._engine.backward(loss * self._division.world.count, scale_wrt_gas=False)
+
+    def has_finite_gradients(self) -> bool:
+        """After the last backward pass. What `step` asks itself, for those who must know before."""
+        zero = self._engine.optimizer
+        groups = zero.fp16_groups if self._division.stage == 3 else zero.params_in_partition
+        norms = [zero.get_grad_norm_direct(zero.averaged_gradients[i], group) for i, group in enumerate(groups)]
+        return all(norm.item() >= 0.0 for norm in norms)  # DeepSpeed says -1 of one that is not finite
 
     def spoil_gradients(self) -> None:
-        """The next step shall not happen: a loss is not finite, which need not show in the gradients."""
-        parameter = self._model.final_norm_D
-        self._deepspeed.utils.safe_set_full_grad(
-            parameter, torch.full(_shape(parameter), torch.nan, device=self._device)
-        )
+        """The next step shall not happen: something is not finite, which need not show in these gradients."""
+        parameter = next(iter(self._part.parameters.values()))
+        spoiled = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
+        self._deepspeed.utils.safe_set_full_grad(parameter, spoiled)
 
-    def step(self, learning_rate: float) -> StepOutcome:
+    def step(self, warmth: float) -> StepOutcome:
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = self._part.learning_rate * warmth
         self._engine.step()
         return StepOutcome(
             updated=bool(self._engine.was_step_applied()), grad_norm=float(self._engine.get_global_grad_norm())
@@ -100,72 +122,106 @@ class ShardedDecoder:
 
     # The whole state ---------------------------------------------------------------------------------------------
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Hugging Face name and values, to be copied before the next is asked for."""
-        for name, parameter in self._model.named_parameters():
-            with whole(parameter):
-                yield from self._places[name].split(parameter.detach())
+    def exact_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Name in a checkpoint and values, to be copied before the next is asked for."""
+        prefix, parameters = self._part.prefix, self._part.parameters
+        if not self._part.stored_exactly:
+            for name, parameter in parameters.items():
+                with whole(parameter):
+                    for public, values in self._places[name].split(parameter.detach()):
+                        yield f"{prefix}master/{public}", values
+        for moment in MOMENTS:
+            for name, parameter in parameters.items():
+                whole_moment = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, moment)
+                for public, values in self._places[name].split(whole_moment):
+                    yield f"{prefix}{moment}/{public}", values
 
-    def moments(self, moment: str) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self._model.named_parameters():
-            values = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, moment)
-            yield from self._places[name].split(values)
-
-    def send_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """From rank 0; what the others give is not looked at."""
-        send_weights(self._model, tensors, world=self._world)
+    def restore(self, stored: Mapping[str, Tensor], state: Mapping[str, Tensor], *, num_updates: int) -> None:
+        """From the weights file and the rest of a checkpoint that rank 0 has; what the others give is not looked at."""
+        prefix = self._part.prefix
+        weights = stored if self._part.stored_exactly else under(f"{prefix}master/", state)
+        _send(self._part.parameters, self._places, weights, world=self._division.world)
         self._engine.optimizer.refresh_fp32_params()
+        self._reset_moments(num_updates=num_updates)
+        for moment in MOMENTS:
+            self._send_moment(moment, under(f"{prefix}{moment}/", state))
 
-    def send_moment(self, moment: str, tensors: Mapping[str, Tensor]) -> None:
-        for name, parameter in self._model.named_parameters():
+    def _send_moment(self, moment: str, tensors: Mapping[str, Tensor]) -> None:
+        world = self._division.world
+        for name, parameter in self._part.parameters.items():
             place = self._places[name]
-            values = torch.empty(place.shape, device=self._device)
-            if self._world.index == 0:
+            values = torch.empty(place.shape, device=self._division.device)
+            if world.index == 0:
                 place.fill(values, tensors)
-            self._world.send(values)
+            world.send(values)
             self._deepspeed.utils.safe_set_full_optimizer_state(parameter, values, moment)
 
-    def reset_moments(self, *, num_updates: int) -> None:
+    def _reset_moments(self, *, num_updates: int) -> None:
         """Zero, and from here on there on every rank: DeepSpeed links those that exist after the first group's first
         update, and would never find the second group's."""
-        zero = self._engine.optimizer
-        flats = zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups
+        zero, stage = self._engine.optimizer, self._division.stage
+        flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
         for flat in flats:
             zero.optimizer.state[flat] = {
                 "step": torch.tensor(float(num_updates), device=flat.device),
                 **{moment: torch.zeros_like(flat) for moment in MOMENTS},
             }
-        if self._stage < 3:
+        if stage < 3:
             zero._hp_optimizer_states_linked = False
             zero._lazy_init_hp_params_optimizer_state()
 
 
-def empty_decoder(config: DecoderConfig, *, stage: int, device: str) -> Decoder:
+def empty_decoder(config: DecoderConfig, division: Division) -> Decoder:
     """Weights in float32 that nobody has filled yet; in stage 3 divided among the ranks from the first one on."""
-    deepspeed = import_deepspeed(device)
-    if stage < 3:
-        with torch.device(device):
+    deepspeed = import_deepspeed(division.device)
+    if division.stage < 3:
+        with torch.device(division.device):
             return Decoder(config, torch.float32)
-    settings = _config(stage, max_grad_norm=1.0)
+    settings = _config(division.stage)
     with deepspeed.zero.Init(config_dict_or_path=settings, dtype=torch.float32, mem_efficient_linear=False):
         return Decoder(config, torch.float32)
 
 
-def frozen(module: nn.Module, *, stage: int, device: str) -> Callable[..., Any]:
+def frozen(module: nn.Module, division: Division) -> Callable[..., Any]:
     """A module that is only computed with; in stage 3 its weights are gathered layer by layer too."""
     module.requires_grad_(False)
-    if stage < 3:
+    if division.stage < 3:
         return module
-    engine: Callable[..., Any] = import_deepspeed(device).initialize(
-        model=module, config=_config(3, max_grad_norm=1.0)
-    )[0]
+    engine: Callable[..., Any] = import_deepspeed(division.device).initialize(model=module, config=_config(3))[0]
     return engine
 
 
-@torch.no_grad()
 def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World) -> None:
-    places = _places(model)
-    for name, parameter in model.named_parameters():
+    """From rank 0, by Hugging Face's names; what the others give is not looked at."""
+    parameters = dict(model.named_parameters())
+    _send(parameters, _decoder_places(model, parameters), tensors, world=world)
+
+
+def published(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
+    """Hugging Face name and values, to be copied before the next is asked for. An adapter is merged."""
+    parameters = dict(model.named_parameters()) if adapter is None else adapter.base
+    for name, place in _decoder_places(model, parameters).items():
+        needed = [parameters[name]] if adapter is None else adapter.needed_for(name)
+        with whole(*needed):
+            yield from place.split(parameters[name].detach() if adapter is None else adapter.merged_values(name))
+
+
+def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractContextManager[Any]:
+    """Inside, parameters have all their values; outside, of stage 3, this rank's, as the `writer` left them."""
+    divided = [parameter for parameter in parameters if _is_divided(parameter)]
+    if not divided:
+        return nullcontext()
+    from deepspeed.runtime.zero import GatheredParameters
+
+    gathered: AbstractContextManager[Any] = GatheredParameters(divided, modifier_rank=writer)
+    return gathered
+
+
+@torch.no_grad()
+def _send(
+    parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], tensors: Mapping[str, Tensor], *, world: World
+) -> None:
+    for name, parameter in parameters.items():
         with whole(parameter, writer=0):
             if world.index == 0:
                 places[name].fill(parameter, tensors)
@@ -173,67 +229,23 @@ def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World)
                 world.send(parameter.detach())
 
 
-def whole(parameter: nn.Parameter, *, writer: int | None = None) -> AbstractContextManager[Any]:
-    """Inside, the parameter has all its values; outside, of stage 3, this rank's, as the `writer` left them."""
-    if not _is_divided(parameter):
-        return nullcontext()
-    from deepspeed.runtime.zero import GatheredParameters
-
-    gathered: AbstractContextManager[Any] = GatheredParameters([parameter], modifier_rank=writer)
-    return gathered
-
-
 def _is_divided(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id")
 
 
-def _shape(parameter: nn.Parameter) -> torch.Size:
-    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+def _decoder_places(model: Decoder, parameters: Mapping[str, nn.Parameter]) -> dict[str, Place]:
+    return places_of(parameters, lambda own: hugging_face_views(model.config, own))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Which tensors of the Hugging Face layout are in a parameter: runs of its values."""
-
-    shape: torch.Size
-    parts: tuple[tuple[str, torch.Size, int], ...]
-    """Name, shape, offset."""
-
-    def split(self, values: Tensor) -> Iterator[tuple[str, Tensor]]:
-        for name, shape, offset in self.parts:
-            yield name, values.reshape(-1)[offset : offset + shape.numel()].view(shape)
-
-    def fill(self, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
-        for name, part in self.split(values.detach()):
-            part.copy_(tensors[name])
-
-
-def _places(model: Decoder) -> dict[str, _Place]:
-    """Read off the views themselves, of tensors that have a shape and nothing else."""
-    own = {name: torch.empty(_shape(each), device="meta") for name, each in model.named_parameters()}
-    names = {id(tensor): name for name, tensor in own.items()}
-    parts: dict[str, list[tuple[str, torch.Size, int]]] = {name: [] for name in own}
-    for theirs, view in hugging_face_views(model.config, own).items():
-        name = names[id(view if view._base is None else view._base)]
-        parts[name].append((theirs, view.shape, int(view.storage_offset())))
-    return {name: _Place(tensor.shape, tuple(parts[name])) for name, tensor in own.items()}
-
-
-def _config(stage: int, *, max_grad_norm: float) -> dict[str, object]:
+def _config(stage: int, *, max_grad_norm: float = 1.0, num_trained: int = 0) -> dict[str, object]:
     return {
         "train_micro_batch_size_per_gpu": 1,  # required and not looked at: boundaries of steps are set by hand
         "gradient_accumulation_steps": 1,
         "gradient_clipping": max_grad_norm,
         "zero_optimization": {
             "stage": stage,
+            "reduce_bucket_size": min(max(num_trained, 1), REDUCE_NUMEL),
             "stage3_param_persistence_threshold": PERSISTENT_NUMEL,
             "memory_efficient_linear": False,  # would replace torch.nn.functional.linear for the whole process
         },
     }
-
-
-def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """As the torch trainer's, but a divided parameter has lost its axes."""
-    matrices = [parameter for parameter in model.parameters() if len(_shape(parameter)) > 1]
-    vectors = [parameter for parameter in model.parameters() if len(_shape(parameter)) == 1]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]

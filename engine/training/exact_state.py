@@ -4,49 +4,47 @@ Invariant: every tensor is stored under the public name of the weight that it be
 so that the file does not depend on how the decoder fuses its matrices.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.training.fused_adamw import FusedAdamW
-
-_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
-
-Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-"""Tensors shaped and named like a part's parameters → views of them, by public name."""
+from engine.training.trained_parts import MOMENTS, TrainedPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedPart:
-    """Parameters that one optimizer moves."""
-
-    prefix: str
-    """Of its names in the file: "" for the policy."""
-    parameters: Mapping[str, nn.Parameter]
-    views: Views
+class OptimizedPart:
+    part: TrainedPart
     optimizer: FusedAdamW
-    stored_exactly: bool
-    """The weights file has these very numbers."""
-
-    def public(self, own: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-        return {f"{self.prefix}{kind}/{name}": view for name, view in self.views(own).items()}
 
 
-def read_exact_state(parts: Sequence[TrainedPart], device: torch.device) -> dict[str, Tensor]:
-    """Views: copy before training on."""
-    state = {"random/cpu": torch.get_rng_state()}
+def random_streams(device: torch.device) -> dict[str, Tensor]:
+    streams = {"random/cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        state["random/cuda"] = torch.cuda.get_rng_state(device)
-    for part in parts:
+        streams["random/cuda"] = torch.cuda.get_rng_state(device)
+    return streams
+
+
+def restore_random_streams(streams: Mapping[str, Tensor], device: torch.device) -> None:
+    """A checkpoint of another kind of device has no stream for this one, which then goes on as it is."""
+    torch.set_rng_state(streams["random/cpu"].cpu())
+    if device.type == "cuda" and "random/cuda" in streams:
+        torch.cuda.set_rng_state(streams["random/cuda"].cpu(), device)
+
+
+def read_exact_state(parts: Sequence[OptimizedPart], device: torch.device) -> dict[str, Tensor]:
+    """Views: copy before training on."""
+    state = random_streams(device)
+    for each in parts:
+        part, moments = each.part, each.optimizer.state
         if not part.stored_exactly:
             state |= part.public({name: value.detach() for name, value in part.parameters.items()}, "master")
-        for moment in _MOMENTS:
+        for moment in MOMENTS:
             own = {
                 # Before its first update an optimizer has no moments, which is the same as zeros.
-                name: part.optimizer.state[parameter].get(moment, torch.zeros_like(parameter))
+                name: moments[parameter].get(moment, torch.zeros_like(parameter))
                 for name, parameter in part.parameters.items()
             }
             state |= part.public(own, moment)
@@ -55,21 +53,20 @@ def read_exact_state(parts: Sequence[TrainedPart], device: torch.device) -> dict
 
 @torch.no_grad()
 def restore_exact_state(
-    parts: Sequence[TrainedPart], device: torch.device, state: Mapping[str, Tensor], *, num_updates: int
+    parts: Sequence[OptimizedPart], device: torch.device, state: Mapping[str, Tensor], *, num_updates: int
 ) -> None:
-    torch.set_rng_state(state["random/cpu"].cpu())
-    if device.type == "cuda" and "random/cuda" in state:
-        torch.cuda.set_rng_state(state["random/cuda"].cpu(), device)
-    for part in parts:
+    restore_random_streams(state, device)
+    for each in parts:
+        part, moments = each.part, each.optimizer.state
         if not part.stored_exactly:
             _fill(part.public({name: value.detach() for name, value in part.parameters.items()}, "master"), state)
         for parameter in part.parameters.values():
-            part.optimizer.state[parameter] = {
+            moments[parameter] = {
                 "step": torch.tensor(float(num_updates), device=device),
-                **{moment: torch.zeros_like(parameter) for moment in _MOMENTS},
+                **{moment: torch.zeros_like(parameter) for moment in MOMENTS},
             }
-        for moment in _MOMENTS:
-            own = {name: part.optimizer.state[parameter][moment] for name, parameter in part.parameters.items()}
+        for moment in MOMENTS:
+            own = {name: moments[parameter][moment] for name, parameter in part.parameters.items()}
             _fill(part.public(own, moment), state)
 
 

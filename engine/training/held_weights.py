@@ -1,18 +1,15 @@
-"""The trainer of a job that only evaluates: weights that nobody trains, in host memory, handed out as they are stored.
+"""In place of a trainer, in a job that only evaluates: weights in host memory, handed out as they are stored.
 
-Invariants:
-- what is handed out is what the checkpoint's weights file holds, bit for bit, whichever trainer wrote it: no optimizer,
-  no critic and no adapter is needed to read it;
-- there is no step and nothing to save.
+Invariant: what is handed out is what the checkpoint's weights file holds, bit for bit, whichever trainer wrote it: no
+optimizer, no critic and no adapter is needed to read it.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from engine.models.decoder import Decoder
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.training.checkpoint import verify_checkpoint
-from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.port import Allocate
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
@@ -35,12 +32,6 @@ class HeldWeights:
 
     def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
         return pack_weights(model_tensors(self._model), version=version, epoch=epoch, allocate=allocate)
-
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
-        raise RuntimeError("a job that only evaluates has no step")
-
-    def prepare_save(self, folder: Path) -> Write:
-        raise RuntimeError("a job that only evaluates writes no checkpoint")
 
     @property
     def _model(self) -> Decoder:

@@ -1,4 +1,4 @@
-"""The border to a trainer: whole groups in, one optimizer step and its metrics out.
+"""The border to who holds the weights, and to a trainer: whole groups in, one optimizer step and its metrics out.
 
 Invariants:
 - a step either happens whole or not at all: a non-finite loss or gradient leaves the weights as they were and
@@ -43,19 +43,23 @@ Allocate = Callable[[int], memoryview]
 Write = Callable[[], None]
 
 
-class Trainer(Protocol):
+class WeightHolder(Protocol):
+    """What a job that only evaluates needs."""
+
     @property
     def num_parameters(self) -> int: ...
-
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult: ...
 
     def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
         """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
         hashes: the copy is all that training waits for."""
 
+    def load(self, folder: Path) -> None:
+        """From a checkpoint; then a trainer goes on as if it had never stopped."""
+
+
+class Trainer(WeightHolder, Protocol):
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult: ...
+
     def prepare_save(self, folder: Path) -> Write:
         """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,
         optimizer and random streams as safetensors and JSON) and may run on another thread while training goes on."""
-
-    def load(self, folder: Path) -> None:
-        """Then training goes on as if it had never stopped."""

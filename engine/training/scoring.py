@@ -73,8 +73,7 @@ class Critic(nn.Module):
         with torch.device(trunk.embedding_VD.device):
             self.value_D = empty_parameter(trunk.config.width, dtype=torch.float32)
         nn.init.zeros_(self.value_D)  # begins by expecting nothing
-        if not trunk.config.tied:
-            trunk.head_VD.requires_grad_(False)  # words are not this model's business
+        trunk.head_VD = trunk.embedding_VD  # words are not this model's business: no memory for a head
 
     def forward(self, batch: MicroBatch) -> Tensor:
         hidden_TD = self.trunk(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens))

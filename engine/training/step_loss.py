@@ -2,8 +2,7 @@
 
     step = StepLoss(algorithm, models=…).begin(trajectories)
     for losses in step.losses():            forward passes happen here, one micro-batch at a time
-        losses.policy.backward()
-        if losses.value is not None: losses.value.backward()
+        for loss in losses.of_parts: loss.backward()
     metrics = step.metrics()                only then: it reads what the passes counted
 
     N written tokens of a micro-batch    M written tokens of the step, in the trajectories' order
@@ -51,6 +50,11 @@ class StepModels:
 class MicroLoss:
     policy: Tensor
     value: Tensor | None
+
+    @property
+    def of_parts(self) -> tuple[Tensor, ...]:
+        """In the order of the trained parts: the policy's, and the critic's if there is one."""
+        return (self.policy,) if self.value is None else (self.policy, self.value)
 
 
 def needs_reference(algorithm: AlgorithmSpec) -> bool:

@@ -9,96 +9,52 @@ Invariants:
 - load continues what was prepared to be saved bit for bit, on the same device and library versions.
 """
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from engine.models.decoder import Decoder
-from engine.models.loading import (
-    WEIGHTS_FILE,
-    companion_files,
-    load_decoder,
-    load_weights,
-    model_tensors,
-    read_config,
-)
-from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import verify_checkpoint, write_checkpoint
-from engine.training.exact_state import TrainedPart, read_exact_state, restore_exact_state
-from engine.training.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Adapter, adapter_tensors
+from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
+from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
+from engine.training.fused_adamw import FusedAdamW, ParameterGroup
+from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
 from engine.training.scoring import Critic, TokenScores, computing_in, score_tokens
+from engine.training.settings import TrainerSettings
 from engine.training.step_loss import StepLoss, StepModels, is_finite, needs_critic, needs_reference
 from engine.training.step_metrics import finite_only
-from engine.training.trained_parts import critic_part, policy_part
+from engine.training.trained_parts import BETAS, EPS, TrainedPart, critic_part, policy_part
+from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
-OPTIMIZER_FILE: Final = "optimizer.safetensors"
-TRAINER_FILE: Final = "trainer.json"
-ADAPTER_FOLDER: Final = "adapter"  # apart: beside the merged weights, transformers would apply it to them again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerProgress:
-    """`trainer.json`."""
-
-    num_updates: int
-    """Steps that changed the weights; the learning rate follows it."""
-    num_skipped: int
-    has_critic: bool
-    lora_rank: int
-    lora_alpha: float
-
 
 class TorchTrainer:
-    def __init__(
-        self,
-        model_folder: Path,
-        *,
-        optimizer: OptimizerSpec,
-        algorithm: AlgorithmSpec,
-        trainer: TrainerSpec,
-        temperature: float,
-        max_new_tokens: int,
-        seed: int,
-        device: str,
-    ) -> None:
-        """`temperature`: the one that responses were sampled with; their log-probs belong to it."""
-        torch.manual_seed(seed)
-        self._optimizer_spec = optimizer
-        self._train_entropy = algorithm.entropy_coefficient > 0.0
-        self._temperature = temperature
-        self._trainer_spec = trainer
+    def __init__(self, model_folder: Path, settings: TrainerSettings, *, device: str) -> None:
+        torch.manual_seed(settings.seed)
+        algorithm, trainer = settings.algorithm, settings.trainer
+        self._settings, self._optimizer_spec = settings, settings.optimizer
         self._device = torch.device(device)
         self._companions = companion_files(model_folder)
         self._model = load_decoder(model_folder, device=device, dtype=torch.float32)
         self._num_parameters = self._model.num_parameters
-        self._adapter = _adapter(self._model, trainer, base_name=model_folder.name)
+        self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
         self._critic = (
             Critic(load_decoder(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
-        self._parts = [policy_part(self._model, self._adapter, optimizer)]
+        parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
-            self._parts.append(critic_part(self._critic, optimizer, learning_rate=algorithm.critic.learning_rate))
-        self._progress = TrainerProgress(
-            num_updates=0,
-            num_skipped=0,
-            has_critic=self._critic is not None,
-            lora_rank=trainer.lora_rank,
-            lora_alpha=trainer.lora_alpha if trainer.lora_rank else 0.0,
-        )
+            parts.append(critic_part(self._critic, algorithm))
+        self._parts = [OptimizedPart(part=part, optimizer=self._optimizer(part)) for part in parts]
+        self._progress = TrainerProgress.begin(algorithm, trainer)
         self._step_loss = StepLoss(
             algorithm,
             models=StepModels(
@@ -107,7 +63,7 @@ class TorchTrainer:
                 critic=self._values if self._critic else None,
             ),
             micro_batch_tokens=trainer.micro_batch_tokens,
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=settings.max_new_tokens,
             device=device,
         )
 
@@ -121,22 +77,20 @@ class TorchTrainer:
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
         config = self._model.config
         check_trajectories(trajectories, vocab_size=config.vocab_size, max_positions=config.max_positions)
-        for part in self._parts:
-            part.optimizer.zero_grad()
+        for each in self._parts:
+            each.optimizer.zero_grad()
         step = self._step_loss.begin(trajectories)
         for losses in step.losses():
-            losses.policy.backward()  # type: ignore[no-untyped-call]
-            if losses.value is not None:
-                losses.value.backward()  # type: ignore[no-untyped-call]
-        norms = [self._clip(part) for part in self._parts]
+            for loss in losses.of_parts:
+                loss.backward()  # type: ignore[no-untyped-call]
+        norms = {each.part.prefix: self._clip(each.part) for each in self._parts}
         metrics = step.metrics()
-        warmth = self._warmth()
-        updated = is_finite(metrics) and all(math.isfinite(norm) for norm in norms)
+        warmth = self._progress.warmth(self._optimizer_spec.warmup_steps)
+        updated = is_finite(metrics) and all(map(math.isfinite, norms.values()))
         if updated:
             self._update(warmth)
-        else:
-            self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
-        metrics |= {f"train/{part.prefix}grad_norm": norm for part, norm in zip(self._parts, norms, strict=True)}
+        self._progress = self._progress.after(updated=updated)
+        metrics |= {f"train/{prefix}grad_norm": norm for prefix, norm in norms.items()}
         metrics["train/learning_rate"] = self._optimizer_spec.learning_rate * warmth
         metrics["train/skipped"] = float(not updated)
         return StepResult(metrics=finite_only(metrics), advantages=step.advantages)
@@ -149,27 +103,36 @@ class TorchTrainer:
             return self._score(self._reference or self._model, batch)
 
     def _score(self, model: Decoder, batch: MicroBatch) -> TokenScores:
-        return score_tokens(model, batch, temperature=self._temperature, compute_dtype=self._trainer_spec.compute_dtype)
+        settings = self._settings
+        return score_tokens(
+            model,
+            batch,
+            temperature=settings.temperature,
+            compute_dtype=settings.trainer.compute_dtype,
+            train_entropy=settings.algorithm.entropy_coefficient > 0.0,
+        )
 
     def _values(self, batch: MicroBatch) -> Tensor:
         assert self._critic is not None
-        with computing_in(self._trainer_spec.compute_dtype, self._device):
+        with computing_in(self._settings.trainer.compute_dtype, self._device):
             values_N: Tensor = self._critic(batch)
         return values_N
 
     def _clip(self, part: TrainedPart) -> float:
         return nn.utils.clip_grad_norm_(part.parameters.values(), self._optimizer_spec.max_grad_norm).item()
 
-    def _warmth(self) -> float:
-        """The share of the learning rate: rises over the warm-up, then 1; the first update already has its part."""
-        return min((self._progress.num_updates + 1) / max(self._optimizer_spec.warmup_steps, 1), 1.0)
-
     def _update(self, warmth: float) -> None:
-        for part in self._parts:
-            for group in part.optimizer.groups:
+        for each in self._parts:
+            for group in each.optimizer.groups:
                 group.lr = group.full_lr * warmth
-            part.optimizer.step()
-        self._progress = replace(self._progress, num_updates=self._progress.num_updates + 1)
+            each.optimizer.step()
+
+    def _optimizer(self, part: TrainedPart) -> FusedAdamW:
+        groups = [
+            ParameterGroup(parameters=parameters, weight_decay=decay, full_lr=part.learning_rate)
+            for parameters, decay in part.decay_groups(self._optimizer_spec.weight_decay)
+        ]
+        return FusedAdamW(groups=groups, betas=BETAS, eps=EPS)
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
@@ -178,24 +141,17 @@ class TorchTrainer:
 
     def prepare_save(self, folder: Path) -> Write:
         """Everything is copied here: what is written later is not what training has made of it since."""
-        files: dict[str, Callable[[Path], None]] = {
-            **{name: _bytes_writer(content) for name, content in self._companions.items()},
-            WEIGHTS_FILE: _tensors_writer(self._published_tensors()),
-            OPTIMIZER_FILE: _tensors_writer(read_exact_state(self._parts, self._device)),
-            TRAINER_FILE: _bytes_writer(json.dumps(asdict(self._progress), indent=2).encode()),
-        }
-        if self._adapter is not None:
-            files[f"{ADAPTER_FOLDER}/{ADAPTER_CONFIG}"] = _bytes_writer(self._adapter.config)
-            files[f"{ADAPTER_FOLDER}/{ADAPTER_WEIGHTS}"] = _tensors_writer(adapter_tensors(self._adapter.parameters))
-        return partial(_write, folder, files)
+        checkpoint = TrainerCheckpoint(
+            companions=self._companions,
+            weights=_copies(self._published_tensors()),
+            state=_copies(read_exact_state(self._parts, self._device)),
+            progress=self._progress,
+            adapter_config=None if self._adapter is None else self._adapter.config,
+        )
+        return partial(checkpoint.write, folder)
 
     def load(self, folder: Path) -> None:
-        verify_checkpoint(folder)
-        if read_config(folder) != self._model.config:
-            raise ValueError(f"{folder}: the checkpoint is of another model than this trainer's")
-        progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
-        if replace(progress, num_updates=0, num_skipped=0) != replace(self._progress, num_updates=0, num_skipped=0):
-            raise ValueError(f"{folder}: the checkpoint was trained with another critic or adapter than this trainer's")
+        progress = read_progress(folder, self._model.config, current=self._progress)
         if self._adapter is None:
             load_weights(self._model, folder)
         restore_exact_state(
@@ -218,28 +174,6 @@ class TorchTrainer:
         return load_decoder(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
 
 
-def _adapter(model: Decoder, spec: TrainerSpec, *, base_name: str) -> Adapter | None:
-    if not spec.lora_rank:
-        return None
-    return Adapter(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name)
-
-
-def _write(folder: Path, files: Mapping[str, Callable[[Path], None]]) -> None:
-    write_checkpoint(folder, files)
-
-
-def _bytes_writer(content: bytes) -> Callable[[Path], None]:
-    def write(file: Path) -> None:
-        file.write_bytes(content)
-
-    return write
-
-
-def _tensors_writer(tensors: Mapping[str, Tensor]) -> Callable[[Path], None]:
-    """Copies now, each for itself: row slices of one matrix share memory."""
-    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-
-    def write(file: Path) -> None:
-        save_file(copies, file, {"format": "pt"})
-
-    return write
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each for itself: row slices of one matrix share memory."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}

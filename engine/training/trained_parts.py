@@ -1,9 +1,12 @@
-"""Which parameters an optimizer moves, under which public names: the policy or its adapter, and the critic.
+"""Which parameters are moved together, and under which public names: the policy or its adapter, and the critic.
 
-Invariant: matrices decay, norms and biases do not: pulling a scale towards zero only shrinks the layer's signal.
+Invariants:
+- matrices decay, norms and biases do not: pulling a scale towards zero only shrinks the layer's signal;
+- each part has its own moments, its own learning rate and its own bound on the length of its gradient.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -11,66 +14,63 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder
 from engine.models.loading import hugging_face_views
-from engine.spec.job import OptimizerSpec
-from engine.training.exact_state import TrainedPart, Views
-from engine.training.fused_adamw import FusedAdamW, ParameterGroup
+from engine.spec.job import AlgorithmSpec, OptimizerSpec
+from engine.training.layout import Views, whole_shape
 from engine.training.lora import Adapter
 from engine.training.scoring import Critic
 
 BETAS: Final = (0.9, 0.999)
 EPS: Final = 1e-8
+MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPart:
+    prefix: str
+    """Of its names in a checkpoint and among metrics: "" for the policy."""
+    parameters: Mapping[str, nn.Parameter]
+    views: Views
+    stored_exactly: bool
+    """The weights file has these very numbers."""
+    learning_rate: float
+    """What the warm-up rises to."""
+
+    def public(self, own: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+        return {f"{self.prefix}{kind}/{name}": view for name, view in self.views(own).items()}
+
+    def decay_groups(self, weight_decay: float) -> list[tuple[list[nn.Parameter], float]]:
+        """(parameters, their decay); none is empty."""
+        every = list(self.parameters.values())
+        groups: list[tuple[list[nn.Parameter], float]] = []
+        for is_matrix, decay in ((True, weight_decay), (False, 0.0)):
+            if some := [parameter for parameter in every if (len(whole_shape(parameter)) > 1) == is_matrix]:
+                groups.append((some, decay))
+        return groups
 
 
 def policy_part(model: Decoder, adapter: Adapter | None, spec: OptimizerSpec) -> TrainedPart:
-    if adapter is not None:
-        return _part("", adapter.parameters, dict, spec, stored_exactly=False, learning_rate=spec.learning_rate)
     config = model.config
-    return _part(
-        "",
-        dict(model.named_parameters()),
-        lambda own: hugging_face_views(config, own),
-        spec,
-        stored_exactly=config.dtype == torch.float32,
+    return TrainedPart(
+        prefix="",
+        parameters=dict(model.named_parameters()) if adapter is None else adapter.parameters,
+        views=(lambda own: hugging_face_views(config, own)) if adapter is None else (lambda own: own),
+        stored_exactly=adapter is None and config.dtype == torch.float32,
         learning_rate=spec.learning_rate,
     )
 
 
-def critic_part(critic: Critic, spec: OptimizerSpec, *, learning_rate: float) -> TrainedPart:
-    config, unused = critic.trunk.config, critic.trunk.head_VD
+def critic_part(critic: Critic, spec: AlgorithmSpec) -> TrainedPart:
+    config = replace(critic.trunk.config, tied=True)  # of a head of its own it has nothing
 
     def views(own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         trunk = {name.removeprefix("trunk."): tensor for name, tensor in own.items()}
         value_D = trunk.pop("value_D")
-        named = hugging_face_views(config, {"head_VD": unused, **trunk})
-        named.pop("lm_head.weight", None)
-        return {"value.weight": value_D, **named}
+        return {"value.weight": value_D, **hugging_face_views(config, trunk)}
 
-    trained = {name: parameter for name, parameter in critic.named_parameters() if parameter.requires_grad}
-    return _part("critic_", trained, views, spec, stored_exactly=False, learning_rate=learning_rate)
-
-
-def _part(
-    prefix: str,
-    parameters: Mapping[str, nn.Parameter],
-    views: Views,
-    spec: OptimizerSpec,
-    *,
-    stored_exactly: bool,
-    learning_rate: float,
-) -> TrainedPart:
-    groups = _decay_groups(parameters.values(), spec.weight_decay, learning_rate)
-    optimizer = FusedAdamW(groups=groups, betas=BETAS, eps=EPS)
     return TrainedPart(
-        prefix=prefix, parameters=parameters, views=views, optimizer=optimizer, stored_exactly=stored_exactly
+        prefix="critic_",
+        parameters=dict(critic.named_parameters()),
+        views=views,
+        stored_exactly=False,
+        learning_rate=spec.critic.learning_rate,
     )
-
-
-def _decay_groups(
-    parameters: Iterable[nn.Parameter], weight_decay: float, learning_rate: float
-) -> list[ParameterGroup]:
-    every = list(parameters)
-    groups: list[ParameterGroup] = []
-    for is_matrix, decay in ((True, weight_decay), (False, 0.0)):
-        if some := [parameter for parameter in every if (parameter.dim() > 1) == is_matrix]:
-            groups.append(ParameterGroup(parameters=some, weight_decay=decay, full_lr=learning_rate))
-    return groups

@@ -37,20 +37,12 @@ def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
 
     from engine.models.loading import DEMO_FOLDER
     from engine.training.checkpoint import verify_checkpoint
+    from engine.training.settings import TrainerSettings
     from engine.training.torch_trainer import TorchTrainer
 
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path / "store", store_url="")
     spec = make_spec(trainer={"lora_rank": lora_rank})
-    trainer = TorchTrainer(
-        DEMO_FOLDER,
-        optimizer=spec.optimizer,
-        algorithm=spec.algorithm,
-        trainer=spec.trainer,
-        temperature=1.0,
-        max_new_tokens=80,
-        seed=0,
-        device="cpu",
-    )
+    trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
     folder = tmp_path / "store/jobs" / job.pk / "attempt-1-epoch-1/checkpoints/step-000001"
     trainer.prepare_save(folder)()
     digest = verify_checkpoint(folder)

@@ -23,13 +23,11 @@ TRAINS = """
 from engine.live.trainer_actor import TrainerActor
 from engine.live.trainer_body import TrainerBody
 from engine.models.loading import DEMO_FOLDER
-from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import JobSpec
 from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
-trainer = TorchTrainer(
-    DEMO_FOLDER, device="cpu", optimizer=OptimizerSpec(), algorithm=AlgorithmSpec(), trainer=TrainerSpec(),
-    temperature=1.0, max_new_tokens=8, seed=0,
-)
+trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(JobSpec(name="light")), device="cpu")
 done = trainer.train_step([
     TrainingTrajectory(
         group=0, prompt_ids=(1, 2), response_ids=(3, 4), behaviour_logprobs=(-4.0, -4.0), reward=float(which)

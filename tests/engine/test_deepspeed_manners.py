@@ -1,4 +1,4 @@
-"""DeepSpeed as a guest in the process: it takes nothing over, and refuses by name what it cannot do here."""
+"""DeepSpeed as a guest in the process: it takes nothing over."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import engine.training.deepspeed_sharding as sharding
 import engine.training.scoring as scoring
-from engine.spec.job import AlgorithmSpec, TrainerSpec
+from engine.spec.job import TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
@@ -24,8 +24,12 @@ from tests.engine.trainer_conformance import hash_of, settings, trajectories_of
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def asked(**trainer: Any) -> dict[str, Any]:
-    return settings(trainer=TrainerSpec(backend="deepspeed", **trainer))
+def sharded(folder: Path, **trainer: Any) -> DeepSpeedTrainer:
+    return DeepSpeedTrainer(folder, settings(trainer=TrainerSpec(backend="deepspeed", **trainer)), device="cpu")
+
+
+def plain(folder: Path, **trainer: Any) -> TorchTrainer:
+    return TorchTrainer(folder, settings(trainer=TrainerSpec(**trainer)), device="cpu")
 
 
 @pytest.fixture
@@ -52,10 +56,10 @@ def globals_of_the_process() -> list[object]:
 def test_it_comes_and_goes_without_a_trace_and_without_a_word(
     make_llama: MakeLlama, stage: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    DeepSpeedTrainer(make_llama(), **asked()).close()  # what imports leave behind is not a trainer's doing
+    sharded(make_llama()).close()  # what imports leave behind is not a trainer's doing
     before = globals_of_the_process()
     capfd.readouterr()
-    trainer = DeepSpeedTrainer(make_llama(), **asked(zero_stage=stage))
+    trainer = sharded(make_llama(), zero_stage=stage)
     trainer.train_step(trajectories_of(0))
     trainer.snapshot(1)
     trainer.close()
@@ -65,29 +69,32 @@ def test_it_comes_and_goes_without_a_trace_and_without_a_word(
 
 def test_trainers_in_one_process_do_not_disturb_each_other(make_llama: MakeLlama) -> None:
     """The world lasts until the last one has left, and can be entered again."""
-    first, second = DeepSpeedTrainer(make_llama(), **asked(zero_stage=2)), DeepSpeedTrainer(make_llama(), **asked())
+    first, second = sharded(make_llama(), zero_stage=2), sharded(make_llama())
     untouched = hash_of(second)
     first.train_step(trajectories_of(0))
     assert hash_of(second) == untouched != hash_of(first)
     first.close()
     second.train_step(trajectories_of(0))
     second.close()
-    third = DeepSpeedTrainer(make_llama(), **asked(zero_stage=3))
+    third = sharded(make_llama(), zero_stage=3)
     assert hash_of(third) == untouched
     third.close()
 
 
 def test_a_process_group_of_somebody_else_is_left_alone(make_llama: MakeLlama, group_of_others: None) -> None:
     with pytest.raises(ValueError, match="process group"):
-        DeepSpeedTrainer(make_llama(), **asked())
+        sharded(make_llama())
     assert torch_distributed.get_world_size() == 1
 
 
+@pytest.mark.parametrize("asked", [{}, {"lora_rank": 3}])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_bfloat16_products_are_those_of_the_torch_trainer(make_llama: MakeLlama, stage: int) -> None:
-    there = TorchTrainer(make_llama(), **asked(compute_dtype="bfloat16"))
-    here = DeepSpeedTrainer(make_llama(), **asked(compute_dtype="bfloat16", zero_stage=stage))
-    exact = TorchTrainer(make_llama(), **asked())
+def test_bfloat16_products_are_those_of_the_torch_trainer(
+    make_llama: MakeLlama, stage: int, asked: dict[str, int]
+) -> None:
+    there = plain(make_llama(), compute_dtype="bfloat16", **asked)
+    here = sharded(make_llama(), compute_dtype="bfloat16", zero_stage=stage, **asked)
+    exact = plain(make_llama(), **asked)
     norms = [trainer.train_step(trajectories_of(0)).metrics["train/grad_norm"] for trainer in (there, here, exact)]
     here.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
@@ -103,30 +110,14 @@ def test_logits_in_chunks_give_the_same_gradient(
     norms = []
     for chunk in (scoring.LOGITS_PER_CHUNK, 40 * 16):
         monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", chunk)
-        trainer = DeepSpeedTrainer(make_llama(), **asked(zero_stage=stage))
+        trainer = sharded(make_llama(), zero_stage=stage)
         norms.append([trainer.train_step(trajectories_of(seed)).metrics["train/grad_norm"] for seed in range(2)])
         trainer.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "trainer", "field"),
-    [
-        (AlgorithmSpec(name="ppo"), TrainerSpec(backend="deepspeed"), "trainer.backend"),
-        (AlgorithmSpec(), TrainerSpec(backend="deepspeed", lora_rank=4), "trainer.lora_rank"),
-    ],
-)
-def test_what_only_the_torch_trainer_has_is_refused_by_name(
-    make_llama: MakeLlama, algorithm: AlgorithmSpec, trainer: TrainerSpec, field: str
-) -> None:
-    given: dict[str, Any] = settings(algorithm=algorithm, trainer=trainer)
-    with pytest.raises(ValueError, match=f"{field}.*'torch'"):
-        DeepSpeedTrainer(make_llama(), **given)
-    assert not torch_distributed.is_initialized()
-
-
 def test_a_model_that_cannot_be_read_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((make_llama() / "config.json").read_bytes())
     with pytest.raises((OSError, ValueError)):
-        DeepSpeedTrainer(tmp_path, **asked())
+        sharded(tmp_path)
     assert not torch_distributed.is_initialized()

@@ -27,7 +27,7 @@ def test_what_is_evaluated_is_what_the_trainer_published(
     make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec, dtype: str
 ) -> None:
     folder = make_llama(dtype=dtype)
-    trained = TorchTrainer(folder, **settings(algorithm=algorithm, trainer=trainer))  # type: ignore[arg-type]
+    trained = TorchTrainer(folder, settings(algorithm=algorithm, trainer=trainer), device="cpu")
     trained.train_step(trajectories_of(0))
     held = HeldWeights(folder)
     assert hash_of(held) != hash_of(trained)
@@ -37,12 +37,12 @@ def test_what_is_evaluated_is_what_the_trainer_published(
 
 def test_without_a_checkpoint_they_are_the_models_own(make_llama: MakeLlama) -> None:
     folder = make_llama()
-    untrained = TorchTrainer(folder, **settings())  # type: ignore[arg-type]
+    untrained = TorchTrainer(folder, settings(), device="cpu")
     assert hash_of(HeldWeights(folder)) == hash_of(untrained)
 
 
 def test_a_checkpoint_that_is_torn_or_of_another_model_is_refused(make_llama: MakeLlama, tmp_path: Path) -> None:
-    saved = save(TorchTrainer(make_llama(), **settings()), tmp_path)  # type: ignore[arg-type]
+    saved = save(TorchTrainer(make_llama(), settings(), device="cpu"), tmp_path)
     with pytest.raises(ValueError, match="another model"):
         HeldWeights(make_llama(vocab_size=48)).load(saved)
     with (saved / "model.safetensors").open("r+b") as file:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trainer_of(folder: Path, **given: object) -> TorchTrainer:
-    return TorchTrainer(folder, **settings(**given))  # type: ignore[arg-type]
+    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
 
 
 @pytest.fixture

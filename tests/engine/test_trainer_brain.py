@@ -11,24 +11,9 @@ from engine.pipeline.effects import (
     Send,
     TrainOn,
 )
-from engine.pipeline.messages import (
-    BatchReady,
-    BatchTrained,
-    BatchWanted,
-    CheckpointFailed,
-    CheckpointWritten,
-    PartReported,
-    PauseRequested,
-    ResumedFrom,
-    Tick,
-    TrainerLoaded,
-    TrainingEnded,
-    WeightsUpdated,
-)
-from engine.pipeline.plan import Plan
-from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, SampleKey, Trajectory
-from engine.pipeline.relay_messages import EpochSeen, MasterElected, VersionRefused, VersionStored
-from engine.pipeline.reports import (
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
     CheckpointReported,
     FaultReported,
     PartFinished,
@@ -36,6 +21,20 @@ from engine.pipeline.reports import (
     StepReported,
     TrainerPaused,
 )
+from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_relay import EpochSeen
+from engine.pipeline.messages.to_trainer import (
+    BatchReady,
+    BatchTrained,
+    CheckpointFailed,
+    CheckpointWritten,
+    MasterElected,
+    TrainerLoaded,
+    VersionRefused,
+    VersionStored,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, SampleKey, Trajectory
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import PRESETS

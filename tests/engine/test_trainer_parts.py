@@ -1,6 +1,5 @@
 """The parts that a job may ask for: critic, reference, adapter; and a step that several ranks make together."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.models.loading import load_decoder
-from engine.spec.job import AlgorithmName, AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import AlgorithmName, AlgorithmSpec, KlSpec
+from engine.training.lora import LowRankUpdate
 from engine.training.micro_batch import batch_step
 from engine.training.port import TrainingTrajectory
 from engine.training.scoring import Critic, score_tokens
@@ -20,114 +21,36 @@ from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
-from tests.engine.trainer_conformance import hash_of, save, settings, trajectories_of
+from tests.engine.trainer_conformance import MakeTrainer, hash_of, settings, trajectories_of
+from tests.engine.trainer_parts_conformance import LORA, WITH_KL, PartsConformance
+from tests.engine.trainer_parts_conformance import make_layout as make_layout
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 OF_THE_LAYOUT = ("train/padding_fraction", "train/shared_fraction")
-LORA = TrainerSpec(lora_rank=3, lora_alpha=12.0)
-WITH_KL = KlSpec(coefficient=0.1)
 
 
 def trainer_of(folder: Path, **given: object) -> TorchTrainer:
-    return TorchTrainer(folder, **settings(**given))  # type: ignore[arg-type]
+    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
 
 
-# A checkpoint holds every part ----------------------------------------------------------------------------------------
+@pytest.fixture
+def make_trainer() -> MakeTrainer:
+    return trainer_of
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(
-    ("algorithm", "trainer"),
-    [
-        (AlgorithmSpec(name="ppo", kl=WITH_KL), TrainerSpec()),
-        (AlgorithmSpec(name="gspo", kl=KlSpec(coefficient=0.1, estimator="k1")), LORA),
-        (AlgorithmSpec(name="ppo", entropy_coefficient=0.01), LORA),
-    ],
-)
-def test_resume_is_exact_with_critic_reference_and_adapter(
-    make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec, tied: bool
-) -> None:
-    """Written while training goes on."""
-    folder = make_llama(tied=tied)
-    straight = trainer_of(folder, algorithm=algorithm, trainer=trainer)
-    for step in range(3):
-        straight.train_step(trajectories_of(step))
-    write = straight.prepare_save(tmp_path)
-    with ThreadPoolExecutor(1) as pool:
-        written = pool.submit(write)
-        told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
-        written.result()
-    resumed = trainer_of(folder, algorithm=algorithm, trainer=trainer)
-    resumed.load(tmp_path)
-    assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == told
-    assert hash_of(resumed) == hash_of(straight)
-
-
-# Critic ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_critic_learns_what_answers_are_worth(make_llama: MakeLlama) -> None:
-    """A group's prompt says what its answers are worth."""
-    batch = [replace(each, prompt_ids=(10 + each.group,), reward=float(each.group)) for each in trajectories_of(0)]
-    trainer = trainer_of(
-        make_llama(),
-        algorithm=AlgorithmSpec(name="ppo", critic=CriticSpec(learning_rate=1e-2)),
-        optimizer=OptimizerSpec(learning_rate=1e-9, warmup_steps=0),
-    )
-    metrics = [trainer.train_step(batch).metrics for _ in range(30)]
-    assert metrics[0]["train/value_mean"] == 0.0
-    assert metrics[0]["train/explained_variance"] == pytest.approx(0.0, abs=1e-6)
-    assert metrics[-1]["train/explained_variance"] > 0.8
-    assert metrics[-1]["train/value_loss"] < 0.3 * metrics[0]["train/value_loss"]
-
-
-def test_the_critics_gradient_does_not_pull_at_the_policy(make_llama: MakeLlama) -> None:
-    def policy_after(learning_rate: float) -> str:
-        critic = CriticSpec(learning_rate=learning_rate)
-        trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo", critic=critic))
-        trainer.train_step(trajectories_of(0))
-        return hash_of(trainer)
-
-    assert policy_after(1e-5) == policy_after(1.0)
-
-
-def test_a_critic_that_is_not_finite_stops_the_policys_step_too(make_llama: MakeLlama) -> None:
-    trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo"))
-    assert trainer._critic is not None
-    trainer._critic.value_D.data[0] = float("nan")
-    before = hash_of(trainer)
-    assert trainer.train_step(trajectories_of(0)).metrics["train/skipped"] == 1.0
-    assert hash_of(trainer) == before
-
-
-@pytest.mark.parametrize("whose", ["policy", "critic"])
-def test_a_gradient_that_is_not_finite_stops_both_though_the_losses_are_finite(
-    make_llama: MakeLlama, tmp_path: Path, whose: str
-) -> None:
-    trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo"))
-    assert trainer._critic is not None
-    spoiled = trainer._critic.value_D if whose == "critic" else trainer._model.final_norm_D
-    before = save(trainer, tmp_path / "before")
-    with spoiled.register_hook(lambda gradient: gradient * float("nan")):  # type: ignore[no-untyped-call]
-        metrics = trainer.train_step(trajectories_of(0)).metrics
-    assert metrics["train/skipped"] == 1.0 and "train/loss" in metrics and "train/value_loss" in metrics
-    after = save(trainer, tmp_path / "after")
-    for part in ("model.safetensors", "optimizer.safetensors"):
-        assert (before / part).read_bytes() == (after / part).read_bytes()
+class TestTorchTrainersParts(PartsConformance):
+    pass
 
 
 # Reference ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trainer", [TrainerSpec(), LORA])
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_the_distance_to_the_reference_begins_at_zero_and_is_held_down(
-    make_llama: MakeLlama, trainer: TrainerSpec, estimator: str
-) -> None:
+@pytest.mark.parametrize("estimator", ["k1", "k2"])
+def test_every_estimator_holds_the_distance_to_the_reference_down(make_llama: MakeLlama, estimator: str) -> None:
     def distances(coefficient: float) -> list[float]:
         kl = KlSpec.model_validate({"coefficient": coefficient, "estimator": estimator})
-        learner = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="reinforce_pp", kl=kl), trainer=trainer)
+        learner = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="reinforce_pp", kl=kl))
         return [learner.train_step(trajectories_of(0)).metrics["train/kl"] for _ in range(12)]
 
     free, held = distances(1e-9), distances(3.0)
@@ -162,88 +85,6 @@ def test_long_answers_are_paid_less_and_the_charts_keep_the_environments_reward(
 # Adapter --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys."""
-
-    def make(layout: str) -> Path:
-        from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
-        if layout == "llama":
-            return make_llama()
-        configure, build = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[layout]
-        torch.manual_seed(0)
-        config = configure(
-            vocab_size=40,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            max_position_embeddings=160,
-            tie_word_embeddings=True,
-            initializer_range=0.3,
-        )
-        model = build(config)
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                torch.nn.init.normal_(parameter)
-        folder = tmp_path_factory.mktemp(layout)
-        model.save_pretrained(folder)
-        return folder
-
-    return make
-
-
-@pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
-def test_peft_loads_the_adapter_and_says_what_the_merged_weights_say(
-    make_layout: Callable[[str], Path], tmp_path: Path, layout: str
-) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    folder = make_layout(layout)
-    trainer = trainer_of(folder, trainer=LORA)
-    for step in range(3):
-        trainer.train_step(trajectories_of(step))
-    save(trainer, tmp_path)
-    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
-    with torch.no_grad():
-        base = AutoModelForCausalLM.from_pretrained(folder)(ids).logits
-        merged = AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
-        adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), str(tmp_path / "adapter"))
-        assert (merged - base).abs().max() > 0.1
-        torch.testing.assert_close(adapted(ids).logits, merged, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
-def test_every_layout_is_trained_in_bfloat16_with_critic_and_adapter(
-    make_layout: Callable[[str], Path], layout: str
-) -> None:
-    folder, algorithm = make_layout(layout), AlgorithmSpec(name="ppo", kl=WITH_KL, entropy_coefficient=0.01)
-    exact = trainer_of(folder, algorithm=algorithm, trainer=LORA)
-    near = trainer_of(folder, algorithm=algorithm, trainer=LORA.model_copy(update={"compute_dtype": "bfloat16"}))
-    for step in range(2):
-        expected, metrics = (each.train_step(trajectories_of(step)).metrics for each in (exact, near))
-        assert metrics["train/skipped"] == 0.0
-        assert metrics["train/loss"] == pytest.approx(expected["train/loss"], abs=0.03)
-        assert metrics["train/entropy"] == pytest.approx(expected["train/entropy"], abs=0.03)
-        assert metrics["train/value_loss"] == pytest.approx(expected["train/value_loss"], abs=0.03)
-
-
-def test_an_adapter_begins_at_the_base_and_moves_only_its_matrices(make_llama: MakeLlama) -> None:
-    trainer = trainer_of(make_llama(), trainer=LORA)
-    first = trainer.snapshot(0)
-    assert first.manifest.sha256 == hash_of(trainer_of(make_llama()))
-    trainer.train_step(trajectories_of(0))
-    before, after = map_weights(first), map_weights(trainer.snapshot(1))
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {name for name in before if name.endswith("_proj.weight")}
-    for name in moved:
-        assert torch.linalg.matrix_rank((after[name] - before[name]).double(), rtol=1e-4) <= 3
-
-
 def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: MakeLlama) -> None:
     """B is zero at first: its gradient is the whole matrix's times Aᵀ, and A has none."""
     whole, low = trainer_of(make_llama()), trainer_of(make_llama(), trainer=LORA)
@@ -254,8 +95,8 @@ def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: Mak
         trainer.train_step(trajectories_of(0))
         gradients |= {
             name: parameter.grad
-            for part in trainer._parts
-            for name, parameter in part.parameters.items()
+            for each in trainer._parts
+            for name, parameter in each.part.parameters.items()
             if parameter.grad is not None
         }
     assert low._adapter is not None
@@ -264,6 +105,27 @@ def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: Mak
     of_k = gradients["layers.1.qkv_QD"][32:48]
     torch.testing.assert_close(gradients[f"{name}.lora_B.weight"], 4.0 * of_k @ a.T, rtol=1e-4, atol=1e-6)
     assert gradients[f"{name}.lora_A.weight"].abs().max() == 0.0
+
+
+def test_merged_weights_are_not_kept_for_the_backward_pass(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept they would be a second model, and of one that ZeRO 3 divides, all of it on every rank."""
+    made: list[Any] = []
+    added_to = LowRankUpdate.added_to
+
+    def watched(update: LowRankUpdate, weight: Tensor) -> Tensor:
+        matrix = added_to(update, weight)
+        made.append(StorageWeakRef(matrix.untyped_storage()))  # type: ignore[no-untyped-call]
+        return matrix
+
+    monkeypatch.setattr(LowRankUpdate, "added_to", watched)
+    trainer = trainer_of(make_llama(), trainer=LORA)
+    losses = next(trainer._step_loss.begin(trajectories_of(0)).losses())
+    assert len(made) == 2 * 4 and all(reference.expired() for reference in made)
+    losses.policy.backward()  # type: ignore[no-untyped-call]
+    assert len(made) == 2 * 4 + 7, "once more in the backward pass, but for the first: what it read needs no gradient"
+    assert all(reference.expired() for reference in made)
 
 
 # Ranks ----------------------------------------------------------------------------------------------------------------

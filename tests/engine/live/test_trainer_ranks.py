@@ -1,5 +1,6 @@
 """A trainer of two processes on a real Ray: what it makes is what one process makes, and a lost rank is an error."""
 
+import json
 import os
 import random
 import signal
@@ -10,10 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
+from engine.live.attempt import Attempt, AttemptPlan
 from engine.models.loading import DEMO_FOLDER
-from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import StepTrained
+from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import verify_checkpoint
 from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
 
 pytestmark = pytest.mark.ray
 
@@ -23,16 +28,15 @@ TIMEOUT_S = 20.0
 def make_trainer(**place: Any) -> Any:
     from engine.training.deepspeed_trainer import DeepSpeedTrainer
 
-    return DeepSpeedTrainer(
-        DEMO_FOLDER,
+    settings = TrainerSettings(
         optimizer=OptimizerSpec(warmup_steps=0),
         algorithm=AlgorithmSpec(),
         trainer=TrainerSpec(backend="deepspeed", zero_stage=3, micro_batch_tokens=128),
         temperature=1.0,
         max_new_tokens=40,
         seed=0,
-        **place,
     )
+    return DeepSpeedTrainer(DEMO_FOLDER, settings, **place)
 
 
 def trajectories_of(seed: int) -> list[TrainingTrajectory]:
@@ -104,6 +108,34 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
     with pytest.raises(Exception, match="rank 1: its process has died"):
         ray.get(host.train.remote(trajectories_of(2)), timeout=TIMEOUT_S * 3)
     ray.get(host.close.remote())
+    assert not processes_of("TrainerRankActor")
+
+
+@pytest.mark.usefixtures("own_ray")
+def test_a_job_trains_an_adapter_with_a_critic_on_two_devices(
+    processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
+) -> None:
+    job = JobSpec.model_validate(
+        {
+            "name": "two devices",
+            "training": {"steps": 2, "prompts_per_step": 4, "checkpoint_every": 2},
+            "algorithm": {"name": "ppo", "group_size": 4, "kl": {"coefficient": 0.01}},
+            "trainer": {"backend": "deepspeed", "zero_stage": 3, "lora_rank": 4},
+            "resources": {"trainer_devices": 2},
+            "rollout": {"replicas": 1, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+        }
+    )
+    sink = MemorySink()
+    finished = Attempt(AttemptPlan(spec=job, checkpoints=tmp_path), sink, list).run(lambda: None)
+    assert finished.outcome == "succeeded", finished.message
+    steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
+    assert len(steps) == 2 and all(step["train/skipped"] == 0.0 for step in steps)
+    assert all({"train/kl", "train/value_loss", "train/critic_grad_norm"} <= step.keys() for step in steps)
+    (saved,) = tmp_path.glob("step-000002")
+    verify_checkpoint(saved)
+    assert json.loads((saved / "trainer.json").read_text()).items() >= {"has_critic": True, "lora_rank": 4}.items()
+    psutil.wait_procs(processes_of("TrainerRankActor"), timeout=TIMEOUT_S)  # it ends with its owner, a moment later
     assert not processes_of("TrainerRankActor")
 
 

@@ -1,0 +1,28 @@
+"""What a trainer takes from a job's spec, whichever trainer it is."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    optimizer: OptimizerSpec
+    algorithm: AlgorithmSpec
+    trainer: TrainerSpec
+    temperature: float
+    """The one that responses are sampled with; their log-probs belong to it."""
+    max_new_tokens: int
+    seed: int
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        return cls(
+            optimizer=spec.optimizer,
+            algorithm=spec.algorithm,
+            trainer=spec.trainer,
+            temperature=spec.rollout.temperature,
+            max_new_tokens=spec.rollout.max_new_tokens,
+            seed=spec.training.seed,
+        )
