@@ -23,6 +23,7 @@ from engine.spec.facts import (
     FaultDetected,
     PhaseChanged,
     PipelineReady,
+    PromptsAnswered,
     RunFinished,
     StepTrained,
 )
@@ -121,6 +122,8 @@ def _line(fact: Fact) -> str:
                 f"staleness {metrics['staleness/mean']:.2f}  {metrics['throughput/tokens_per_s']:,.0f} tokens/s  "
                 f"waited {metrics['trainer/wait_fraction']:.0%}"
             )
+        case PromptsAnswered(num_answered=num_answered, num_prompts=num_prompts):
+            return f"{num_answered} of {num_prompts} held-out prompts are answered"
         case Evaluated(version=version, num_prompts=num_prompts, reward_mean=mean, reward_std=std):
             return f"held-out reward of version {version}: {mean:.3f}, spread {std:.3f}, on {num_prompts} prompts"
         case CheckpointSaved(step=step, uri=uri):

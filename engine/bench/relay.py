@@ -22,8 +22,7 @@ from engine.live.ray_session import disconnect, start_own
 from engine.live.relay_actor import RelayActor
 from engine.live.relay_body import RelayView
 from engine.live.segments import sweep
-from engine.pipeline.messages import TRAINER
-from engine.pipeline.relay_messages import relay_address
+from engine.pipeline.messages.addresses import TRAINER, relay_address
 from engine.spec.job import JobSpec
 
 WITHIN_S: Final = 300.0

@@ -19,10 +19,12 @@ from engine.live.handover import Handover
 from engine.live.links import Links
 from engine.live.relay_actor import look_into
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
-from engine.pipeline.messages import TRAINER, Message, Tick
+from engine.pipeline.messages.addresses import TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.offers import Offers
 from engine.pipeline.plan import Plan
-from engine.pipeline.relay_messages import MasterElected, VersionRefused, VersionStored, WeightsOffered
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 from engine.weights.chunks import CHUNK_BYTES

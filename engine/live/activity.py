@@ -5,7 +5,7 @@ Invariant: at every instant a replica does exactly one thing; equal neighbours a
 
 from typing import Final
 
-from engine.pipeline.reports import ActivitySpan, Doing
+from engine.pipeline.messages.to_driver import ActivitySpan, Doing
 
 SHORTEST_S: Final = 0.02  # what is shorter nobody can see on a page; it counts to what comes next
 

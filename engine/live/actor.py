@@ -17,7 +17,8 @@ import ray
 
 from engine.live.body import Body, Loop, Upward
 from engine.live.recording import Recording
-from engine.pipeline.messages import DRIVER, Address, Message
+from engine.pipeline.messages.addresses import DRIVER, Address
+from engine.pipeline.messages.message import Message
 from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
-from engine.pipeline.messages import Address
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import SampleKey
 
 AskId = tuple[SampleKey, int, str]

@@ -12,7 +12,7 @@ from typing import Final
 
 from engine.live.answers import Answer, Ask, AskId
 from engine.live.conversation import Conversation
-from engine.pipeline.messages import Address
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import GroupKey, SampleKey
 
 # The environment answers within its timeout, whatever happens; then the ask or the answer was lost on the way.

@@ -21,7 +21,8 @@ from typing import Any, Final, Protocol
 
 from engine.live.recording import Recording
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages import DRIVER, MANAGER, Address, Message, Tick
+from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
+from engine.pipeline.messages.message import Message, Tick
 from engine.spec.facts import FailureClass
 
 log = logging.getLogger(__name__)

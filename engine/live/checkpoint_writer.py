@@ -17,7 +17,7 @@ from threading import Thread
 
 from engine.live.checkpoint_store import RemoteCheckpoints, forget_older
 from engine.live.checkpoints import finish_checkpoint
-from engine.pipeline.messages import CheckpointFailed, CheckpointWritten
+from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.training.port import Write
 

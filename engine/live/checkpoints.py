@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, ValidationError
 
 from engine.live.checkpoint_store import RemoteCheckpoints
-from engine.pipeline.messages import CheckpointWritten
+from engine.pipeline.messages.to_trainer import CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.checkpoint_manifest import PROGRESS_FOLDER
 from engine.spec.strict import Strict

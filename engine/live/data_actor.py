@@ -13,7 +13,9 @@ from engine.live.recording import plain
 from engine.pipeline.data import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import Record
-from engine.pipeline.messages import DATA, Message, Persisted
+from engine.pipeline.messages.addresses import DATA
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.spec.job import JobSpec

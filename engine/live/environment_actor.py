@@ -21,7 +21,7 @@ import ray
 from engine.live.answers import Answer, Ask
 from engine.live.body import BodyFailed, Outbox, Upward
 from engine.live.respondents import Respondents
-from engine.pipeline.messages import DRIVER, Address
+from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
 

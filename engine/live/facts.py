@@ -10,8 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from engine.pipeline.messages.to_driver import (
+    AnswersCounted,
+    EvaluationReported,
+    FaultReported,
+    ReadTrajectory,
+    ReplicaObserved,
+    StepReported,
+)
 from engine.pipeline.records import Trajectory, TrajectoryContent, VersionRun
-from engine.pipeline.reports import EvaluationReported, FaultReported, ReadTrajectory, ReplicaObserved, StepReported
 from engine.sinks.lines import LinesSaid
 from engine.spec.facts import (
     MAX_LINES,
@@ -21,6 +28,7 @@ from engine.spec.facts import (
     FaultDetected,
     LogLines,
     Outcome,
+    PromptsAnswered,
     ReplicasObserved,
     ReplicaState,
     Span,
@@ -156,6 +164,10 @@ def evaluated(report: EvaluationReported) -> Evaluated:
         reward_std=report.reward_std,
         length_mean=report.length_mean,
     )
+
+
+def prompts_answered(counted: AnswersCounted) -> PromptsAnswered:
+    return PromptsAnswered(version=counted.version, num_answered=counted.num_answered, num_prompts=counted.num_prompts)
 
 
 def fault_detected(report: FaultReported) -> FaultDetected:

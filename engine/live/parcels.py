@@ -18,7 +18,8 @@ from threading import Condition, Lock
 from typing import Any, Final, Literal
 
 from engine.live.segments import Segment
-from engine.pipeline.relay_messages import ChunkHashed, OpenParcel
+from engine.pipeline.effects import OpenParcel
+from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.weights.port import ParcelId
 
 LET_GO_S: Final = 1.0

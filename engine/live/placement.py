@@ -2,6 +2,7 @@
 
     bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host
     behind them: one for each further rank of a DeepSpeed trainer, which may be on other hosts
+    an evaluation's bundle 0 has no device: what holds its weights needs a host's memory
     beside it: elastic replicas, those beyond placement.min_replicas, each on the host of its relay
 
 Invariants:
@@ -21,7 +22,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from engine.pipeline.messages import Address
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.plan import Plan
 from engine.spec.job import JobSpec
 
@@ -85,7 +86,7 @@ def is_elastic(part: Address, spec: JobSpec) -> bool:
 
 def num_ranks(spec: JobSpec) -> int:
     """A torch trainer is one process, whatever it holds."""
-    return spec.resources.trainer_devices if spec.trainer.backend == "deepspeed" else 1
+    return spec.trainer_devices if spec.trainer.backend == "deepspeed" and not spec.only_evaluates else 1
 
 
 def bundle_of(part: Address, spec: JobSpec) -> int:
@@ -103,8 +104,8 @@ def bundle_of(part: Address, spec: JobSpec) -> int:
 
 def resources_of(part: Address, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
     match part.partition("/")[0]:
-        case "trainer":
-            devices, cpus = spec.resources.trainer_devices // num_ranks(spec), TRAINER_CPUS
+        case "trainer" if not spec.only_evaluates:
+            devices, cpus = spec.trainer_devices // num_ranks(spec), TRAINER_CPUS
         case "rollout":
             devices, cpus = spec.resources.devices_per_replica, ROLLOUT_CPUS
         case _:

@@ -13,9 +13,9 @@ from typing import Final
 
 from engine.live import facts
 from engine.live.code_version import code_version
-from engine.pipeline.messages import ReplicaReported
-from engine.pipeline.reports import (
+from engine.pipeline.messages.to_driver import (
     ActivitySpan,
+    AnswersCounted,
     CheckpointReported,
     EvaluationReported,
     EvaluationStarted,
@@ -32,6 +32,7 @@ from engine.pipeline.reports import (
     TrainerReady,
     WeightsTaken,
 )
+from engine.pipeline.messages.to_manager import ReplicaReported
 from engine.sinks.lines import LinesSaid
 from engine.sinks.port import EventSink
 from engine.spec.facts import CheckpointSaved, Phase, PhaseChanged, PipelineReady, ReplicasResized, RequestAcknowledged
@@ -63,6 +64,7 @@ class Recorder:
         """By relays, since the step before."""
         self._told_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
+        self._counted: AnswersCounted | None = None
         self._finished: set[str] = set()
         self._said: list[LinesSaid] = []
         self.step = start_step
@@ -118,6 +120,8 @@ class Recorder:
                 self._evaluated.append(report)
                 self._sink.record(facts.evaluated(report))
                 log.info("evaluated version=%d reward_mean=%.3f", report.version, report.reward_mean)
+            case AnswersCounted():
+                self._on_counted(report)
             case CheckpointReported():
                 self._sink.record(
                     CheckpointSaved(
@@ -147,6 +151,11 @@ class Recorder:
             case RunBroken():
                 self.broken = self.broken or report
                 self._tell_lines()
+
+    def _on_counted(self, counted: AnswersCounted) -> None:
+        if counted != self._counted:  # data that was started again says what it finds in its log
+            self._counted = counted
+            self._sink.record(facts.prompts_answered(counted))
 
     def _check_ready(self) -> None:
         if self.is_ready or self._num_parameters is None:

@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 from pydantic import TypeAdapter
 
 from engine.pipeline.effects import Effect
-from engine.pipeline.messages import Message
+from engine.pipeline.messages.message import Message
 
 _OPAQUE: Final = frozenset({"payload", "state", "reach"})
 

@@ -17,9 +17,9 @@ from engine.live.body import Body, Loop
 from engine.live.links import Links
 from engine.live.relay_body import RelayBody, RelayView
 from engine.live.segments import sweep
-from engine.pipeline.messages import Message
+from engine.pipeline.messages.addresses import relay_address
+from engine.pipeline.messages.message import Message
 from engine.pipeline.relay import ANCHOR_EVERY, RelayBrain
-from engine.pipeline.relay_messages import relay_address
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)

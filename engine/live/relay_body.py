@@ -5,52 +5,44 @@
 
 Invariants:
 - the relay holds its own name for the memory of a version: it outlives the trainer that made it;
-- what is served is the very memory whose hashes were taken;
 - the loop's thread only thinks: hashing, deltas and copies are done by workers, so a heartbeat is never late for them;
 - what a worker made for an arrival that was given up meanwhile is thrown away.
 """
-
-# Over budget: one body; its halves (loop thread, workers) share every field.
 
 import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.live.body import BodyCall
-from engine.live.handover import pull
 from engine.live.parcels import Parcel, Parcels
 from engine.live.relay_link import Listener, Reach, Senders, receive_chunks
-from engine.live.segments import Segment, own_memory
-from engine.live.stored_weights import OfferedBytes
-from engine.pipeline.effects import Effect
-from engine.pipeline.messages import Address, Message
-from engine.pipeline.relay import RelayBrain
-from engine.pipeline.relay_arrivals import whole_of
-from engine.pipeline.relay_messages import (
+from engine.live.relay_making import Making, all_here
+from engine.live.segments import Segment
+from engine.pipeline.effects import (
     AssembleWeights,
-    BufferHashed,
-    DeltaMade,
     DropParcel,
-    FetchFailed,
+    Effect,
     FetchWeights,
     ForwardChunk,
     MakeDelta,
     OpenParcel,
     ServeWeights,
-    WeightsHashed,
-    WeightsServed,
 )
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import BufferHashed, DeltaMade, FetchFailed, WeightsHashed
+from engine.pipeline.messages.to_rollout import WeightsServed
+from engine.pipeline.relay import RelayBrain
+from engine.pipeline.relay_arrivals import whole_of
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, WeightsGone, hash_chunks
-from engine.weights.delta import apply_delta, make_delta
+from engine.weights.chunks import TornWeights, WeightsGone
+from engine.weights.delta import make_delta
 from engine.weights.port import ParcelId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
-
 
 # One that takes the whole's hash while chunks come, one for what takes long.
 WORKERS: Final = 2
@@ -88,12 +80,13 @@ class RelayBody:
     ) -> None:
         """`brain` is told how this body is reached. `listen`: an address of this host, if there are other relays."""
         self._owner = owner
-        self._token, self._post, self._on_loop = token, post, on_loop
+        self._post, self._on_loop = post, on_loop
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
         self.parcels = Parcels(
             tell=lambda message: on_loop(lambda body: [message]),
             hash_on=lambda parcel: self._submit(parcel.hash_on),
         )
+        self._making = Making(owner=owner, token=token, parcels=self.parcels)
         self._listener = None if listen is None else Listener(listen, token, self._receive)
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
@@ -209,74 +202,23 @@ class RelayBody:
         receive_chunks(link, self.parcels)
 
     def _fetch(self, effect: FetchWeights) -> None:
-        manifest, offered = effect.manifest, effect.payload
-        assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
         try:
-            segment = self._fetched(manifest, offered)
+            content, manifest = self._making.fetched(effect)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
-        hashed = self._hashed(manifest, segment.buffer, effect.chunk_bytes)
-        if manifest.is_hashed and manifest.sha256 != hashed.sha256:
-            segment.remove()
-            self._tell(FetchFailed(arrival=effect.arrival, reason="other bytes than the trainer hashed"))
-            return
-        content = _whole(segment, hashed, effect.arrival)
-        message = WeightsHashed(arrival=effect.arrival, manifest=hashed)
-        self._on_loop(lambda body: body._made(whole_of(manifest.id), content, hashed, message))
-
-    def _fetched(self, manifest: WeightManifest, offered: OfferedBytes) -> Segment:
-        if offered.shared.memory == own_memory():
-            return Segment.adopt(self._owner, offered.shared)
-        if offered.reach is None:
-            raise TornWeights("the trainer is on another host and offers no link")
-        segment = Segment.create(self._owner, manifest.num_bytes)
-        try:
-            pull(offered.reach, self._token, manifest, segment.buffer)
-        except TornWeights:
-            segment.remove()
-            raise
-        return segment
-
-    def _hashed(self, manifest: WeightManifest, buffer: memoryview, chunk_bytes: int) -> WeightManifest:
-        """Two passes, side by side."""
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            whole = beside.submit(lambda: sha256(buffer).hexdigest())
-            chunks = hash_chunks(buffer, chunk_bytes)
-            return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)
+        message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
+        self._on_loop(lambda body: body._made(whole_of(manifest.id), content, manifest, message))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
-            content = self._assembled(effect)
+            content = self._making.assembled(effect)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
-            return
-        if content is None:
-            self._tell(FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
             return
         message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
         parcel = whole_of(effect.manifest.id)
         self._on_loop(lambda body: body._made(parcel, content, effect.manifest, message))
-
-    def _assembled(self, effect: AssembleWeights) -> Parcel | None:
-        """None: a parcel that it needs was dropped meanwhile."""
-        manifest, path = effect.manifest, effect.path
-        if not path:
-            return self.parcels.get(whole_of(manifest.id))
-        base = self.parcels.get(whole_of(path[0].base))
-        deltas = [self.parcels.get(delta.parcel) for delta in path]
-        if base is None or None in deltas:
-            return None
-        segment = Segment.create(self._owner, manifest.num_bytes)
-        segment.buffer[:] = base.buffer
-        try:
-            for delta in deltas:
-                assert delta is not None
-                apply_delta(delta.buffer, segment.buffer)
-        except TornWeights:
-            segment.remove()
-            raise
-        return _whole(segment, manifest, effect.arrival)
 
     def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
         delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
@@ -284,12 +226,7 @@ class RelayBody:
             self._tell(DeltaMade(version=effect.version, delta=None))
             return
         manifest = delta.manifest
-        content = Parcel(
-            buffer=delta.buffer,
-            segment=None,
-            chunk_bytes=manifest.chunk_bytes,
-            states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
-        )
+        content = all_here(delta.buffer, None, manifest)
 
         def put(body: "RelayBody") -> list[Message]:
             body.parcels.put(manifest.parcel, content)
@@ -299,16 +236,6 @@ class RelayBody:
 
     def _tell(self, message: Message) -> None:
         self._on_loop(lambda body: [message])
-
-
-def _whole(segment: Segment, manifest: WeightManifest, arrival: int) -> Parcel:
-    return Parcel(
-        buffer=segment.buffer,
-        segment=segment,
-        chunk_bytes=manifest.chunk_bytes,
-        arrival=arrival,
-        states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
-    )
 
 
 def _failed(arrival: int, error: Exception) -> FetchFailed:

@@ -6,8 +6,8 @@ from typing import Final
 
 from engine.inference.port import EngineView
 from engine.live.activity import ActivityLog
-from engine.pipeline.messages import LoadMeasured
-from engine.pipeline.reports import Doing, ReplicaObserved
+from engine.pipeline.messages.to_driver import Doing, ReplicaObserved
+from engine.pipeline.messages.to_rollout import LoadMeasured
 
 EVERY_S: Final = 1.0
 

@@ -14,9 +14,9 @@ from engine.live.body import Body
 from engine.live.devices import claim_device
 from engine.live.environment_actor import ENVIRONMENT
 from engine.live.settings import vllm_python
-from engine.pipeline.messages import DRIVER, Address, rollout_address
+from engine.pipeline.messages.addresses import DRIVER, Address, rollout_address
+from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
-from engine.pipeline.reports import ReplicaObserved
 from engine.pipeline.rollout import RolloutBrain
 from engine.spec.job import JobSpec
 

@@ -27,22 +27,13 @@ from engine.live.recording import Recording
 from engine.live.wiring import Network
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
-from engine.pipeline.messages import (
-    DATA,
-    DRIVER,
-    MANAGER,
-    TRAINER,
-    Address,
-    Message,
-    PartLost,
-    PauseRequested,
-    ReplicaReported,
-    ResizeOrdered,
-    Tick,
-)
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import PauseRequested
+from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
+from engine.pipeline.messages.to_manager import PartLost, ReplicaReported, ResizeOrdered
 from engine.pipeline.plan import Plan
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.recovery import GiveUp, Patience, after_loss
 from engine.sinks.http_shipper import Signal
 from engine.spec.facts import FailureClass, RunFinished
@@ -235,8 +226,9 @@ class Supervisor:
             return RunFinished(outcome="succeeded", ledger=recorder.ledger)
         if self._pause is not None and recorder.paused is not None:
             recorder.acknowledge(self._pause.request_id)
-            step, is_evaluation = recorder.paused.step, self._network.spec.only_evaluates
-            message = "Paused; the evaluation begins anew." if is_evaluation else f"Paused after step {step}."
+            message = "Paused."
+            if not self._network.spec.only_evaluates:
+                message = f"Paused after step {recorder.paused.step}."
             return RunFinished(outcome="paused", message=message, ledger=recorder.ledger)
         if recorder.num_progress != self._progress_seen:
             self._progress_seen, self._progress_at = recorder.num_progress, now

@@ -23,9 +23,9 @@ from engine.live.placement import Placement
 from engine.live.relay_actor import RelayActor
 from engine.live.rollout_actor import RolloutActor
 from engine.live.trainer_actor import TrainerActor
-from engine.pipeline.messages import DATA, TRAINER, Address, Message, rollout_address
+from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
+from engine.pipeline.messages.message import Message
 from engine.pipeline.records import DataProgress
-from engine.pipeline.relay_messages import relay_address
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)

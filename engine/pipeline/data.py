@@ -8,11 +8,9 @@ Invariants:
 - what was acknowledged, and which batch a step got, survives the death of this process (`commit`, `journal`);
 - the schedule bounds what is open, so the buffer cannot grow without end;
 - the evaluation before training is complete before the first prompt of training is handed out.
-
-Longer than most: every message to data is read here, and what follows from it is decided elsewhere.
 """
 
-# Over budget: one state machine; what could leave it has (state, dealing, commit, prompts).
+# Over budget: every message to data is read here; what follows from it is decided elsewhere (state, dealing, commit).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from engine.pipeline.commit import Commit
 from engine.pipeline.data_state import DataState
 from engine.pipeline.dealing import Dealer
 from engine.pipeline.effects import Effect, Send
+from engine.pipeline.evaluation import AnswerCounter
 from engine.pipeline.journal import (
     BatchMade,
     CheckpointKept,
@@ -36,29 +35,32 @@ from engine.pipeline.journal import (
     TrainingClosed,
     TrajectoryTaken,
 )
-from engine.pipeline.messages import (
-    DATA,
-    DRIVER,
-    MANAGER,
-    TRAINER,
-    BatchReady,
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import (
     BatchWanted,
-    Message,
-    PartReported,
     PauseRequested,
     Persisted,
     ProgressStreamed,
     RepackPlanned,
     ReplicaGone,
     ReplicaSynced,
-    Tick,
     TrainingEnded,
 )
+from engine.pipeline.messages.to_driver import (
+    EvaluationStarted,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    RunBroken,
+    ToDriver,
+)
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.prompts import PromptPool
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
 from engine.pipeline.releases import Releases
-from engine.pipeline.reports import EvaluationStarted, FaultReported, LedgerReported, PartFinished, RunBroken, ToDriver
 from engine.policy.lineage import WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
@@ -102,6 +104,7 @@ class DataBrain:
         self._listens_until: float | None = None
         self._is_pausing = False
         self._prompts = PromptPool(self._state)
+        self._counter = AnswerCounter()
         self._has_finished = False
         self._overdue_at = 0.0
         self._releases = Releases(num_relays=plan.num_relays)
@@ -136,6 +139,7 @@ class DataBrain:
                 effects += self._releases.on_tick(now)
             case _:
                 raise TypeError(f"data does not take {type(message).__name__}")
+        effects += self._count_answers(now)
         effects += self._finish_evaluations()
         effects += self._make_batch()
         effects += self._deal(now)
@@ -302,6 +306,13 @@ class DataBrain:
         if self._listens_until is not None and now >= self._listens_until:
             self._listens, self._listens_until = False, None
         return self._dealer.deal(now, None if self._listens or self._is_pausing else self._prompts)
+
+    def _count_answers(self, now: float) -> list[Effect]:
+        """Where something is trained as well, its steps tell how far it is."""
+        if not self._plan.only_evaluates:
+            return []
+        counted = [self._counter.count(evaluation, now) for evaluation in self._state.evaluations]
+        return [_tell(report) for report in counted if report is not None]
 
     def _finish_evaluations(self) -> list[Effect]:
         effects: list[Effect] = []

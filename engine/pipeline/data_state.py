@@ -32,9 +32,9 @@ from engine.pipeline.journal import (
     TrajectoryTaken,
 )
 from engine.pipeline.ledger import End, Ledger
+from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
-from engine.pipeline.reports import EvaluationReported, FaultReported
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.sampling import has_signal
 

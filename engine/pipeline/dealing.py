@@ -20,7 +20,7 @@ from typing import Final
 from engine.pipeline.data_state import DataState
 from engine.pipeline.effects import Send
 from engine.pipeline.groups import GroupBook, OpenGroup, Owner
-from engine.pipeline.messages import ReplicaSynced
+from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.moves import Mover
 from engine.pipeline.partials import PartialPool
 from engine.pipeline.prompts import PromptPool

@@ -6,12 +6,13 @@ Invariant: an effect is plain data. Carrying it out twice must be as harmless as
 from dataclasses import dataclass
 
 from engine.pipeline.journal import DataSnapshot, Record
-from engine.pipeline.messages import RELAY, Address, Message, SequencesHandedOver
+from engine.pipeline.messages.addresses import RELAY, Address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeldGroup
-from engine.pipeline.relay_messages import RelayEffect
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
-from engine.weights.port import WeightManifest
+from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,75 @@ class Persist:
     """The state with these records applied."""
 
 
+# ── a relay's body ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchWeights:
+    """Take over what the trainer offers. Answered by `WeightsHashed` once the hashes are taken, of chunks of
+    `chunk_bytes`; or, if the manifest has hashes already, by `ChunkHashed` for every chunk; or by `FetchFailed`."""
+
+    arrival: int
+    manifest: WeightManifest
+    payload: object
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenParcel:
+    """Make room for a parcel that another relay will send; `ChunkHashed` for each chunk that comes. One with another
+    hash than it should have is not kept."""
+
+    arrival: int
+    parcel: ParcelId
+    num_bytes: int
+    chunk_bytes: int
+    chunk_sha256: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardChunk:
+    to: int
+    """A host."""
+    reach: object
+    parcel: ParcelId
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembleWeights:
+    """Every chunk is here: apply the deltas of `path` to a copy of its base, or with an empty path take the whole as
+    it came. Answered by `BufferHashed`."""
+
+    arrival: int
+    manifest: WeightManifest
+    path: tuple[DeltaManifest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeDelta:
+    """Answered by `DeltaMade`. Both versions stay readable until then, dropped or not."""
+
+    version: WeightsId
+    base: WeightsId
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeWeights:
+    """Send `WeightsServed` with the bytes of this version."""
+
+    to: str
+    version: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropParcel:
+    """The whole of a version, or one of its deltas."""
+
+    parcel: ParcelId
+
+
 # ── the trainer's body ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -171,7 +241,13 @@ Effect = (
     | ResumeSequences
     | ReportProgress
     | Persist
-    | RelayEffect
+    | FetchWeights
+    | OpenParcel
+    | ForwardChunk
+    | AssembleWeights
+    | MakeDelta
+    | ServeWeights
+    | DropParcel
     | PublishWeights
     | RepublishWeights
     | ForgetWeights

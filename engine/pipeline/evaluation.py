@@ -3,23 +3,29 @@
 Invariants:
 - only replicas that hold exactly these weights answer, unless they are gone from every relay: then any may, and the
   report says so;
-- a grader's failure is no reward of 0: such prompts are left out of the mean and counted.
+- a grader's failure is no reward of 0: such prompts are left out of the mean and counted;
+- how far it is, is said at most once in COUNT_EVERY_S, and at its end, whatever was said just before.
 """
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
 
 from engine.pipeline.groups import GroupBook
 from engine.pipeline.journal import EvaluationView
+from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
 from engine.pipeline.records import GroupKey, Trajectory
-from engine.pipeline.reports import EvaluationReported, FaultReported
 from engine.policy.lineage import WeightsId
+
+# Often enough for a bar that is looked at; a fact a second is little to ship, however many prompts there are.
+COUNT_EVERY_S: Final = 1.0
 
 
 class Evaluation:
     def __init__(self, *, weights: WeightsId, num_prompts: int) -> None:
         self.weights = weights
         self.any_version = False
+        self.num_prompts = num_prompts
         self.groups = GroupBook(num_samples=1)
         self._answered: list[Trajectory] = []
         self._num_given_up = 0
@@ -51,6 +57,11 @@ class Evaluation:
     @property
     def is_finished(self) -> bool:
         return len(self.groups) == 0
+
+    @property
+    def num_answered(self) -> int:
+        """Those that were given up are waited for no more either."""
+        return self.num_prompts - len(self.groups)
 
     def accepts(self, trajectory: Trajectory) -> bool:
         fits = self.any_version or trajectory.writers == (self.weights,) or bool(trajectory.failure)
@@ -112,3 +123,18 @@ class Evaluation:
 
     def _fault(self, message: str, action: str) -> FaultReported:
         return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)
+
+
+class AnswerCounter:
+    """What was said last, so that nothing is said twice or too often."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._told_at = float("-inf")
+
+    def count(self, evaluation: Evaluation, now: float) -> AnswersCounted | None:
+        answered = evaluation.num_answered
+        if answered == self._told or (now - self._told_at < COUNT_EVERY_S and not evaluation.is_finished):
+            return None
+        self._told, self._told_at = answered, now
+        return AnswersCounted(version=evaluation.version, num_answered=answered, num_prompts=evaluation.num_prompts)

@@ -9,8 +9,8 @@ Invariants:
 
 from dataclasses import dataclass
 
+from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
-from engine.pipeline.reports import EvaluationReported, FaultReported
 from engine.policy.lineage import Lineage, WeightsId
 
 

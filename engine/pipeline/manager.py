@@ -15,25 +15,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
-from engine.pipeline.messages import (
-    DATA,
-    DRIVER,
-    Address,
+from engine.pipeline.messages.addresses import DATA, DRIVER, Address, rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import ReplicaGone
+from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
+from engine.pipeline.messages.to_manager import (
     LeaveOrdered,
-    LeaveRequested,
-    Message,
     PartLost,
     PartReported,
-    ReplicaGone,
     ReplicaLeft,
     ReplicaReported,
     ResizeOrdered,
-    Tick,
     WeightsUpdated,
-    rollout_address,
 )
+from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
 
 RESEND_AFTER_S: Final = 2.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from engine.pipeline.messages import BatchReady
+from engine.pipeline.messages.to_driver import ReadTrajectory
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.records import Trajectory
-from engine.pipeline.reports import ReadTrajectory
 
 MAX_TO_READ = 8
 

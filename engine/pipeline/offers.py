@@ -9,8 +9,10 @@ Invariants:
 from typing import Final
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
+from engine.pipeline.messages.addresses import relay_address
+from engine.pipeline.messages.to_relay import EpochSeen
+from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
-from engine.pipeline.relay_messages import EpochSeen, MasterElected, relay_address
 from engine.policy.lineage import WeightsId
 
 # A large version takes a while to be fetched and hashed; offering it again too early only doubles the work.

@@ -15,29 +15,27 @@ Invariants:
 from collections.abc import Sequence
 from typing import Final
 
-from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages import MANAGER, TRAINER, Message, PartReported, Tick, rollout_address
-from engine.pipeline.relay_members import Members
-from engine.pipeline.relay_messages import (
+from engine.pipeline.effects import Effect, Send, ServeWeights
+from engine.pipeline.messages.addresses import MANAGER, TRAINER, relay_address, rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
     DeltaMade,
     EpochSeen,
     FetchFailed,
-    MasterElected,
     RelaySynced,
-    ServeWeights,
-    VersionAnnounced,
     VersionComing,
-    VersionMissing,
     VersionReleased,
-    VersionStored,
     WeightsHashed,
     WeightsOffered,
     WeightsWanted,
-    relay_address,
 )
+from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
+from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
+from engine.pipeline.relay_members import Members
 from engine.pipeline.relay_shelf import Shelf
 from engine.pipeline.relay_transfer import Transfer
 from engine.policy.lineage import NO_WEIGHTS, WeightsId

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from engine.pipeline.relay_messages import ChunkHashed, OpenParcel
-from engine.pipeline.reports import WeightsTaken
+from engine.pipeline.effects import OpenParcel
+from engine.pipeline.messages.to_driver import WeightsTaken
+from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.policy.lineage import WeightsId
 from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from engine.pipeline.relay_messages import ChunksWanted, ForwardChunk
+from engine.pipeline.effects import ForwardChunk
+from engine.pipeline.messages.to_relay import ChunksWanted
 from engine.policy.lineage import WeightsId
 from engine.weights.port import ParcelId
 

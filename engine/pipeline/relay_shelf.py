@@ -8,9 +8,8 @@ Invariants:
 from collections.abc import Callable
 from typing import Final
 
-from engine.pipeline.effects import Effect
+from engine.pipeline.effects import DropParcel, Effect, MakeDelta
 from engine.pipeline.relay_arrivals import Arrival, Path, whole_of
-from engine.pipeline.relay_messages import DropParcel, MakeDelta
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
 

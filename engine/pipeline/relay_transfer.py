@@ -12,29 +12,25 @@ Invariants:
 
 from typing import Final
 
-from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages import DRIVER, TRAINER
-from engine.pipeline.relay_arrivals import Arrival, Arrivals, suffix_from, whole_of
-from engine.pipeline.relay_members import Members
-from engine.pipeline.relay_messages import (
-    AssembleWeights,
+from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, Send
+from engine.pipeline.messages.addresses import DRIVER, TRAINER, relay_address
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
     DeltaMade,
-    DropParcel,
     FetchFailed,
-    FetchWeights,
     RelaySynced,
     VersionComing,
-    VersionRefused,
     WeightsHashed,
     WeightsOffered,
-    relay_address,
 )
+from engine.pipeline.messages.to_trainer import VersionRefused
+from engine.pipeline.relay_arrivals import Arrival, Arrivals, suffix_from, whole_of
+from engine.pipeline.relay_members import Members
 from engine.pipeline.relay_sending import Sending
 from engine.pipeline.relay_shelf import Shelf
-from engine.pipeline.reports import FaultReported
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.weights.port import ParcelId
 

@@ -7,7 +7,8 @@ from collections import deque
 from typing import Final
 
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.relay_messages import VersionReleased, relay_address
+from engine.pipeline.messages.addresses import relay_address
+from engine.pipeline.messages.to_relay import VersionReleased
 from engine.policy.lineage import WeightsId
 
 RELEASE_AGAIN_AFTER_S: Final = 30.0

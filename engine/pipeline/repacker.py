@@ -6,7 +6,9 @@ Invariants:
 """
 
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages import DATA, RepackPlanned, ReplicaReported
+from engine.pipeline.messages.addresses import DATA
+from engine.pipeline.messages.to_data import RepackPlanned
+from engine.pipeline.messages.to_manager import ReplicaReported
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import Move, ResidentLoad
 from engine.policy.lineage import NO_WEIGHTS, WeightsId

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 from engine.pipeline.effects import Send
 from engine.pipeline.groups import Owner
-from engine.pipeline.messages import ReplicaSynced, WorkGranted, rollout_address
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 

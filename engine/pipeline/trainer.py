@@ -17,31 +17,10 @@ Invariants:
 from typing import Final
 
 from engine.pipeline.effects import Effect, SaveCheckpoint, Send, TrainOn
-from engine.pipeline.messages import (
-    DATA,
-    DRIVER,
-    MANAGER,
-    TRAINER,
-    BatchReady,
-    BatchTrained,
-    BatchWanted,
-    CheckpointFailed,
-    CheckpointWritten,
-    Message,
-    PartReported,
-    PauseRequested,
-    ResumedFrom,
-    Tick,
-    TrainerLoaded,
-    TrainingEnded,
-    WeightsUpdated,
-)
-from engine.pipeline.metrics import StepTiming, choose_to_read, step_metrics
-from engine.pipeline.offers import Offers
-from engine.pipeline.plan import Plan
-from engine.pipeline.records import DataProgress
-from engine.pipeline.relay_messages import MasterElected, VersionRefused, VersionStored
-from engine.pipeline.reports import (
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
     CheckpointReported,
     FaultReported,
     PartFinished,
@@ -51,6 +30,21 @@ from engine.pipeline.reports import (
     TrainerPaused,
     TrainerReady,
 )
+from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_trainer import (
+    BatchReady,
+    BatchTrained,
+    CheckpointFailed,
+    CheckpointWritten,
+    MasterElected,
+    TrainerLoaded,
+    VersionRefused,
+    VersionStored,
+)
+from engine.pipeline.metrics import StepTiming, choose_to_read, step_metrics
+from engine.pipeline.offers import Offers
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
 
 RESEND_AFTER_S: Final = 2.0

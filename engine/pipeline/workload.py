@@ -7,11 +7,11 @@ Invariants:
 - reserved and awaited samples take room like running ones, and keep their weights in use like them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from engine.pipeline.messages import SequencesHandedOver
+from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
@@ -61,8 +61,10 @@ class Workload:
 
     @property
     def num_busy(self) -> int:
-        awaited = sum(len(awaited.task.samples) for awaited in self._awaited.values())
-        return self.num_running + awaited + sum(kept.num_samples for kept, _ in self._reserved.values())
+        return sum(num for _, num in self._places())
+
+    def num_busy_on(self, weights: WeightsId) -> int:
+        return sum(num for its, num in self._places() if its == weights)
 
     @property
     def room(self) -> int:
@@ -71,16 +73,13 @@ class Workload:
     @property
     def in_use(self) -> frozenset[WeightsId]:
         """Weights that something runs on, or will."""
-        running = {running.weights for running in self._running.values()}
-        awaited = {awaited.weights for awaited in self._awaited.values()}
-        return frozenset(running | awaited | {kept.weights for kept, _ in self._reserved.values()})
+        return frozenset(weights for weights, _ in self._places())
 
-    def num_busy_on(self, weights: WeightsId) -> int:
-        running = sum(len(each.samples) for each in self._running.values() if each.weights == weights)
-        awaited = sum(len(each.task.samples) for each in self._awaited.values() if each.weights == weights)
-        return (
-            running + awaited + sum(kept.num_samples for kept, _ in self._reserved.values() if kept.weights == weights)
-        )
+    def _places(self) -> Iterator[tuple[WeightsId, int]]:
+        """What is taken or promised: so many samples on these weights."""
+        yield from ((running.weights, len(running.samples)) for running in self._running.values())
+        yield from ((awaited.weights, len(awaited.task.samples)) for awaited in self._awaited.values())
+        yield from ((kept.weights, kept.num_samples) for kept, _ in self._reserved.values())
 
     @property
     def is_empty(self) -> bool:

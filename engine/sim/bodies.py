@@ -18,9 +18,11 @@ from engine.pipeline.effects import (
     TrainOn,
 )
 from engine.pipeline.journal import DataSnapshot, Record
-from engine.pipeline.messages import BatchTrained, CheckpointWritten, Message, Persisted
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_data import Persisted
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import BatchTrained, CheckpointWritten
 from engine.pipeline.records import DataProgress
-from engine.pipeline.relay_messages import WeightsOffered
 from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle, demand

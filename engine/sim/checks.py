@@ -1,11 +1,11 @@
 """The oracle: keeps its own book of what the brains did, and objects at once.
 
-Invariants held after every event (RELIABILITY.md, section 6): a sample is trained at most once into the weights that
-live (I1); groups are whole (I2); one version a trajectory where the schedule promises it, a published one, which stays
-in its slot until the trajectory has ended (I3); staleness is what the tree of weights says, and within the cap (I4); a
-lease is with one replica, which keeps its bounds (I5); a version is served only whole (I6); only the living trainer
-publishes (I7); what was acknowledged and which batch a step got survive data's death; a checkpoint's ordinals are what
-was ended; and everything ends and adds up (I12).
+Invariants held after every event: a sample is trained at most once into the weights that live (I1); groups are whole
+(I2); one version a trajectory where the schedule promises it, a published one, which stays in its slot until the
+trajectory has ended (I3); staleness is what the tree of weights says, and within the cap (I4); a lease is with one
+replica, which keeps its bounds (I5); a version is served only whole (I6); only the living trainer publishes (I7); what
+was acknowledged and which batch a step got survive data's death; a checkpoint's ordinals are what was ended; and
+everything ends and adds up (I12).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from engine.pipeline.data_state import DataState
 from engine.pipeline.journal import Record, TrainerForked
 from engine.pipeline.ledger import IntervalSet
-from engine.pipeline.messages import BatchReady, SequencesHandedOver, WorkGranted
+from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
+from engine.pipeline.messages.to_rollout import SequencesHandedOver, WorkGranted
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, SampleKey, Trajectory
-from engine.pipeline.reports import EvaluationReported, FaultReported
 from engine.policy.lineage import Lineage, WeightsId
 
 Path = tuple[int, ...]
@@ -51,6 +52,7 @@ class Oracle:
         self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
         self.num_moved = 0
+        self.counted: list[AnswersCounted] = []
         self.evaluated: list[EvaluationReported] = []
         self.faults: list[FaultReported] = []
         self.ledger: dict[str, int] = {}
@@ -155,6 +157,14 @@ class Oracle:
         lost = [key for key, trajectory in self._acknowledged.items() if state.is_wanted(trajectory)]
         demand(not lost, f"acknowledged, and not in the log: {lost[:3]}")
 
+    def on_counted(self, counted: AnswersCounted) -> None:
+        """What is told follows what is in the log, so no death of data takes it back."""
+        num = self._plan.evaluation_prompts
+        demand(counted.num_answered <= counted.num_prompts == num, f"{counted} of {num} prompts")
+        before = self.counted[-1].num_answered if self.counted else 0
+        demand(counted.num_answered >= before, f"{counted} after {before}")
+        self.counted.append(counted)
+
     # ── replicas ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_begin(self, task: GroupTask, *, by: int, weights: WeightsId) -> None:
@@ -214,6 +224,9 @@ class Oracle:
         excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]
         demand(not missing, f"evaluated {sorted(versions)}, due were {due}")
+        counts = [(told.num_answered, told.num_prompts) for told in self.counted[-1:]]
+        whole = [(self._plan.evaluation_prompts,) * 2] if self._plan.only_evaluates else []
+        demand(counts == whole, f"the last count is {counts}, it ought to be {whole}")
 
 
 def _gave_up(fault: FaultReported) -> bool:

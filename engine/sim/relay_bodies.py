@@ -7,21 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.pipeline.effects import Effect
-from engine.pipeline.relay_messages import (
+from engine.pipeline.effects import (
     AssembleWeights,
-    BufferHashed,
-    ChunkHashed,
-    DeltaMade,
     DropParcel,
-    FetchFailed,
+    Effect,
     FetchWeights,
     ForwardChunk,
     MakeDelta,
     OpenParcel,
     ServeWeights,
-    WeightsServed,
 )
+from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed
+from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
 from engine.sim.bodies import Later, Post, carried
 from engine.sim.chance import Chance

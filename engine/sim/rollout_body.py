@@ -8,7 +8,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.pipeline.effects import (
     Effect,
@@ -19,23 +19,21 @@ from engine.pipeline.effects import (
     StartSequences,
     StopSequences,
 )
-from engine.pipeline.messages import (
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.to_rollout import (
     InstallRefused,
     LoadMeasured,
     ProgressReported,
     SequencesHandedOver,
     TrajectoriesEnded,
     WeightsInstalled,
-    rollout_address,
 )
-from engine.pipeline.plan import Plan
 from engine.pipeline.records import HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post
 from engine.sim.chance import Chance
-from engine.sim.checks import Oracle, demand
-from engine.sim.costs import Costs
-from engine.sim.faults import Faults
+from engine.sim.checks import demand
+from engine.sim.setting import Setting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,18 +50,6 @@ class Sequence:
     """When the token after `num_done` began."""
     plan: int = 0
     """Of several planned ends the last one counts."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Setting:
-    """What all bodies of one run share."""
-
-    seed: int
-    plan: Plan
-    costs: Costs
-    faults: Faults
-    oracle: Oracle
-    hung: set[SampleKey] = field(default_factory=set)
 
 
 class RolloutBody:

@@ -6,9 +6,10 @@ from typing import Final, get_args
 from engine.pipeline.plan import Plan
 from engine.policy.schedule import schedule_for
 from engine.sim.chance import Chance
+from engine.sim.cluster import Brains
 from engine.sim.costs import Costs
 from engine.sim.faults import Faults
-from engine.sim.world import Brains, Outcome, World
+from engine.sim.world import Outcome, World
 from engine.spec.job import ScheduleName, ScheduleSpec
 
 SCHEDULES: Final[tuple[ScheduleName, ...]] = get_args(ScheduleName)

@@ -65,6 +65,16 @@ class Evaluated(Strict):
     length_mean: float
 
 
+class PromptsAnswered(Strict):
+    """How far the evaluation of one version is: told while it lasts, about once a second, and at its end."""
+
+    type: Literal["prompts_answered"] = "prompts_answered"
+    version: int = Field(ge=0)
+    num_answered: int = Field(ge=0, le=65_536)
+    """Have their end: an answer, or the word that there will be none."""
+    num_prompts: int = Field(ge=1, le=65_536)
+
+
 class TokenTrace(Strict):
     """The first tokens of a response, position by position."""
 
@@ -192,6 +202,7 @@ FactBody = Annotated[
     | PipelineReady
     | StepTrained
     | Evaluated
+    | PromptsAnswered
     | TrajectoriesSampled
     | CheckpointSaved
     | FaultDetected

@@ -213,7 +213,9 @@ class EvaluationSpec(Strict):
 class ResourceSpec(Strict):
     """A device is one accelerator of a pool; on a CPU pool, one slot."""
 
-    trainer_devices: int = Field(1, ge=1, le=4_096, description="Devices that the trainer holds.")
+    trainer_devices: int = Field(
+        1, ge=0, le=4_096, description="Devices that the trainer holds. Where nothing is trained, it holds none."
+    )
     devices_per_replica: int = Field(1, ge=1, le=64, description="Devices that each replica holds.")
 
 
@@ -259,19 +261,26 @@ class JobSpec(Strict):
             raise ValueError("rollout.relays must not exceed rollout.replicas: a relay serves at least one")
         if self.placement.min_replicas is not None and self.placement.min_replicas > self.rollout.replicas:
             raise ValueError("placement.min_replicas must not exceed rollout.replicas")
+        if self.resources.trainer_devices < 1 and not self.only_evaluates:
+            raise ValueError("resources.trainer_devices must be at least 1, unless training.steps is 0; got 0")
         if bool(self.environment.code) != (self.environment.name == "custom"):
             raise ValueError("environment.code goes with the environment custom, and only with it")
         return self
 
     @property
+    def trainer_devices(self) -> int:
+        """An evaluation's weights lie in host memory, whatever its spec asks for."""
+        return 0 if self.only_evaluates else self.resources.trainer_devices
+
+    @property
     def num_devices(self) -> int:
-        return self.resources.trainer_devices + self.rollout.replicas * self.resources.devices_per_replica
+        return self.trainer_devices + self.rollout.replicas * self.resources.devices_per_replica
 
     @property
     def min_devices(self) -> int:
         """What must be free at once for the job to start; the rest is elastic."""
         replicas = self.placement.min_replicas or self.rollout.replicas
-        return self.resources.trainer_devices + replicas * self.resources.devices_per_replica
+        return self.trainer_devices + replicas * self.resources.devices_per_replica
 
     @property
     def only_evaluates(self) -> bool:

@@ -1,7 +1,6 @@
 """Hashes of a buffer and its chunks. No torch: a relay that only carries weights uses this.
 
-Invariants:
-- a chunk or a buffer is either exactly what its manifest says or `TornWeights` is raised.
+Invariant: a buffer is either exactly what its manifest says or `TornWeights` is raised.
 """
 
 from collections.abc import Iterator
@@ -44,11 +43,6 @@ def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> Wei
     """With the hashes of what is in the buffer now."""
     chunks = hash_chunks(buffer, chunk_bytes)
     return replace(manifest, chunk_bytes=chunk_bytes, sha256=sha256(buffer).hexdigest(), chunk_sha256=chunks)
-
-
-def verify_chunk(manifest: WeightManifest, index: int, chunk: Buffer) -> None:
-    if sha256(chunk).hexdigest() != manifest.chunk_sha256[index]:
-        raise TornWeights(f"version={manifest.version} chunk={index}: hash differs")
 
 
 def verify_weights(weights: WeightVersion) -> None:

@@ -7,15 +7,10 @@ from typing import Any
 from engine.pipeline.data import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist, Send
 from engine.pipeline.journal import DataSnapshot, Record
-from engine.pipeline.messages import (
-    BatchReady,
-    BatchWanted,
-    Persisted,
-    ReplicaSynced,
-    ToData,
-    WorkGranted,
-    rollout_address,
-)
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.to_data import BatchWanted, Persisted, ReplicaSynced, ToData
+from engine.pipeline.messages.to_rollout import WeightsServed, WorkGranted
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import (
     GroupKey,
@@ -26,7 +21,6 @@ from engine.pipeline.records import (
     Trajectory,
     VersionRun,
 )
-from engine.pipeline.relay_messages import WeightsServed
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
 from engine.weights.port import WeightManifest

@@ -23,29 +23,29 @@ from engine.pipeline.effects import (
     StopSequences,
 )
 from engine.pipeline.groups import Owner
-from engine.pipeline.messages import (
-    DATA,
-    DRIVER,
-    TRAINER,
-    BatchReady,
+from engine.pipeline.messages.addresses import DATA, DRIVER, TRAINER, rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import (
     BatchWanted,
-    Message,
     Persisted,
-    ProgressReported,
     RepackPlanned,
     ReplicaGone,
     ResumedFrom,
-    SequencesHandedOver,
-    Tick,
     TrainingEnded,
-    TrajectoriesEnded,
-    WeightsInstalled,
-    rollout_address,
 )
+from engine.pipeline.messages.to_driver import PartFinished, RunBroken
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import (
+    ProgressReported,
+    SequencesHandedOver,
+    TrajectoriesEnded,
+    VersionAnnounced,
+    VersionMissing,
+    WeightsInstalled,
+)
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress, Move, SampleKey, SampleProgress, Trajectory, VersionRun
-from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsWanted
-from engine.pipeline.reports import PartFinished, RunBroken
 from engine.pipeline.rollout import RolloutBrain
 from engine.policy.lineage import WeightsId
 from tests.engine.brain_builders import Disk, served

@@ -9,18 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
-from engine.pipeline.messages import TRAINER, Message, Tick
+from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_relay import VersionComing, WeightsOffered
+from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.offers import Offers
 from engine.pipeline.plan import Plan
 from engine.pipeline.relay import RelayBrain
-from engine.pipeline.relay_messages import (
-    MasterElected,
-    VersionComing,
-    VersionRefused,
-    VersionStored,
-    WeightsOffered,
-    relay_address,
-)
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.schedule import schedule_for
 from engine.sim.chance import Chance

@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 
-from engine.pipeline.messages import (
-    BatchReady,
-    BatchWanted,
-    PartReported,
-    Tick,
-    TrainingEnded,
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    RunBroken,
 )
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_relay import VersionReleased
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
-from engine.pipeline.relay_messages import VersionReleased
-from engine.pipeline.reports import EvaluationReported, FaultReported, LedgerReported, PartFinished, RunBroken
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS, schedule_for
 from engine.spec.job import ScheduleSpec

@@ -1,7 +1,9 @@
 """Moves, as data sees them: one owner at every instant, whatever comes late or never."""
 
 from engine.pipeline.effects import Effect
-from engine.pipeline.messages import ProgressStreamed, RepackPlanned, ReplicaGone, Tick, WorkGranted
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import ProgressStreamed, RepackPlanned, ReplicaGone
+from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.moves import RESERVE_WITHIN_S
 from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation
 from engine.policy.lineage import WeightsId

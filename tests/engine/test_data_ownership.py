@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from engine.pipeline.messages import ProgressStreamed, ReplicaGone, Tick, WorkGranted
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaGone
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.records import GroupTask
-from engine.pipeline.reports import FaultReported
 from engine.policy.lineage import WeightsId
 from tests.engine.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, said, to_replica
 

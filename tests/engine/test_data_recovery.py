@@ -10,17 +10,11 @@ import pytest
 from engine.pipeline import commit
 from engine.pipeline.data import LISTEN_S, DataBrain, Recovered
 from engine.pipeline.effects import Persist
-from engine.pipeline.messages import (
-    BatchReady,
-    BatchWanted,
-    Persisted,
-    ReplicaGone,
-    ResumedFrom,
-    Tick,
-    TrainingEnded,
-    WorkGranted,
-)
-from engine.pipeline.reports import EvaluationReported, FaultReported
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, Persisted, ReplicaGone, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
+from engine.pipeline.messages.to_rollout import WorkGranted
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.policy.lineage import Lineage
 from engine.policy.schedule import schedule_for
 from engine.spec.job import ScheduleSpec

@@ -7,10 +7,10 @@ import pytest
 from engine.live.recorder import Recorder
 from engine.pipeline.effects import PublishWeights, SaveCheckpoint
 from engine.pipeline.journal import TrainerForked
-from engine.pipeline.messages import BatchWanted, PauseRequested, ResumedFrom, TrainerLoaded, TrainingEnded
-from engine.pipeline.plan import Plan
-from engine.pipeline.records import DataProgress, GroupTask
-from engine.pipeline.reports import (
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    AnswersCounted,
     EvaluationReported,
     EvaluationStarted,
     PartFinished,
@@ -18,14 +18,17 @@ from engine.pipeline.reports import (
     TrainerPaused,
     TrainerReady,
 )
+from engine.pipeline.messages.to_trainer import TrainerLoaded
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress, GroupTask
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.lineage import WeightsId
 from engine.sim.faults import Faults
 from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command
 from engine.sim.world import World
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import Evaluated, PhaseChanged
-from engine.spec.job import EvaluationSpec, JobSpec, RolloutSpec, ScheduleName, TrainingSpec
+from engine.spec.facts import Evaluated, PhaseChanged, PromptsAnswered
+from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, ScheduleName, TrainingSpec
 from tests.engine.brain_builders import PLAN as WIDE
 from tests.engine.brain_builders import Room, answers, granted, of
 
@@ -112,6 +115,70 @@ def test_its_phases_say_that_it_evaluates() -> None:
     assert (fact.reward_mean, fact.reward_std) == (0.5, 0.25)
 
 
+# ── how far it is ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def counted(*counts: int, of_all: int) -> list[AnswersCounted]:
+    return [AnswersCounted(version=STEP, num_answered=count, num_prompts=of_all) for count in counts]
+
+
+def test_it_says_at_most_once_a_second_how_far_it_is_and_always_at_its_end() -> None:
+    data, tasks = begun(replace(PLAN, evaluation_prompts=6))
+
+    def told(now: float, *finished: GroupTask) -> list[AnswersCounted]:
+        data.now = now
+        effects = data.sync(version=STEP, finished=answers(finished, version=STEP))
+        return of(effects, AnswersCounted)
+
+    assert told(0.0, tasks[0]) == counted(1, of_all=6)
+    assert told(0.4, tasks[1]) == told(0.9, tasks[2]) == []
+    assert told(1.0) == counted(3, of_all=6), "what was kept back is said, whether more has come or not"
+    assert told(9.0) == [], "nothing is said twice"
+    assert told(9.5, tasks[3]) == counted(4, of_all=6)
+    assert told(9.6, tasks[4], tasks[5]) == counted(6, of_all=6)
+
+
+def test_the_last_count_comes_before_the_result() -> None:
+    data, tasks = begun()
+    effects = data.sync(version=STEP, finished=answers(tasks, version=STEP))
+    said = [type(message) for message in of(effects, AnswersCounted | EvaluationReported | PartFinished)]  # type: ignore[arg-type]  # isinstance takes it
+    assert said == [AnswersCounted, EvaluationReported, PartFinished]
+
+
+def test_what_is_given_up_is_waited_for_no_more() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
+    told: list[AnswersCounted] = []
+    for hours in (1.1, 2.2):
+        data.now = hours * PLAN.sample_deadline_s
+        told += of(data.handle(Tick()), AnswersCounted)
+    assert told == counted(2, of_all=2)
+
+
+def test_data_that_is_started_again_counts_what_it_knows() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
+    assert of(data.restart().sync(version=STEP), AnswersCounted) == counted(1, of_all=2)
+
+
+def test_where_something_is_trained_nothing_is_counted() -> None:
+    data = Room(WIDE)
+    tasks = granted(data.sync(version=0))
+    assert tasks[0].key.evaluation == 0
+    assert of(data.sync(version=0, finished=answers(tasks, version=0)), AnswersCounted) == []
+
+
+def test_the_same_count_is_one_fact() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="e", training=TrainingSpec(steps=0)), sink, start_step=STEP)
+    for report in counted(3, 3, 4, of_all=6):
+        recorder.on_report(report)
+    assert [(body.num_answered, body.num_prompts) for body in sink.bodies if isinstance(body, PromptsAnswered)] == [
+        (3, 6),
+        (4, 6),
+    ]
+
+
 # ── the spec ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -120,6 +187,20 @@ def test_a_spec_without_steps_is_an_evaluation_and_has_none_in_between() -> None
     assert not JobSpec(name="e", training=TrainingSpec(steps=1)).only_evaluates
     with pytest.raises(ValueError, match="every"):
         JobSpec(name="e", training=TrainingSpec(steps=0), evaluation=EvaluationSpec(every=1))
+
+
+def test_an_evaluation_holds_its_replicas_whatever_it_asks_for_a_trainer() -> None:
+    for asked in (0, 1, 4):
+        held = ResourceSpec(trainer_devices=asked, devices_per_replica=2)
+        spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=3), resources=held)
+        assert (spec.trainer_devices, spec.num_devices, spec.min_devices) == (0, 6, 6)
+    trains = JobSpec(name="t", rollout=RolloutSpec(replicas=3), resources=ResourceSpec(trainer_devices=4))
+    assert (trains.trainer_devices, trains.num_devices) == (4, 7)
+
+
+def test_a_job_that_trains_asks_for_a_trainer() -> None:
+    with pytest.raises(ValueError, match="trainer_devices must be at least 1"):
+        JobSpec(name="t", resources=ResourceSpec(trainer_devices=0))
 
 
 # ── the whole, under every kind of weather ────────────────────────────────────────────────────────────────────────────
@@ -140,6 +221,7 @@ def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(sched
     oracle = calm(schedule, evaluation_prompts=23).run().oracle
     [report] = oracle.evaluated
     assert (report.version, report.num_prompts) == (STEP, 23)
+    assert oracle.counted[-1].num_answered == 23
     assert oracle.published == {WeightsId(0, STEP)} and oracle.faults == []
 
 

@@ -8,9 +8,7 @@ import pytest
 from engine.live.facts import finite, printable, step_trained, trajectories_sampled
 from engine.live.recorder import Recorder
 from engine.live.settings import Settings
-from engine.pipeline.messages import ReplicaReported
-from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
-from engine.pipeline.reports import (
+from engine.pipeline.messages.to_driver import (
     EvaluationReported,
     EvaluationStarted,
     PartFinished,
@@ -20,6 +18,8 @@ from engine.pipeline.reports import (
     TrainerReady,
     WeightsTaken,
 )
+from engine.pipeline.messages.to_manager import ReplicaReported
+from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import PhaseChanged, PipelineReady, StepTrained
 from engine.spec.job import JobSpec, RolloutSpec

@@ -6,8 +6,8 @@ import pytest
 
 from engine.live.facts import log_lines, replicas_observed, trajectories_sampled
 from engine.live.recorder import Recorder
+from engine.pipeline.messages.to_driver import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
 from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
-from engine.pipeline.reports import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import LONGEST_LINE, MAX_LINES, MAX_SPANS, FactBody, LogLine, LogLines

@@ -6,7 +6,9 @@ from itertools import permutations
 import pytest
 
 from engine.pipeline.effects import HandOverSequences, ResumeSequences, StartSequences
-from engine.pipeline.messages import ReplicaSynced, SequencesHandedOver, Tick, TrajectoriesEnded, WorkGranted
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.messages.to_rollout import SequencesHandedOver, TrajectoriesEnded, WorkGranted
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.workload import AWAIT_S

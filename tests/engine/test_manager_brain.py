@@ -4,21 +4,20 @@ from dataclasses import replace
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
-from engine.pipeline.messages import (
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import RepackPlanned, ReplicaGone
+from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
+from engine.pipeline.messages.to_manager import (
     LeaveOrdered,
-    LeaveRequested,
     PartLost,
     PartReported,
-    RepackPlanned,
-    ReplicaGone,
     ReplicaLeft,
     ReplicaReported,
     ResizeOrdered,
-    Tick,
     WeightsUpdated,
 )
+from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.pipeline.repacker import Repacker
-from engine.pipeline.reports import FaultReported, ResizeReported, RunBroken
 from engine.policy.lineage import WeightsId
 from engine.policy.recovery import Patience
 from engine.policy.schedule import PRESETS

@@ -2,33 +2,25 @@
 
 from typing import Any
 
-from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages import Tick
-from engine.pipeline.relay import RelayBrain
-from engine.pipeline.relay_messages import (
-    AssembleWeights,
+from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, OpenParcel, Send, ServeWeights
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_driver import WeightsTaken
+from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
-    DropParcel,
     EpochSeen,
     FetchFailed,
-    FetchWeights,
-    MasterElected,
-    OpenParcel,
     RelaySynced,
-    ServeWeights,
-    VersionAnnounced,
     VersionComing,
-    VersionMissing,
-    VersionRefused,
     VersionReleased,
-    VersionStored,
     WeightsHashed,
     WeightsOffered,
     WeightsWanted,
 )
-from engine.pipeline.reports import WeightsTaken
+from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
+from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
+from engine.pipeline.relay import RelayBrain
 from engine.policy.lineage import WeightsId
 from engine.weights.port import ParcelId, WeightManifest
 

@@ -19,9 +19,11 @@ from engine.live.relay_actor import look_into
 from engine.live.relay_body import RelayBody
 from engine.live.relay_link import Listener, Reach, call
 from engine.live.segments import FOLDER, Segment, map_shared, sweep
-from engine.pipeline.messages import TRAINER, Address, Message
+from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import VersionStored
 from engine.pipeline.relay import RelayBrain
-from engine.pipeline.relay_messages import VersionStored, WeightsOffered, relay_address
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion

@@ -12,14 +12,17 @@ from engine.live.replaying import replay
 from engine.pipeline.data import DataBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager import ManagerBrain
-from engine.pipeline.messages import BatchWanted, Message, PartLost, Tick, TrainerLoaded
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import BatchWanted
+from engine.pipeline.messages.to_manager import PartLost
+from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.pipeline.relay import RelayBrain
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.trainer import TrainerBrain
+from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
-from engine.sim.world import Brains
 from engine.spec.job import JobSpec
 
 HEARD: list[tuple[Any, list[tuple[float, Message]], list[list[Effect]]]] = []

@@ -24,9 +24,10 @@ from engine.pipeline.effects import (
     StartSequences,
     StopSequences,
 )
-from engine.pipeline.messages import (
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_driver import ReplicaObserved
+from engine.pipeline.messages.to_rollout import (
     LoadMeasured,
-    Message,
     ProgressReported,
     SequencesHandedOver,
     TrajectoriesEnded,
@@ -34,7 +35,6 @@ from engine.pipeline.messages import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
-from engine.pipeline.reports import ReplicaObserved
 from engine.pipeline.rollout import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import InFlight

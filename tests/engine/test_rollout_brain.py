@@ -4,24 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from engine.pipeline.effects import InstallWeights, ReportProgress, StartSequences, StopSequences
-from engine.pipeline.messages import (
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaSynced
+from engine.pipeline.messages.to_driver import FaultReported, ReplicaReady
+from engine.pipeline.messages.to_manager import ReplicaLeft, ReplicaReported
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import (
     InstallRefused,
     LeaveRequested,
     LoadMeasured,
     ProgressReported,
-    ProgressStreamed,
-    ReplicaLeft,
-    ReplicaReported,
-    ReplicaSynced,
-    Tick,
     TrajectoriesEnded,
+    VersionAnnounced,
+    VersionMissing,
     WeightsInstalled,
     WorkGranted,
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, ResidentLoad, SampleKey, Trajectory
-from engine.pipeline.relay_messages import VersionAnnounced, VersionMissing, WeightsWanted
-from engine.pipeline.reports import FaultReported, ReplicaReady
 from engine.pipeline.rollout import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS

@@ -15,14 +15,15 @@ from engine.pipeline.effects import InstallWeights, ResumeSequences
 from engine.pipeline.groups import OpenGroup
 from engine.pipeline.journal import BatchMade, StepTrained, TrainerForked
 from engine.pipeline.ledger import Ledger
+from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.pipeline.moves import Mover
 from engine.pipeline.partials import PartialPool
 from engine.pipeline.plan import Plan
 from engine.pipeline.prompts import PromptPool
 from engine.pipeline.records import DataProgress
 from engine.pipeline.relay_arrivals import Arrival
-from engine.pipeline.relay_messages import ChunkHashed
 from engine.pipeline.relay_transfer import Transfer
+from engine.pipeline.replica_weights import ReplicaWeights
 from engine.pipeline.rollout import RolloutBrain
 from engine.pipeline.workload import Workload
 from engine.policy.lineage import Lineage, WeightsId
@@ -207,17 +208,17 @@ def forgets_that_a_branch_died(patch: pytest.MonkeyPatch) -> None:
 
 
 def prefers_the_weights_of_the_dead(patch: pytest.MonkeyPatch) -> None:
-    def by_version(self: RolloutBrain, weights: WeightsId) -> None:
+    def by_version(self: ReplicaWeights, weights: WeightsId) -> None:
         if weights.version > self._newest.version:
             self._newest = weights
 
-    patch.setattr(RolloutBrain, "_on_announced", by_version)
-    served = RolloutBrain._on_served
+    patch.setattr(ReplicaWeights, "on_announced", by_version)
+    served = ReplicaWeights.on_served
 
-    def newer_only(self: RolloutBrain, message: Any) -> Any:
-        return [] if message.manifest.version <= self._weights.version else served(self, message)
+    def newer_only(self: ReplicaWeights, message: Any) -> Any:
+        return [] if message.manifest.version <= self.fresh.version else served(self, message)
 
-    patch.setattr(RolloutBrain, "_on_served", newer_only)
+    patch.setattr(ReplicaWeights, "on_served", newer_only)
 
 
 def trains_on_what_is_too_old(patch: pytest.MonkeyPatch) -> None:
@@ -230,17 +231,17 @@ def installs_under_running_samples(patch: pytest.MonkeyPatch) -> None:
 
 def overwrites_a_slot_in_use(patch: pytest.MonkeyPatch) -> None:
     """It counts only what began on the weights for fresh work."""
-    served = RolloutBrain._on_served
+    served = ReplicaWeights.on_served
 
-    def forgetful(self: RolloutBrain, message: Any) -> Any:
+    def forgetful(self: ReplicaWeights, message: Any) -> Any:
         return [
-            replace(effect, keeps=tuple(set(effect.keeps) & {self._weights}))
+            replace(effect, keeps=tuple(set(effect.keeps) & {self.fresh}))
             if isinstance(effect, InstallWeights)
             else effect
             for effect in served(self, message)
         ]
 
-    patch.setattr(RolloutBrain, "_on_served", forgetful)
+    patch.setattr(ReplicaWeights, "on_served", forgetful)
 
 
 def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
@@ -249,7 +250,7 @@ def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
 
     def on_current(self: RolloutBrain, message: Any, now: float) -> list[Any]:
         return [
-            ResumeSequences(handed=replace(effect.handed, weights=self._weights))
+            ResumeSequences(handed=replace(effect.handed, weights=self._weights.fresh))
             for effect in handed_over(self, message, now)
             if isinstance(effect, ResumeSequences)
         ]
@@ -258,14 +259,14 @@ def goes_on_with_the_newest_that_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_that_it_still_holds_what_it_held(patch: pytest.MonkeyPatch) -> None:
-    installed = RolloutBrain._on_installed
+    installed = ReplicaWeights.on_installed
 
-    def hoarding(self: RolloutBrain, weights: WeightsId) -> list[Any]:
+    def hoarding(self: ReplicaWeights, weights: WeightsId) -> None:
         self.__dict__.setdefault("_ever", set()).add(weights)
-        return installed(self, weights)
+        installed(self, weights)
 
-    patch.setattr(RolloutBrain, "_on_installed", hoarding)
-    patch.setattr(RolloutBrain, "_residents", property(lambda self: frozenset(self.__dict__.get("_ever", ()))))
+    patch.setattr(ReplicaWeights, "on_installed", hoarding)
+    patch.setattr(ReplicaWeights, "residents", property(lambda self: frozenset(self.__dict__.get("_ever", ()))))
 
 
 def starts_what_it_runs_already(patch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from engine.pipeline.effects import Effect
-from engine.pipeline.messages import BatchReady, Message
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer import TrainerBrain
 from engine.policy.schedule import PRESETS
+from engine.sim.cluster import Brains
 from engine.sim.costs import Costs
-from engine.sim.world import Brains, World
+from engine.sim.world import World
 
 ORDER = ("sync", "one_step", "stream", "partial", "laminar")
 TAILED = Costs(median_tokens=60.0, max_tokens=2_000, train_s=0.3)

@@ -7,7 +7,15 @@ import pytest
 from engine.live.attempt import Attempt, AttemptPlan
 from engine.sinks.http_shipper import Signal
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import CheckpointSaved, Evaluated, FactBody, PhaseChanged, RunFinished, StepTrained
+from engine.spec.facts import (
+    CheckpointSaved,
+    Evaluated,
+    FactBody,
+    PhaseChanged,
+    PromptsAnswered,
+    RunFinished,
+    StepTrained,
+)
 from engine.spec.job import JobSpec
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
@@ -40,6 +48,10 @@ def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -
     assert not any(isinstance(body, StepTrained | CheckpointSaved) for body in evaluating.bodies)
     phases = [body.phase for body in evaluating.bodies if isinstance(body, PhaseChanged)]
     assert phases == ["provisioning", "loading_weights", "evaluating"]
+    counts = [body for body in evaluating.bodies if isinstance(body, PromptsAnswered)]
+    assert {(body.version, body.num_prompts) for body in counts} == {(2, 24)} and counts[-1].num_answered == 24
+    assert [body.num_answered for body in counts] == sorted({body.num_answered for body in counts})
+    assert not any(isinstance(body, PromptsAnswered) for body in training.bodies)
     assert set(finished.ledger.values()) == {0}, "nothing of what its job trained counts as its own"
     assert not (tmp_path / "b").exists() or not list((tmp_path / "b").iterdir())
 
@@ -63,5 +75,5 @@ def test_an_evaluation_gives_its_devices_back_at_once_when_it_is_paused(tmp_path
     sink = PausedWhenEvaluating()
     plan = AttemptPlan(spec=spec(steps=0, prompts=60_000), checkpoints=tmp_path / "c")
     finished = Attempt(plan, sink, sink.signals).run(lambda: None)
-    assert (finished.outcome, finished.message) == ("paused", "Paused; the evaluation begins anew.")
+    assert (finished.outcome, finished.message) == ("paused", "Paused.")
     assert isinstance(sink.bodies[-1], RunFinished) and not any(isinstance(body, Evaluated) for body in sink.bodies)

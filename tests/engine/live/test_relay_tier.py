@@ -15,8 +15,10 @@ from engine.live.relay_actor import RelayActor
 from engine.live.relay_body import RelayView
 from engine.live.segments import FOLDER, PREFIX, sweep
 from engine.live.stored_weights import map_version
-from engine.pipeline.messages import TRAINER, Message
-from engine.pipeline.relay_messages import WeightsServed, WeightsWanted, relay_address
+from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec

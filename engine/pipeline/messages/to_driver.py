@@ -85,6 +85,15 @@ class EvaluationStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswersCounted:
+    """How many held-out prompts of the evaluation that goes on have their end. Said again after a recovery."""
+
+    version: int
+    num_answered: int
+    num_prompts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReported:
     step: int
     uri: str
@@ -156,6 +165,7 @@ ToDriver = (
     | StepReported
     | EvaluationStarted
     | EvaluationReported
+    | AnswersCounted
     | CheckpointReported
     | FaultReported
     | LedgerReported

@@ -1,0 +1,15 @@
+"""What is said, a module for each receiver. Any message may come late, twice, in another order, or never.
+
+                 ReplicaSynced            BatchReady
+    rollout/i ───────────────▶  data  ───────────────▶ trainer ──WeightsOffered──▶ relay
+        ▲  ◀────────────────────┘ ▲ ▲ ◀────BatchWanted─────┘  ◀──VersionStored───────┘ │
+        │        WorkGranted      │ └──ReplicaGone, RepackPlanned── manager ◀──…Reported── every part
+        │                         └── SequencesHandedOver: rollout/i ──▶ rollout/j
+        └────────────────── VersionAnnounced, WeightsServed ───────────────────────────┘
+
+Invariants:
+- rollout ⇄ data speak in states, not in changes: a `ReplicaSynced` says all that the replica holds, so a lost or
+  doubled message is mended by the next one; so do relays among themselves (`to_relay`);
+- data alone says who owns a group; a lease names each grant, and a higher lease ends every lower one;
+- what a `payload` or a `state` is only the bodies know: a handle on bytes, live or simulated.
+"""

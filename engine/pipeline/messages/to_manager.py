@@ -1,0 +1,79 @@
+"""What the manager is told: by the parts, by the body that watches their processes, and from outside."""
+
+from dataclasses import dataclass
+
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.records import ResidentLoad
+from engine.policy.lineage import WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReported:
+    replica: int
+    incarnation: int
+    version: int
+    """The one that fresh work starts on."""
+    num_running: int
+    """On all versions, like `kv_used`."""
+    kv_used: float
+    num_tokens: int
+    epoch: int = 0
+    beside: tuple[ResidentLoad, ...] = ()
+    """What of it is of other versions, each with its share."""
+    has_free_slot: bool = False
+    """It could take other weights at once."""
+
+    @property
+    def weights(self) -> WeightsId:
+        return WeightsId(self.epoch, self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartReported:
+    """A heartbeat of any part that is no replica."""
+
+    part: Address
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartLost:
+    """From the body that watches the processes."""
+
+    part: Address
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsUpdated:
+    """From the trainer: the moment to look for tails, since what runs is of an old version now."""
+
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveOrdered:
+    """From outside: this replica's device will be taken away."""
+
+    replica: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeOrdered:
+    """From outside: the replicas below this number stay or come back, the others leave."""
+
+    replicas: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLeft:
+    """It has handed over everything."""
+
+    replica: int
+    incarnation: int
+
+
+ToManager = ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ResizeOrdered | ReplicaLeft

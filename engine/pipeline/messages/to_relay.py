@@ -1,0 +1,157 @@
+"""What a relay is told: by the trainer, replicas and data, by other relays, and by its own body.
+
+    trainer ──WeightsOffered──▶ master ──VersionComing──▶ relay ──VersionComing──▶ relay …
+       ▲ ◀──MasterElected, VersionStored──┘ ◀──ChunksWanted──┘ │
+       └──EpochSeen──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
+
+Invariants:
+- relays speak in states: a `RelaySynced` says all that a relay holds, a `ChunksWanted` all that it lacks, so a lost or
+  doubled message is mended by the next one;
+- chunks travel between bodies, and only their hashes reach the brains.
+"""
+
+from dataclasses import dataclass
+
+from engine.policy.lineage import WeightsId
+from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsOffered:
+    manifest: WeightManifest
+    pinned: bool
+    """Kept until released, because an evaluation wants exactly this version."""
+    payload: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSeen:
+    """The highest epoch that the trainer has heard of. It answers every `MasterElected`."""
+
+    epoch: int
+    incarnation: int
+    """Of the relay that leads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsWanted:
+    replica: int
+    incarnation: int
+    held: int
+    """The version that the replica has; -1: none yet."""
+    exact: int | None
+    """Only this one will do; None: the newest."""
+    held_epoch: int = 0
+    exact_epoch: int | None = None
+    """None: the newest incarnation of the trainer that made this version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionReleased:
+    version: int
+    epoch: int = 0
+
+
+# ── from another relay ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySynced:
+    """A heartbeat, and all that its sender holds."""
+
+    host: int
+    incarnation: int
+    serial: int
+    epoch: int
+    held: tuple[WeightsId, ...]
+    settled: tuple[WeightsId, ...]
+    """What the sender and every live relay after it hold."""
+    released: tuple[WeightsId, ...]
+    wants_reply: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionComing:
+    """The sender has this version, or is getting it, and will send what is asked for."""
+
+    host: int
+    incarnation: int
+    epoch: int
+    manifest: WeightManifest
+    pinned: bool
+    path: tuple[DeltaManifest, ...]
+    """Deltas that the sender has, oldest first; the last one makes this version. Empty: it has only the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunksWanted:
+    host: int
+    incarnation: int
+    epoch: int
+    version: WeightsId
+    wants: tuple[tuple[ParcelId, tuple[int, ...]], ...]
+    reach: object
+    """How the sender's body is reached by others; only bodies know what it is."""
+
+
+# ── from its own body ─────────────────────────────────────────────────────────────────────────────────────────────
+# `arrival` is the number that the effect gave, so that news of a buffer that is gone is not taken for another's.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsHashed:
+    """An offer that came without hashes is here, and these are they."""
+
+    arrival: int
+    manifest: WeightManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkHashed:
+    """Chunk `index` is here, and this is its hash."""
+
+    arrival: int
+    parcel: ParcelId
+    index: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferHashed:
+    """The hash of the whole version, put together from its parcels."""
+
+    arrival: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    """What was offered is not there any more, or there is no room for it."""
+
+    arrival: int
+    reason: str
+    is_gone: bool = False
+    """The trainer has made a newer version meanwhile, which is nobody's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaMade:
+    version: WeightsId
+    delta: DeltaManifest | None
+    """None: it would not have been smaller."""
+
+
+ToRelay = (
+    WeightsOffered
+    | EpochSeen
+    | WeightsWanted
+    | VersionReleased
+    | RelaySynced
+    | VersionComing
+    | ChunksWanted
+    | WeightsHashed
+    | ChunkHashed
+    | BufferHashed
+    | FetchFailed
+    | DeltaMade
+)

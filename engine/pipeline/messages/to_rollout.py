@@ -1,0 +1,137 @@
+"""What a replica is told: by data, another replica, the manager, its relay, and its own body."""
+
+from dataclasses import dataclass
+
+from engine.pipeline.records import (
+    GroupKey,
+    GroupTask,
+    HandOver,
+    HeldGroup,
+    Reservation,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+)
+from engine.policy.lineage import WeightsId
+from engine.weights.port import WeightManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkGranted:
+    incarnation: int
+    taken: tuple[SampleKey, ...] = ()
+    tasks: tuple[GroupTask, ...] = ()
+    hold: WeightsId | None = None
+    """The weights that this replica should hold until told otherwise; None: the newest."""
+    revoked: tuple[HeldGroup, ...] = ()
+    """Samples that are not its own (any more) under this lease or a lower one: stop them."""
+    reserved: tuple[Reservation, ...] = ()
+    """All that it should keep room for; what is not listed is cancelled."""
+    handovers: tuple[HandOver, ...] = ()
+    is_released: bool = False
+    """It is leaving, and data needs nothing more of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequencesHandedOver:
+    """From another replica's body: the samples of one group, to go on under this lease. The payload is their KV cache
+    where the engine can export it."""
+
+    incarnation: int
+    """The host's."""
+    key: GroupKey
+    lease: int
+    weights: WeightsId
+    progress: tuple[SampleProgress, ...]
+    payload: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequested:
+    """From the manager: take nothing more, let others go on with the rest, and say when nothing is left. What has not
+    moved by then is handed to data as tokens."""
+
+    incarnation: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionAnnounced:
+    version: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsServed:
+    manifest: WeightManifest
+    payload: object
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionMissing:
+    version: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsInstalled:
+    """From its own body."""
+
+    version: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallRefused:
+    """From its own body: the bytes are not what their manifest says."""
+
+    version: int
+    reason: str
+    is_gone: bool = False
+    """They were dropped because a newer version is there, which is nobody's fault."""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoriesEnded:
+    """From its own body."""
+
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReported:
+    """From its own body, in answer to `ReportProgress` or `StopSequences`: samples that still ran, as they are."""
+
+    progress: tuple[SampleProgress, ...]
+    is_stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadMeasured:
+    """From its own body, about once a second."""
+
+    kv_used: float
+    num_tokens: int
+    """Generated since the start."""
+    kv_by_weights: tuple[tuple[WeightsId, float], ...] = ()
+    """What each version's work takes of the cache, where there may be several."""
+
+
+ToRollout = (
+    WorkGranted
+    | SequencesHandedOver
+    | LeaveRequested
+    | VersionAnnounced
+    | WeightsServed
+    | VersionMissing
+    | WeightsInstalled
+    | InstallRefused
+    | TrajectoriesEnded
+    | ProgressReported
+    | LoadMeasured
+)
