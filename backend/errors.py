@@ -38,6 +38,11 @@ class Refusal(Exception):
         self.headers: dict[str, str] = {}
         super().__init__(self.detail)
 
+    @property
+    def sentences(self) -> list[str]:
+        """For a person: what is wrong at each place, each once; without places, the whole."""
+        return list(dict.fromkeys(error.message for error in self.errors)) or [self.detail]
+
 
 class Denied(Refusal):
     """This key may not do that."""

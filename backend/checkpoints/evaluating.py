@@ -1,7 +1,8 @@
 """Evaluating a checkpoint: a job of its own, which trains nothing, and what it said.
 
 Invariants:
-- such a job is a job like any other: it is submitted, waits, holds devices, is billed and is told of as they are;
+- such a job is a job like any other: it is submitted, waits, holds devices, is billed and is told of as they are; only
+  that it holds its replicas' devices and no trainer's;
 - unless told otherwise it asks what the checkpoint's own job asked: the same held-out prompts, drawn by the same seed,
   sampled in the same way, so that the two numbers can be laid side by side;
 - an answer is recorded once for each job, the last attempt's, and only of a job that was made to evaluate.
@@ -53,7 +54,7 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
         "training": {"steps": 0, "seed": own["training"]["seed"]},
         "evaluation": evaluation,
         "rollout": own["rollout"] | {"replicas": wishes.replicas, "relays": 1},
-        "resources": {"trainer_devices": 1, "devices_per_replica": own["resources"]["devices_per_replica"]},
+        "resources": {"trainer_devices": 0, "devices_per_replica": own["resources"]["devices_per_replica"]},
         "placement": own["placement"] | {"min_replicas": None},
     }
     if wishes.environment is not None:

@@ -49,8 +49,8 @@ class EvaluateCheckpoint(Strict):
 def evaluate(
     request: HttpRequest, checkpoint_id: str, body: EvaluateCheckpoint, idempotency_key: Key = None
 ) -> HttpResponse:
-    """A job of its own that answers held-out prompts with these weights and trains nothing. It waits in line and holds
-    devices as jobs do: one for the weights, and those of its replicas. Its result joins the checkpoint's
+    """A job of its own that answers held-out prompts with these weights and trains nothing. It waits in line as jobs
+    do and holds the devices of its replicas, and no others. Its result joins the checkpoint's
     `evaluations`. 409 `corrupt`; 425: it is being read back after an attempt could not open it."""
     caller, now = caller_of(request), counted_at(request)
     checkpoint = the_checkpoint(caller.team, checkpoint_id)

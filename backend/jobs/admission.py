@@ -35,7 +35,7 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
         advance(job, JobState.FAILED, actor="scheduler", now=now, message=message, failure_class="config")
         return False
     assert spec.min_devices == job.min_devices, "min_devices were written from this very spec"
-    trainer = spec.resources.trainer_devices
+    trainer = spec.trainer_devices
     shares = {ReservationRole.TRAINER: trainer, ReservationRole.ROLLOUT: job.min_devices - trainer}
     # Borrowed is what lies on top, so it is counted against the replicas first.
     borrowed = {ReservationRole.ROLLOUT: min(admission.borrowed, shares[ReservationRole.ROLLOUT])}
@@ -52,6 +52,7 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
             created_at=now,
         )
         for role, devices in shares.items()
+        if devices  # an evaluation holds its replicas and no more
     )
     more, more_borrowed = replicas.get(job.pk, (0, 0))
     add_replicas(job, pool, spec, more, borrowed=more_borrowed, attempt=job.num_attempts + 1, now=now)

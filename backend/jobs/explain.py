@@ -75,8 +75,8 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
 
 
 def _smaller(view: PoolView, job: QueuedJobView, spec: JobSpec) -> Smaller | None:
-    """With fewer replicas: the trainer's share stays what it is."""
-    trainer, each = spec.resources.trainer_devices, spec.resources.devices_per_replica
+    """With fewer replicas: the trainer's share, if there is one, stays what it is."""
+    trainer, each = spec.trainer_devices, spec.resources.devices_per_replica
     least = (job.devices - trainer) // each
     sizes = [trainer + replicas * each for replicas in range(1, least)]
     devices = largest_that_starts(view, job, sizes)

@@ -4,7 +4,8 @@ Invariants, held by the database too (constraints here, triggers in the migratio
 - a spec never changes, a terminal state never changes, an event is never changed or deleted;
 - a job has at most one attempt that has not ended;
 - every change of state is made by `lifecycle.advance` and leaves exactly one event;
-- a job holds devices (a live reservation of its trainer's) if and only if its state is one of HOLDING_STATES.
+- a job holds devices (a live reservation of its trainer's; of an evaluation, which has none, of its replicas') if and
+  only if its state is one of HOLDING_STATES.
 """
 
 from typing import ClassVar
@@ -76,6 +77,7 @@ class Job(models.Model):
         default=0
     )  # begun: a spec that kills its validator is known by it
     step = models.PositiveIntegerField(default=0)
+    answered = models.PositiveIntegerField(default=0)  # of an evaluation's prompts, by the present or last attempt
     cursor = models.PositiveBigIntegerField(default=0)  # counts what a page may pull, across events, metrics, samples
 
     created_at = models.DateTimeField()
@@ -103,6 +105,19 @@ class Job(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL_STATES
+
+    @property
+    def only_evaluates(self) -> bool:
+        return not self.steps
+
+    @property
+    def num_done(self) -> int:
+        """Of `num_to_do`: steps, or the held-out prompts of an evaluation."""
+        return self.answered if self.only_evaluates else self.step
+
+    @property
+    def num_to_do(self) -> int:
+        return int(self.spec["evaluation"]["prompts"]) if self.only_evaluates else self.steps
 
 
 class JobAttempt(models.Model):

@@ -75,6 +75,8 @@ def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
     step = point.step if point else 0
     lost = max(0, job.step - step)
     where = f"Goes on after step {step}." if point else "Begins at the beginning."
+    if job.only_evaluates:
+        where = "The evaluation begins anew."
     again = f" {lost} {'step' if lost == 1 else 'steps'} will be trained again." if lost else ""
     target = _lands_in(job)
     advance(

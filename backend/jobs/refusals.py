@@ -30,7 +30,7 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         most = most_within(quotas, team, pool, preemptible=preemptible)
     limit, whose = min((pool.capacity, f"pool {pool.name} has"), (most, f"your team may use in pool {pool.name}"))
     if spec.min_devices > limit:
-        pointer = "/rollout/replicas" if spec.resources.trainer_devices <= limit else "/resources/trainer_devices"
+        pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
         message = f"this job needs {spec.min_devices} devices; {limit} is all that {whose}"
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
 

@@ -1,7 +1,7 @@
 """How a job, its events and its attempts look to programs. Adding a field is fine, changing one is not."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -15,6 +15,18 @@ class JobLinks(BaseModel):
     events: str
     metrics: str
     page: str
+
+
+class ProgressOut(BaseModel):
+    """How far a job is: steps trained; of one that only evaluates, held-out prompts that have their end."""
+
+    done: int
+    total: int
+    unit: Literal["steps", "prompts"]
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        return cls(done=job.num_done, total=job.num_to_do, unit="prompts" if job.only_evaluates else "steps")
 
 
 class JobOut(BaseModel):
@@ -33,6 +45,7 @@ class JobOut(BaseModel):
     devices: int
     step: int
     steps: int = Field(description="Of training; 0: it only evaluates, the weights of `step`.")
+    progress: ProgressOut
     spec: dict[str, Any] = Field(description="With all defaults filled in; GET /schemas/job-spec describes it.")
     priority: int
     max_runtime_s: int
@@ -129,6 +142,7 @@ def represent_job(job: Job) -> JobOut:
         devices=job.devices,
         step=job.step,
         steps=job.steps,
+        progress=ProgressOut.of(job),
         spec=job.spec,
         priority=job.priority,
         max_runtime_s=job.max_runtime_s,

@@ -108,8 +108,3 @@ CHARTS: tuple[Chart, ...] = (
 )
 KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD)
 """Every series that a page draws or reckons with."""
-
-
-def charts_of(*, only_evaluates: bool) -> tuple[Chart, ...]:
-    """A job that trains nothing has a reward and no more."""
-    return tuple(chart for chart in CHARTS if chart.slug == "reward") if only_evaluates else CHARTS

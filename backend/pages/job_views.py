@@ -23,10 +23,12 @@ from backend.errors import InvalidState
 from backend.jobs.failures import explain_failure
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import Job, JobEvent, JobState
+from backend.jobs.resume_points import job_of_checkpoint
 from backend.jobs.selectors import job_visible_to
 from backend.jobs.services import cancel_job
 from backend.pages import curl
-from backend.pages.charts import charts_of
+from backend.pages.charts import CHARTS
+from backend.pages.checkpoint_views import rows_of
 from backend.pages.happenings import happenings_of
 from backend.pages.snapshot import Snapshot, snapshot_of, time_left
 from backend.pages.timeline import timeline_of
@@ -48,16 +50,17 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
     if "part" in request.GET:
         return render(request, "pages/job/_regions.html", context)
     snapshot = snapshot_of(job)
+    charts = () if job.only_evaluates else CHARTS  # one number is no line
     context |= {
         "snapshot": snapshot,
         "live": _live_seed(job, snapshot),
         "charts": [
-            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500"))
-            for chart in charts_of(only_evaluates=not job.steps)
+            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in charts
         ],
         "left": time_left(job, snapshot.series, now=now),
         "spec_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
         "curls": _curls(job),
+        "origin": job_of_checkpoint(job.team, job.start_from) if job.start_from else None,
     }
     return render(request, "pages/job/page.html", context)
 
@@ -123,6 +126,8 @@ def _regions(job: Job, user: User, *, now: datetime) -> dict[str, Any]:
         "cancel_curl": curl.post(f"/jobs/{job.pk}/cancel"),
         "failure": explain_failure(job) if job.state == JobState.FAILED else None,
         "explain_curl": curl.get(f"/jobs/{job.pk}/explain"),
+        "checkpoints": [] if job.only_evaluates else rows_of(job, may_evaluate=member),
+        "checkpoints_curl": curl.get(f"/jobs/{job.pk}/checkpoints"),
         "logs_curl": curl.get(f"/jobs/{job.pk}/logs", level="warning"),
         "timeline": timeline_of(_milestones(job), now=now),
         "happenings": happenings_of(newest, job),

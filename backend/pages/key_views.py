@@ -52,8 +52,7 @@ def keys(request: HttpRequest) -> HttpResponse:
         wish = _wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
         key, text = make_key(acting, wish, account_id=request.POST.get("owner") or None, now=now)
     except Refusal as refusal:
-        told = [error.message for error in refusal.errors] or [refusal.detail]
-        return _show(request, acting, wrong=list(dict.fromkeys(told)), status=refusal.status)
+        return _show(request, acting, wrong=refusal.sentences, status=refusal.status)
     return _show(request, acting, made={"key": key, "text": text})
 
 

@@ -23,6 +23,7 @@ MAX_POINTS = 500  # a trace; more cannot be told apart on a screen and costs the
 NUM_SAMPLED_STEPS = 12  # of the newest trajectories; older ones of this visit stay in the browser
 _PACE_OVER_STEPS = 20  # recent enough to follow a change of speed, long enough to be calm
 _MIN_STEPS_TO_FORETELL = 3
+_MIN_ANSWERED_TO_FORETELL = 0.1  # of all prompts: the first to be answered are the short ones
 
 Points = list[tuple[int, float]]
 
@@ -87,12 +88,15 @@ def snapshot_of(job: Job) -> Snapshot:
 
 
 def time_left(job: Job, series: Mapping[str, Points], *, now: datetime) -> timedelta | None:
-    """By the pace of the last steps; nothing while there are too few to tell."""
-    if job.started_at is None or job.is_terminal or job.step < _MIN_STEPS_TO_FORETELL or not job.steps:
+    """By the pace of the last steps, or of all answers; nothing while there are too few to tell."""
+    fewest = job.num_to_do * _MIN_ANSWERED_TO_FORETELL if job.only_evaluates else _MIN_STEPS_TO_FORETELL
+    if job.started_at is None or job.is_terminal or job.num_done < fewest:
         return None
+    if job.only_evaluates and job.num_attempts > 1:
+        return None  # it began anew, its clock did not
     recent = [value for _, value in series.get(STEP_S, [])[-_PACE_OVER_STEPS:]]
-    pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.step
-    return timedelta(seconds=pace * max(0, job.steps - job.step))
+    pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.num_done
+    return timedelta(seconds=pace * max(0, job.num_to_do - job.num_done))
 
 
 # min and max of [value, step] find a bucket's extremes and where they are in one pass, without another sort.

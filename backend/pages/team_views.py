@@ -158,13 +158,20 @@ def frame_of(acting: Acting) -> dict[str, Any]:
     }
 
 
-def _done(request: HttpRequest, acting: Acting, act: Callable[[], str]) -> HttpResponse:
+def done_and_told(request: HttpRequest, act: Callable[[], str]) -> bool:
+    """Whether it was done. The next page says what came of it; what is not there is a 404."""
     try:
         messages.success(request, act())
     except Refusal as refusal:
         if refusal.status == 404:
             raise Http404(refusal.detail) from None
         messages.error(request, refusal.detail)
+        return False
+    return True
+
+
+def _done(request: HttpRequest, acting: Acting, act: Callable[[], str]) -> HttpResponse:
+    done_and_told(request, act)
     if not Membership.objects.filter(user=acting.user, team=acting.team).exists():
         return redirect("jobs")
     return redirect(address_of("members", acting.team))

@@ -4,6 +4,7 @@ from django.urls import path
 
 from backend.pages import (
     audit_views,
+    checkpoint_views,
     invitation_views,
     job_views,
     key_views,
@@ -22,6 +23,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/", job_views.job_page, name="job"),
     path("jobs/<str:job_id>/cancel", job_views.cancel, name="cancel_job"),
     path("jobs/<str:job_id>/live", job_views.live, name="job_live"),
+    path("checkpoints/<str:checkpoint_id>/evaluate", checkpoint_views.evaluate, name="evaluate_checkpoint"),
     path("queue/", queue_views.queue, name="queue"),
     path("usage/", usage_views.usage, name="usage"),
     path("keys/", key_views.keys, name="keys"),

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
@@ -26,7 +25,7 @@ from backend.api.pagination import page_after
 from backend.errors import FieldError, Invalid, NotFound, Refusal
 from backend.jobs.models import JobState
 from backend.pages import curl
-from backend.pages.team_views import acting_in, address_of, frame_of
+from backend.pages.team_views import acting_in, address_of, done_and_told, frame_of
 from backend.webhooks import services
 from backend.webhooks.models import DeliveryState, WebhookEndpoint
 from backend.webhooks.selectors import deliveries_of, endpoints_of, the_endpoint
@@ -58,8 +57,7 @@ def webhooks(request: HttpRequest) -> HttpResponse:
             acting.team, url=url, events=events, description=about, actor=acting.name, now=datetime.now(UTC)
         )
     except Refusal as refusal:
-        told = [error.message for error in refusal.errors] or [refusal.detail]
-        return _show_all(request, acting, wrong=told, status=refusal.status)
+        return _show_all(request, acting, wrong=refusal.sentences, status=refusal.status)
     return _show_one(request, acting, endpoint, secret=secret, is_new=True)
 
 
@@ -158,14 +156,7 @@ def _done(
     request: HttpRequest, acting: Acting, webhook_id: str, act: Callable[[], str], *, is_gone: bool = False
 ) -> HttpResponse:
     _endpoint(acting, webhook_id)
-    try:
-        messages.success(request, act())
-    except Refusal as refusal:
-        if refusal.status == 404:
-            raise Http404(refusal.detail) from None
-        messages.error(request, refusal.detail)
-        is_gone = False
-    if is_gone:
+    if done_and_told(request, act) and is_gone:
         return redirect(address_of("webhooks", acting.team))
     return redirect(f"{reverse('webhook', args=[webhook_id])}?team={acting.team.pk}")
 

@@ -70,10 +70,10 @@ def _spent(teams: list[str], now: datetime) -> dict[str, float]:
 
 
 def _committed(teams: Collection[str], now: datetime) -> dict[str, float]:
-    """A replica that joined later ends with its job, which began with its trainer."""
+    """A replica that joined later ends with its job, which began with what it may not start without."""
     live = Reservation.objects.filter(team_id__in=teams, released_at__isnull=True)
     rows = list(live.values_list("team_id", "job_id", "role", "devices", "created_at", "job__max_runtime_s"))
-    began = {job: created for _, job, role, _, created, _ in rows if role == ReservationRole.TRAINER}
+    began = {job: created for _, job, role, _, created, _ in rows if role != ReservationRole.ELASTIC}
     found: dict[str, float] = {}
     for team, job, _, devices, created, max_runtime_s in rows:
         rest = max_runtime_s - (now - began.get(job, created)).total_seconds()

@@ -4,7 +4,7 @@ Invariants, held by the database too (constraints here, triggers in the migratio
 - the live reservations of a pool never exceed its capacity, nor a team's its nominal quota and borrow limit; what may
   not be preempted stays within the nominal quota. They are written only by the scheduler, under the pool row's lock;
 - the nominal quotas of a pool never add up to more than its capacity, so each can be given back to its team;
-- there is no elastic reservation without its job's trainer reservation;
+- there is no elastic reservation without its job's trainer reservation; of a job that trains nothing, its replicas';
 - use is derived from reservations, never counted beside them, so it cannot drift.
 """
 

@@ -33,6 +33,7 @@ from engine.spec.facts import (
     LogLines,
     PhaseChanged,
     PipelineReady,
+    PromptsAnswered,
     ReplicasObserved,
     ReplicasResized,
     RequestAcknowledged,
@@ -57,14 +58,16 @@ class FactEffects:
         self._points: list[NewPoint] = []
         self._steps: list[int] = []
         """Trained, and not yet written to the job: a spool that is caught up has hundreds in a row."""
+        self._answered: int | None = None
+        """As many held-out prompts, likewise."""
 
     def apply(self, fact: Fact) -> None:
-        if not isinstance(fact.body, StepTrained):
-            self._settle_steps()
+        if not isinstance(fact.body, StepTrained | PromptsAnswered):
+            self._settle()
         self._apply(fact.body, _plausible(fact.at, self._now))
 
     def store(self) -> None:
-        self._settle_steps()
+        self._settle()
         if store_points(self._job, self._attempt.n, self._points):
             return
         if not self._job.events.filter(type="series_limit_reached").exists():
@@ -97,12 +100,20 @@ class FactEffects:
         self._steps.append(body.step)
         self._measure(body.step, at, self._job.cursor + len(self._steps), body.metrics)
 
-    def _settle_steps(self) -> None:
-        """One cursor each, all in one write."""
+    @_apply.register
+    def _(self, body: PromptsAnswered, at: datetime) -> None:
+        self._answered = body.num_answered
+
+    def _settle(self) -> None:
+        """Steps have one cursor each, all in one write; of counts only the last is news."""
         if self._steps:
             self._change(step=self._steps[-1])
             next_cursor(self._job, count=len(self._steps))
             self._steps = []
+        if self._answered is not None:
+            self._change(answered=self._answered)
+            next_cursor(self._job)
+            self._answered = None
 
     @_apply.register
     def _(self, body: Evaluated, at: datetime) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.jobs.models import Job
-from backend.jobs.representations import EventOut
+from backend.jobs.representations import EventOut, ProgressOut
 from backend.telemetry.models import Trajectory
 from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage
 
@@ -60,8 +60,6 @@ class TrajectoryOut(BaseModel):
 class JobSummary(BaseModel):
     """What a page shows of a job beside its spec."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     id: str
     name: str
     state: str
@@ -71,6 +69,7 @@ class JobSummary(BaseModel):
     failure_class: str
     step: int
     steps: int
+    progress: ProgressOut
     num_attempts: int
     is_terminal: bool
     created_at: datetime
@@ -80,7 +79,8 @@ class JobSummary(BaseModel):
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        return cls.model_validate(job)
+        plain = {name: getattr(job, name) for name in cls.model_fields if name != "progress"}
+        return cls(**plain, progress=ProgressOut.of(job))
 
 
 class LiveDelta(BaseModel):

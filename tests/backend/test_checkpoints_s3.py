@@ -32,11 +32,11 @@ from backend.store.chosen import store
 from engine.live.checkpoint_store import CheckpointStore, RemoteCheckpoints, forget_older
 from engine.live.checkpoint_writer import CheckpointWriter
 from engine.live.checkpoints import finish_checkpoint, open_checkpoint
-from engine.pipeline.messages import CheckpointFailed, CheckpointWritten
+from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.facts import CheckpointSaved
 from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
-from tests.backend.test_checkpoints import CONTENTS, write_files
+from tests.backend.checkpoints.conftest import CONTENTS, write_files
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
 PROGRESS = DataProgress(ended=((0, 40), (44, 48)), ledger=(("trained", 44),))
@@ -104,7 +104,7 @@ def proxy_to(server: S3Server) -> Iterator[Proxy]:
 
     listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running = Proxy(endpoint=f"http://127.0.0.1:{listener.server_address[1]}")
-    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    threading.Thread(target=listener.serve_forever, args=[0.02], daemon=True).start()
     try:
         yield running
     finally:

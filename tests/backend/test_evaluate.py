@@ -83,7 +83,8 @@ class TestAsking:
         job = job_of(answer)
         spec, before = JobSpec.model_validate(job.spec), JobSpec.model_validate(trained.spec)
         assert answer.headers["Location"] == f"/api/v1/jobs/{job.pk}"
-        assert (job.steps, job.step, job.start_from, job.devices) == (0, STEP, checkpoint.pk, 2)
+        assert (job.steps, job.step, job.start_from, job.devices) == (0, STEP, checkpoint.pk, 1)
+        assert (spec.resources.trainer_devices, spec.resources.devices_per_replica) == (0, 1)
         assert (job.project_id, job.pool_id, job.priority) == (trained.project_id, trained.pool_id, 5)
         assert (spec.evaluation.prompts, spec.evaluation.every, spec.training.seed) == (40, 0, 7)
         assert spec.environment == before.environment and spec.model == before.model
@@ -108,7 +109,7 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("body", "pointer"),
         [
-            ({"replicas": 8}, "/replicas"),
+            ({"replicas": 9}, "/replicas"),
             ({"pool": "large"}, "/pool"),
             ({"prompts": 0}, "/prompts"),
             ({"environment": {"name": "custom"}}, ""),
@@ -148,9 +149,10 @@ class TestAsking:
         row = key_row(text)
         row.max_devices = 1
         row.save(update_fields=["max_devices"])
-        answer = ask(Api(text), checkpoint)
+        answer = ask(Api(text), checkpoint, {"replicas": 2})
         assert (answer.status_code, answer.json()["code"]) == (409, "key_ceiling")
         assert Job.objects.filter(steps=0).count() == 0
+        assert job_of(ask(Api(text), checkpoint)).devices == 1
 
     def test_a_job_without_steps_may_also_be_submitted_by_its_spec(
         self, api: Api, trained: Job, checkpoint: Checkpoint
@@ -181,6 +183,17 @@ class TestTheAnswer:
             "evaluation/reward": 0.75, "evaluation/reward_std": 0.25, "evaluation/length": 12.5,
         }  # fmt: skip
         assert api.get(f"/jobs/{job.pk}/usage").status_code == 200
+
+    def test_one_that_was_paused_says_that_it_begins_anew(
+        self, api: Api, checkpoint: Checkpoint, pool: ResourcePool
+    ) -> None:
+        job = job_of(ask(api, checkpoint))
+        driver = begun(job, pool)
+        driver.say(READY)
+        assert api.post(f"/jobs/{job.pk}/pause").status_code == 202
+        driver.say(FINISHED | {"outcome": "paused", "message": "Paused."})
+        job.refresh_from_db()
+        assert (job.state, job.message) == ("paused", "Paused. The evaluation begins anew.")
 
     def test_the_last_attempts_word_counts_once(self, api: Api, checkpoint: Checkpoint, pool: ResourcePool) -> None:
         job = job_of(ask(api, checkpoint))
@@ -234,14 +247,14 @@ class TestThePage:
     ) -> None:
         job = job_of(ask(api, checkpoint))
         before = browser.get(f"/jobs/{job.pk}/").content.decode()
-        assert "40 held-out prompts" in before and "comes when all prompts are answered" in before
-        assert "data-progress" not in before and 'max="0"' not in before and "Entropy" not in before
+        assert "by the weights of step 50 of <a" in before and "nothing is trained" in before
+        assert "comes when all prompts are answered" in before and '<progress max="40" value="0"' in before
+        assert "Steps done" not in before and 'max="0"' not in before
+        assert "data-plot" not in before and "What the model writes" not in before, "there will never be anything"
         driver = begun(job, pool)
-        driver.say(READY)
-        assert '<progress max="1" data-evaluation' in browser.get(f"/jobs/{job.pk}/").content.decode()
-        driver.say(evaluated(), FINISHED)
+        driver.say(READY, evaluated(), FINISHED)
         after = browser.get(f"/jobs/{job.pk}/").content.decode()
-        assert "spread 0.25 over the prompts" in after and '<progress max="1" value="1" data-evaluation' in after
+        assert "spread 0.25 over the prompts" in after
 
     def test_the_list_shows_its_result_where_others_show_theirs(
         self, api: Api, checkpoint: Checkpoint, pool: ResourcePool, browser: Client

@@ -89,7 +89,9 @@ def test_a_job_holds_devices_if_and_only_if_its_state_does(job: Job, attempt: An
     assert refused_at_commit("UPDATE pools_reservation SET job_id = %s WHERE job_id = %s", waiting.pk, job.pk)
 
 
-@pytest.mark.parametrize("change", ["message = 'after all'", "step = 9", "version = version + 1", "priority = 3"])
+@pytest.mark.parametrize(
+    "change", ["message = 'after all'", "step = 9", "version = version + 1", "priority = 3", "answered = 1"]
+)
 def test_what_is_over_changes_no_more(job: Job, change: str) -> None:
     cancel_job(job.pk, actor="user:1", now=NOW)
     assert refused(f"UPDATE jobs_job SET {change} WHERE id = %s", job.pk)

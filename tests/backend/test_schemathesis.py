@@ -19,13 +19,18 @@ class Served:
     document: dict[str, Any]
 
 
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return api_document()
+
+
 @pytest.fixture
-def served(transactional_db: None, settings: Any) -> Iterator[Served]:
+def served(transactional_db: None, settings: Any, document: dict[str, Any]) -> Iterator[Served]:
     from backend.asgi import application
 
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, rate_scale=100_000.0)
     with serving(application) as base_url:
-        yield Served(base_url, api_document())
+        yield Served(base_url, document)
 
 
 def told(tally: Tally) -> str:

@@ -7,6 +7,7 @@ one who may is answered. What everybody else must be answered follows from the s
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 from django.db import transaction
@@ -20,6 +21,7 @@ from backend.accounts.bearer import ApiKeyAuth
 from backend.audit.models import AuditEntry
 from backend.jobs.models import Job
 from backend.pages import urls as page_urls
+from backend.pages.checkpoint_views import FORM
 from backend.rest import api
 from tests.backend.conftest import NOW, Api
 from tests.backend.tenant_world import ACTORS, NOBODY, OUTSIDER, SECRET_WORDS, World, make_world
@@ -300,6 +302,7 @@ PAGES: Final[dict[str, Page]] = {
     "job": Page(),
     "cancel_job": Page(method="POST", may=WORKERS),
     "job_live": Page(),
+    "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
     "queue": Page(),
     "usage": Page(),
     "keys": Page(),
@@ -337,9 +340,9 @@ def test_each_visitor_is_shown_what_is_theirs(name: str) -> None:
             browser = Client(raise_request_exception=False)
             if visitor != "anonymous":
                 browser.force_login(world.people[visitor])
-            data = None if page.form is None else page.form(world)
+            sent = urlencode({} if page.form is None else page.form(world))
             before = _num_done(world)
-            answer = browser.post(address, data) if page.method == "POST" else browser.get(address)
+            answer = browser.post(address, sent, FORM) if page.method == "POST" else browser.get(address)
             complaint = _judge_page(world, page, visitor, bool(parameters), answer)
             if visitor not in page.may and _num_done(world) != before:
                 complaint = "something was done all the same"

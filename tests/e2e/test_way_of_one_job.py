@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 SMALL: dict[str, dict[str, Any]] = {
     "evaluation": {"prompts": 64},
-    "training": {"steps": 60, "checkpoint_every": 10},
+    "training": {"steps": 60, "checkpoint_every": 10, "prompts_per_step": 4},
     "rollout": {"replicas": 1},
 }
 PER_STEP = ("reward/mean", "train/loss", "train/entropy", "length/mean", "throughput/tokens_per_s", "staleness/mean")
@@ -50,8 +50,8 @@ def command_line(process: psutil.Process) -> str:
 
 
 def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: Stack) -> None:
-    steps = 300
-    job = stack.submit(evaluation={"prompts": 64}, training={"steps": steps, "checkpoint_every": 100})
+    steps = 600  # small ones: together they last longer than five services take to come back
+    job = stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": steps, "checkpoint_every": 200}})
     stack.wait(job["id"], lambda job: job["step"] >= 3, within_s=180)
     for service in ("web", "worker", "beat", "valkey", "postgres"):
         stack.kill(service)
@@ -109,3 +109,21 @@ def test_the_same_request_twice_is_one_job(stack: Stack) -> None:
     assert answers[0] == answers[1]
     assert stack.client.post(f"/api/v1/jobs/{answers[0]}/cancel").status_code == 202
     stack.finish(answers[0], within_s=60)
+
+
+def test_an_evaluation_holds_its_replica_alone_and_tells_how_far_it_is(stack: Stack) -> None:
+    prompts = 3_000  # a few seconds: longer than several looks
+    trained = stack.finish(stack.submit(**SMALL | {"training": {**SMALL["training"], "steps": 2}})["id"])
+    assert trained["progress"] == {"done": 2, "total": 2, "unit": "steps"}
+    [checkpoint] = stack.get(f"/jobs/{trained['id']}/checkpoints")["data"]
+    answer = stack.client.post(f"/api/v1/checkpoints/{checkpoint['id']}/evaluate", json={"prompts": prompts})
+    assert answer.status_code == 202, answer.text
+    job = stack.wait(answer.json()["id"], lambda job: 0 < job["progress"]["done"] < prompts, within_s=180)
+    assert stack.get("/pools")["data"][0]["reserved"] == 1
+    done = job["progress"]["done"]
+    job = stack.wait(job["id"], lambda job: job["progress"]["done"] > done, within_s=60)
+    job = stack.finish(job["id"])
+    assert job["state"] == "succeeded", job["message"]
+    assert (job["progress"], job["devices"]) == ({"done": prompts, "total": prompts, "unit": "prompts"}, 1)
+    [told] = stack.get(f"/checkpoints/{checkpoint['id']}")["evaluations"]
+    assert told["job"] == job["id"] and told["prompts"] <= prompts

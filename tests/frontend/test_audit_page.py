@@ -3,9 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.conf import settings
@@ -16,13 +14,10 @@ from backend.audit.anchoring import ANCHORS_FILE, anchor_heads
 from backend.audit.models import AuditEntry
 from backend.audit.services import record_action
 from tests.backend.test_audit import behind_the_guards
+from tests.frontend.reading import words_of
 from tests.frontend.seed import World
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
-
-
-def text_of(answer: Any) -> str:
-    return " ".join(unescape(str(answer.content, "utf-8")).split())
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def test_who_did_what_newest_first_with_names(world: World, owner: Client) -> No
         secret_sha256="0" * 64, created_at=NOW,
     )  # fmt: skip
     wrote(world, "job.cancelled", actor=f"key:{key.pk}", target="job_abc")
-    page = text_of(owner.get("/audit/"))
+    page = words_of(owner.get("/audit/"))
     assert numbers(page) == [3, 2, 1]
     assert world.owner.email in page and "key “nightly”" in page and '<a href="/jobs/job_abc/">' in page
     assert "&lt;b&gt;bold" in str(owner.get("/audit/").content, "utf-8"), "what was written is text"
@@ -63,7 +58,7 @@ def test_filters_find_by_name_action_target_and_day(world: World, owner: Client)
     wrote(world, "key.revoked", target="key_1")
 
     def found(query: str) -> list[int]:
-        return numbers(text_of(owner.get(f"/audit/?{query}")))
+        return numbers(words_of(owner.get(f"/audit/?{query}")))
 
     assert found(f"actor={world.owner.email.upper()}") == [3, 1]
     assert found("actor=scheduler") == [2]
@@ -71,9 +66,9 @@ def test_filters_find_by_name_action_target_and_day(world: World, owner: Client)
     assert found("target=key_1") == [3, 2]
     assert found(f"since={NOW.date()}") == [3, 2]
     assert found("actor=scheduler&action=key.revoked") == []
-    assert "No entry matches" in text_of(owner.get("/audit/?actor=nobody"))
+    assert "No entry matches" in words_of(owner.get("/audit/?actor=nobody"))
     wrong = owner.get("/audit/?since=soon")
-    assert wrong.status_code == 422 and "2026-01-31" in text_of(wrong)
+    assert wrong.status_code == 422 and "2026-01-31" in words_of(wrong)
 
 
 def test_long_logs_come_in_pages_that_keep_the_filter(
@@ -81,10 +76,10 @@ def test_long_logs_come_in_pages_that_keep_the_filter(
 ) -> None:
     monkeypatch.setattr("backend.pages.audit_views.ENTRIES_A_PAGE", 2)
     wrote(world, "key.created", "key.revoked", "key.created", "key.created")
-    first = text_of(owner.get("/audit/?action=key.created"))
+    first = words_of(owner.get("/audit/?action=key.created"))
     link = re.search(r'rel="next" href="([^"]+)"', first)
     assert numbers(first) == [4, 3] and link
-    second = text_of(owner.get(f"/audit/{link[1]}"))
+    second = words_of(owner.get(f"/audit/{link[1]}"))
     assert numbers(second) == [1] and 'rel="next"' not in second
     assert owner.get("/audit/?before=-1&after=x").status_code == 200
 
@@ -93,15 +88,15 @@ def test_a_whole_chain_is_said_to_be_whole(world: World, owner: Client, anchors:
     wrote(world, "key.created", "key.revoked")
     anchor_heads(now=NOW)
     wrote(world, "key.created")
-    page = text_of(owner.get("/audit/?check=1"))
+    page = words_of(owner.get("/audit/?check=1"))
     assert "All 3 entries are as they were written" in page and "vouch for 2 of them" in page
-    assert "as they were written" not in text_of(owner.get("/audit/")), "it is checked when somebody asks"
+    assert "as they were written" not in words_of(owner.get("/audit/")), "it is checked when somebody asks"
 
 
 def test_a_changed_entry_is_named(world: World, owner: Client, anchors: Path) -> None:
     wrote(world, "key.created", "key.revoked", "key.created")
     behind_the_guards("UPDATE audit_auditentry SET actor = 'user:0' WHERE seq = 2")
-    assert "Entry 2 is not as it was written: it was changed" in text_of(owner.get("/audit/?check=1"))
+    assert "Entry 2 is not as it was written: it was changed" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client, anchors: Path) -> None:
@@ -112,14 +107,14 @@ def test_a_tail_that_is_gone_is_found_by_its_anchor(world: World, owner: Client,
         "DELETE FROM audit_auditentry WHERE seq > 1",
         f"UPDATE audit_audithead SET seq = 1, hash = '{first.hash}', anchored_seq = 0",
     )
-    assert "the tail is gone" in text_of(owner.get("/audit/?check=1"))
+    assert "the tail is gone" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_where_the_anchors_are_not_seen_it_says_so(world: World, owner: Client, anchors: Path) -> None:
     wrote(world, "key.created")
     anchor_heads(now=NOW)
     (anchors / ANCHORS_FILE).unlink()
-    page = text_of(owner.get("/audit/?check=1"))
+    page = words_of(owner.get("/audit/?check=1"))
     assert "All 1 entries are as they were written" in page and "were not looked at" in page
 
 
@@ -128,21 +123,23 @@ def test_changed_anchors_are_told(world: World, owner: Client, anchors: Path) ->
     anchor_heads(now=NOW)
     file = anchors / ANCHORS_FILE
     file.write_bytes(file.read_bytes().replace(b'"seq":1', b'"seq":9'))
-    assert "The file of anchors is not as it was written" in text_of(owner.get("/audit/?check=1"))
+    assert "The file of anchors is not as it was written" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_a_very_long_log_is_left_to_the_operator(world: World, owner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend.pages.audit_views.MOST_CHECKED", 1)
     wrote(world, "key.created", "key.revoked")
-    assert "manage.py verify_audit" in text_of(owner.get("/audit/?check=1"))
+    assert "manage.py verify_audit" in words_of(owner.get("/audit/?check=1"))
 
 
 def test_viewers_and_other_teams_read_nothing(world: World, viewer: Client, outsider: Client) -> None:
     wrote(world, "key.created")
     answer = viewer.get("/audit/")
-    assert answer.status_code == 403 and "admins and owners" in text_of(answer) and "key.created" not in text_of(answer)
+    assert (
+        answer.status_code == 403 and "admins and owners" in words_of(answer) and "key.created" not in words_of(answer)
+    )
     assert outsider.get(f"/audit/?team={world.team.pk}").status_code == 404
-    assert "Nothing to tell yet" in text_of(outsider.get("/audit/"))
+    assert "Nothing to tell yet" in words_of(outsider.get("/audit/"))
 
 
 def test_strangers_are_sent_to_sign_in(db: None) -> None:

@@ -11,13 +11,10 @@ from django.test import Client
 
 from backend.accounts.models import ApiKey, Invitation, Membership, Role, ServiceAccount, User
 from backend.accounts.services import recognise_api_key
+from tests.frontend.reading import text_of
 from tests.frontend.seed import World
 
 KEY = re.compile(r"lam_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}")
-
-
-def text_of(response: Any) -> str:
-    return str(response.content, "utf-8")
 
 
 def make_key(client: Client, **typed: Any) -> Any:

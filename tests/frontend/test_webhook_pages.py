@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, datetime
-from html import unescape
 from typing import Any
 
 import pytest
@@ -12,14 +11,11 @@ from django.test import Client
 from backend.audit.models import AuditEntry
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from backend.webhooks.secret_box import unseal
+from tests.frontend.reading import words_of
 from tests.frontend.seed import World
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{20,}={0,2}")
 URL = "https://hooks.example.org/laminar"
-
-
-def text_of(answer: Any) -> str:
-    return " ".join(unescape(str(answer.content, "utf-8")).split())
 
 
 def make(client: Client, **typed: Any) -> Any:
@@ -46,11 +42,11 @@ def delivery(endpoint: WebhookEndpoint, number: int = 1, **fields: Any) -> Webho
 
 def test_the_secret_is_shown_once_and_is_the_one_that_signs(world: World, owner: Client) -> None:
     made = make(owner, description="Chat")
-    (secret,) = set(SECRET.findall(text_of(made)))
+    (secret,) = set(SECRET.findall(words_of(made)))
     endpoint = WebhookEndpoint.objects.get()
     assert "no-store" in made["Cache-Control"] and unseal(endpoint.secret) == secret
     for path in ("/webhooks/", f"/webhooks/{endpoint.pk}/"):
-        page = text_of(owner.get(path))
+        page = words_of(owner.get(path))
         assert URL in page and "Chat" in page and not SECRET.search(page)
     assert not any(secret in str(row.get_decoded()) for row in Session.objects.all()), "not in the session either"
     assert not any(secret in str(entry.data) for entry in AuditEntry.objects.all())
@@ -58,12 +54,12 @@ def test_the_secret_is_shown_once_and_is_the_one_that_signs(world: World, owner:
 
 def test_a_new_secret_is_shown_once_and_the_former_signs_for_a_day(owner: Client, endpoint: WebhookEndpoint) -> None:
     before = unseal(endpoint.secret)
-    page = text_of(owner.post(f"/webhooks/{endpoint.pk}/secret"))
+    page = words_of(owner.post(f"/webhooks/{endpoint.pk}/secret"))
     (secret,) = set(SECRET.findall(page))
     endpoint.refresh_from_db()
     assert secret != before and unseal(endpoint.secret) == secret and unseal(endpoint.previous_secret) == before
     assert "carry the former secret's signature too" in page
-    assert not SECRET.search(text_of(owner.get(f"/webhooks/{endpoint.pk}/")))
+    assert not SECRET.search(words_of(owner.get(f"/webhooks/{endpoint.pk}/")))
 
 
 @pytest.mark.parametrize(
@@ -82,10 +78,10 @@ def test_a_wrong_form_makes_nothing_says_why_and_keeps_what_was_typed(
     world: World, owner: Client, typed: dict[str, Any], said: str
 ) -> None:
     answer = make(owner, **({"description": "kept"} | typed))
-    assert answer.status_code == 422 and said in text_of(answer)
+    assert answer.status_code == 422 and said in words_of(answer)
     assert not WebhookEndpoint.objects.exists()
     if "description" not in typed:
-        assert 'value="kept"' in text_of(answer)
+        assert 'value="kept"' in words_of(answer)
 
 
 def test_only_chosen_messages(world: World, owner: Client) -> None:
@@ -97,19 +93,19 @@ def test_what_came_of_each_message_is_told(owner: Client, endpoint: WebhookEndpo
     delivery(endpoint)
     now = datetime.now(UTC)
     delivery(endpoint, 2, state="pending", finished_at=None, due_at=now, attempts=[], num_attempts=0)
-    page = text_of(owner.get(f"/webhooks/{endpoint.pk}/"))
+    page = words_of(owner.get(f"/webhooks/{endpoint.pk}/"))
     assert "dead" in page and "2 tries" in page and "no answer" in page and "timed out" in page and "500" in page
     assert '{"type": "job.failed"}' in page and "not tried yet" in page
     assert page.count("Send again") == 1, "what is under way is not sent twice"
-    only = text_of(owner.get(f"/webhooks/{endpoint.pk}/?state=pending"))
+    only = words_of(owner.get(f"/webhooks/{endpoint.pk}/?state=pending"))
     assert "evt_2" in only and "evt_1" not in only
-    assert "No delivery is delivered" in text_of(owner.get(f"/webhooks/{endpoint.pk}/?state=delivered"))
+    assert "No delivery is delivered" in words_of(owner.get(f"/webhooks/{endpoint.pk}/?state=delivered"))
 
 
 def test_a_message_is_sent_again_and_it_stands_in_the_log(owner: Client, endpoint: WebhookEndpoint) -> None:
     row = delivery(endpoint)
     answer = owner.post(f"/webhooks/{endpoint.pk}/deliveries/{row.pk}/redeliver", follow=True)
-    assert "on its way again" in text_of(answer)
+    assert "on its way again" in words_of(answer)
     row.refresh_from_db()
     assert (row.state, row.num_attempts) == ("pending", 0)
     assert AuditEntry.objects.filter(action="webhook.redelivered", target=endpoint.pk).count() == 1
@@ -117,7 +113,7 @@ def test_a_message_is_sent_again_and_it_stands_in_the_log(owner: Client, endpoin
 
 def test_test_disable_enable_and_delete(owner: Client, endpoint: WebhookEndpoint) -> None:
     def press(act: str) -> str:
-        return text_of(owner.post(f"/webhooks/{endpoint.pk}/change", {"act": act}, follow=True))
+        return words_of(owner.post(f"/webhooks/{endpoint.pk}/change", {"act": act}, follow=True))
 
     assert "on its way" in press("test") and WebhookDelivery.objects.get().type == "webhook.test"
     assert "Nothing is sent to it" in press("disable")
@@ -132,10 +128,10 @@ def test_deliveries_come_in_pages(owner: Client, endpoint: WebhookEndpoint, monk
     monkeypatch.setattr("backend.pages.webhook_views.DELIVERIES_A_PAGE", 2)
     for number in range(3):
         delivery(endpoint, number)
-    first = text_of(owner.get(f"/webhooks/{endpoint.pk}/"))
+    first = words_of(owner.get(f"/webhooks/{endpoint.pk}/"))
     found = re.search(r'rel="next" href="([^"]+)"', first)
     assert found
-    second = text_of(owner.get(f"/webhooks/{endpoint.pk}/{found[1]}"))
+    second = words_of(owner.get(f"/webhooks/{endpoint.pk}/{found[1]}"))
     ids = [set(re.findall(r"<code>(evt_\d)</code>", page)) for page in (first, second)]
     assert ids == [{"evt_2", "evt_1"}, {"evt_0"}]
     assert owner.get(f"/webhooks/{endpoint.pk}/?cursor=nonsense").status_code == 404
@@ -143,8 +139,8 @@ def test_deliveries_come_in_pages(owner: Client, endpoint: WebhookEndpoint, monk
 
 def test_viewers_are_told_whose_it_is_and_see_no_tab(viewer: Client, endpoint: WebhookEndpoint) -> None:
     answer = viewer.get("/webhooks/")
-    assert answer.status_code == 403 and "admins and owners" in text_of(answer) and URL not in text_of(answer)
-    assert "/webhooks/" not in text_of(viewer.get("/members/"))
+    assert answer.status_code == 403 and "admins and owners" in words_of(answer) and URL not in words_of(answer)
+    assert "/webhooks/" not in words_of(viewer.get("/members/"))
     for path in ("change", "secret"):
         assert viewer.post(f"/webhooks/{endpoint.pk}/{path}", {"act": "delete"}).status_code == 403
     assert viewer.post("/webhooks/", {"url": URL, "everything": "yes"}).status_code == 403
@@ -156,7 +152,7 @@ def test_another_teams_webhook_does_not_exist(outsider: Client, world: World, en
     assert outsider.get(f"/webhooks/{endpoint.pk}/").status_code == 404
     for path in ("change", "secret", f"deliveries/{row.pk}/redeliver"):
         assert outsider.post(f"/webhooks/{endpoint.pk}/{path}", {"act": "delete"}).status_code == 404
-    assert URL not in text_of(outsider.get("/webhooks/"))
+    assert URL not in words_of(outsider.get("/webhooks/"))
     row.refresh_from_db()
     assert row.state == "dead" and WebhookEndpoint.objects.exists()
 
@@ -178,10 +174,10 @@ def test_a_hostile_webhook_is_text(world: World, owner: Client) -> None:
 
 
 def test_an_empty_page_says_what_to_do(world: World, owner: Client) -> None:
-    assert "No webhook yet" in text_of(owner.get("/webhooks/"))
+    assert "No webhook yet" in words_of(owner.get("/webhooks/"))
     make(owner)
     endpoint = WebhookEndpoint.objects.get()
-    assert "Nothing was sent yet" in text_of(owner.get(f"/webhooks/{endpoint.pk}/"))
+    assert "Nothing was sent yet" in words_of(owner.get(f"/webhooks/{endpoint.pk}/"))
 
 
 def test_strangers_are_sent_to_sign_in(db: None) -> None:

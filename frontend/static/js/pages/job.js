@@ -11,13 +11,14 @@ import { showVitals } from "./vitals.js";
 
 const seed = JSON.parse(document.getElementById("live-seed").textContent);
 const store = new SeriesStore();
-const reader = new TrajectoryReader(document.querySelector(".reading"));
+const reading = document.querySelector(".reading"); // an evaluation's page has none, and no chart
+const reader = reading && new TrajectoryReader(reading);
 const plots = [...document.querySelectorAll("[data-plot]")];
 const panels = plots.map((plot) => new Panel(plot, store, palette(), (step) => reader.show(step)));
 let cursor = seed.cursor, job = seed.job, regionsAreOld = false;
 
 store.add(seed.series);
-reader.add(seed.trajectories);
+reader?.add(seed.trajectories);
 setInterval(() => showVitals(job, store), 1000);
 onThemeChange(() => { const colours = palette(); for (const panel of panels) panel.repaint(colours); });
 
@@ -28,7 +29,7 @@ async function pull() {
   regionsAreOld ||= news.events.length > 0 || ["state", "phase", "reason", "message"].some((key) => news.job[key] !== job[key]);
   ({ cursor, job } = news);
   store.add(news.series);
-  reader.add(news.trajectories);
+  reader?.add(news.trajectories);
   if (Object.keys(news.series).length) for (const panel of panels) panel.repaint();
   showVitals(job, store, news.series);
   if (regionsAreOld && !news.more) regionsAreOld = !(await refreshRegions());

@@ -3,30 +3,24 @@ import { change, number, reward, span } from "../lib/format.js";
 
 const PACE_OVER_STEPS = 20; // as in backend/pages/snapshot.py
 const MIN_STEPS_TO_FORETELL = 3;
+const MIN_ANSWERED_TO_FORETELL = 0.1; // of all prompts: the first to be answered are the short ones
 
 const put = (name, text) => {
   for (const place of document.querySelectorAll(`[data-value="${name}"]`)) if (place.textContent !== text) place.textContent = text;
 };
 
 export function showVitals(job, store, news = {}) {
-  put("step", number(job.step));
-  showProgress(job, store.points("evaluation/reward"));
+  put("done", number(job.progress.done));
+  const bar = document.querySelector("[data-progress]");
+  if (bar) bar.value = job.progress.done;
   showTime(job, store);
   put("reward", reward(store.last("reward/mean")?.[1]));
   if (job.steps) showHeldOut(store.points("evaluation/reward"), job.is_terminal);
   else showEvaluation(store);
   for (const [key, points] of Object.entries(news)) showLast(key, points.at(-1));
-  const title = job.is_terminal || !job.steps ? job.state : job.step ? `${number(job.step)}/${number(job.steps)}` : job.state;
+  const { done, total } = job.progress;
+  const title = done && !job.is_terminal ? `${number(done)}/${number(total)}` : job.state;
   document.title = `${title} · ${job.name}`;
-}
-
-function showProgress(job, heldOut) {
-  const steps = document.querySelector("[data-progress]"), evaluation = document.querySelector("[data-evaluation]");
-  if (steps) steps.value = job.step;
-  if (!evaluation) return;
-  if (heldOut.length) evaluation.value = 1;
-  else if (job.is_terminal || !job.started_at) evaluation.value = 0;
-  else evaluation.removeAttribute("value"); // how far it is, nobody says before the end
 }
 
 function showTime(job, store) {
@@ -35,11 +29,18 @@ function showTime(job, store) {
   const elapsed = (until - Date.parse(job.started_at)) / 1000;
   put("elapsed", span(elapsed));
   if (job.is_terminal) put("left", `${job.finished_at.slice(0, 19).replace("T", " ")} UTC`);
-  else if (job.steps && job.step >= MIN_STEPS_TO_FORETELL) {
-    const recent = store.points("trainer/step_s").slice(-PACE_OVER_STEPS).map(([, value]) => value);
-    const pace = recent.length ? recent.reduce((a, b) => a + b) / recent.length : elapsed / job.step;
-    put("left", `about ${span(pace * (job.steps - job.step))} left`);
+  else {
+    const left = secondsLeft(job, store, elapsed);
+    put("left", left === null ? "\u00a0" : `about ${span(left)} left`);
   }
+}
+
+function secondsLeft({ steps, num_attempts, progress: { done, total } }, store, elapsed) {
+  if (done < (steps ? MIN_STEPS_TO_FORETELL : total * MIN_ANSWERED_TO_FORETELL)) return null;
+  if (!steps && num_attempts > 1) return null; // it began anew, its clock did not
+  const recent = store.points("trainer/step_s").slice(-PACE_OVER_STEPS).map(([, value]) => value);
+  const pace = recent.length ? recent.reduce((a, b) => a + b) / recent.length : elapsed / done;
+  return pace * (total - done);
 }
 
 function showEvaluation(store) {

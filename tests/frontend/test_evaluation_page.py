@@ -1,0 +1,184 @@
+"""Evaluations on the pages: what everybody sees, what only members can start, and an open page that follows one."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from playwright.sync_api import expect
+
+from backend.checkpoints.models import Checkpoint, CheckpointState
+from backend.jobs.models import Job
+from backend.jobs.scheduling import schedule_pool
+from backend.jobs.validation import validate_job
+from backend.pages.checkpoint_views import FORM
+from backend.telemetry.ingest import ingest_facts
+from engine.spec.control import FactBatch
+from tests.frontend.seed import World, finished, make_world
+
+ONLY_MEMBERS = "a member of the team starts one"
+STEPS, PROMPTS = 40, 256
+READY = {"type": "pipeline_ready", "num_replicas": 1, "num_parameters": 262_144}
+EVALUATING = {"type": "phase_changed", "phase": "evaluating"}
+EVALUATED = {"type": "evaluated", "version": STEPS, "num_prompts": PROMPTS, "reward_mean": 0.75, "reward_std": 0.25}
+EVALUATED |= {"length_mean": 22.5}
+FINISHED = {"type": "run_finished", "outcome": "succeeded"}
+
+
+def answered(n: int) -> dict[str, Any]:
+    return {"type": "prompts_answered", "version": STEPS, "num_answered": n, "num_prompts": PROMPTS}
+
+
+def text_of(answer: Any) -> str:
+    assert answer.status_code == 200, answer.status_code
+    text: str = answer.content.decode()
+    return text
+
+
+def checkpoint_of(job: Job) -> Checkpoint:
+    now = datetime.now(UTC)
+    return Checkpoint.objects.create(
+        job=job, attempt=1, step=STEPS, version=STEPS, uri=f"file:///store/{job.pk}", manifest_sha256="0" * 64,
+        num_bytes=1_048_576, created_at=now, verified_at=now, state=CheckpointState.COMPLETE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def checkpoint(world: World) -> Checkpoint:
+    return checkpoint_of(finished(world, steps=STEPS))
+
+
+def button_of(browser: Client, checkpoint: Checkpoint) -> str:
+    """The token in the form that starts an evaluation."""
+    page = text_of(browser.get(f"/jobs/{checkpoint.job_id}/"))
+    found = re.search(rf'action="/checkpoints/{checkpoint.pk}/evaluate">.*?name="token" value="([^"]+)"', page, re.S)
+    assert found, "there is no button"
+    return found[1]
+
+
+def press(browser: Client, checkpoint: Checkpoint, token: str) -> Any:
+    return browser.post(f"/checkpoints/{checkpoint.pk}/evaluate", f"token={token}", FORM)
+
+
+def evaluation_of(browser: Client, checkpoint: Checkpoint) -> Job:
+    """Started from the page."""
+    answer = press(browser, checkpoint, button_of(browser, checkpoint))
+    assert answer.status_code == 302, answer.status_code
+    return Job.objects.get(start_from=checkpoint.pk, pk=answer.headers["Location"].split("/")[2])
+
+
+class Engine:
+    """What the engine says of a job that has begun."""
+
+    def __init__(self, job: Job) -> None:
+        validate_job(job.pk, now=datetime.now(UTC))
+        assert schedule_pool(job.pool_id, now=datetime.now(UTC)) == 1
+        self.attempt, self.sent = job.attempts.get(), 0
+
+    def say(self, *bodies: dict[str, Any]) -> None:
+        now = datetime.now(UTC)
+        facts = [{"seq": self.sent + 1 + at, "at": now, "body": body} for at, body in enumerate(bodies)]
+        batch = {"attempt": self.attempt.n, "epoch": self.attempt.epoch, "facts": facts}
+        ingest_facts(self.attempt, FactBatch.model_validate(batch), now=now)
+        self.sent += len(bodies)
+
+
+@pytest.mark.django_db
+class TestWhoMay:
+    def test_a_member_starts_one_from_the_page_of_the_job(
+        self, owner: Client, checkpoint: Checkpoint, world: World
+    ) -> None:
+        job = evaluation_of(owner, checkpoint)
+        assert (job.steps, job.step, job.devices, job.created_by) == (0, STEPS, 1, world.owner)
+        page = text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        assert f'<a href="/jobs/{job.pk}/">{job.state}</a> 0 of {PROMPTS} prompts' in page
+        assert ONLY_MEMBERS not in page
+
+    def test_one_showing_of_the_button_makes_one_evaluation(self, owner: Client, checkpoint: Checkpoint) -> None:
+        token = button_of(owner, checkpoint)
+        first, again = (press(owner, checkpoint, token) for _ in range(2))
+        assert first.headers["Location"] == again.headers["Location"]
+        assert Job.objects.filter(start_from=checkpoint.pk).count() == 1
+
+    def test_a_viewer_sees_all_of_it_and_is_told_why_there_is_no_button(
+        self, owner: Client, viewer: Client, checkpoint: Checkpoint
+    ) -> None:
+        job = evaluation_of(owner, checkpoint)
+        Engine(job).say(READY, answered(PROMPTS), EVALUATED, FINISHED)
+        page = text_of(viewer.get(f"/jobs/{checkpoint.job_id}/"))
+        assert ONLY_MEMBERS in page and "/evaluate" not in page
+        assert f'<a href="/jobs/{job.pk}/">0.75</a> ± 0.25 over {PROMPTS} prompts of running_sums' in page
+        assert f'value="{PROMPTS}" data-progress' in text_of(viewer.get(f"/jobs/{job.pk}/"))
+
+    def test_a_viewer_who_sends_the_form_all_the_same_is_refused(
+        self, owner: Client, viewer: Client, checkpoint: Checkpoint
+    ) -> None:
+        token = button_of(owner, checkpoint)
+        assert press(viewer, checkpoint, token).status_code == 403
+        assert not Job.objects.filter(start_from=checkpoint.pk).exists()
+
+    def test_a_form_that_no_browser_sends_so_makes_nothing(self, owner: Client, checkpoint: Checkpoint) -> None:
+        """In parts it could not be told from another by its hash."""
+        answer = owner.post(f"/checkpoints/{checkpoint.pk}/evaluate", {"token": button_of(owner, checkpoint)})
+        assert answer.status_code == 415 and not Job.objects.filter(start_from=checkpoint.pk).exists()
+
+    @pytest.mark.parametrize("token", ["", "short", "%22%3E" * 10])
+    def test_a_form_without_its_token_makes_nothing(self, owner: Client, checkpoint: Checkpoint, token: str) -> None:
+        assert press(owner, checkpoint, token).status_code == 302
+        assert not Job.objects.filter(start_from=checkpoint.pk).exists()
+
+    def test_a_checkpoint_of_another_team_does_not_exist(self, outsider: Client, checkpoint: Checkpoint) -> None:
+        assert press(outsider, checkpoint, "a" * 24).status_code == 404
+
+    def test_a_checkpoint_that_is_broken_has_no_button_and_evaluates_nothing(
+        self, owner: Client, checkpoint: Checkpoint
+    ) -> None:
+        token = button_of(owner, checkpoint)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
+        assert "/evaluate" not in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        assert press(owner, checkpoint, token).status_code == 302
+        assert "notice error" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+        assert not Job.objects.filter(start_from=checkpoint.pk).exists()
+
+    def test_the_evaluation_leads_back_and_is_not_run_again_without_its_weights(
+        self, owner: Client, checkpoint: Checkpoint
+    ) -> None:
+        """The form for a new job starts from the model, not from a checkpoint."""
+        page = text_of(owner.get(f"/jobs/{evaluation_of(owner, checkpoint).pk}/"))
+        assert f'href="/jobs/{checkpoint.job_id}/#{checkpoint.pk}"' in page and "Run again" not in page
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_an_open_page_follows_an_evaluation_to_its_result(
+    visit: Callable[..., Any], width: int, tmp_path: Path
+) -> None:
+    world = make_world()
+    client = Client()
+    client.force_login(world.owner)
+    checkpoint = checkpoint_of(finished(world, steps=STEPS))
+    job = evaluation_of(client, checkpoint)
+    engine = Engine(job)
+    engine.say(READY, EVALUATING, answered(31))
+    visitor = visit(world.owner, width=width)
+    page = visitor.open(f"/jobs/{job.pk}/")
+    expect(page.locator("[data-value=done]").first).to_have_text("31")
+    engine.say(answered(112))
+    expect(page.locator("[data-value=done]").first).to_have_text("112", timeout=15_000)
+    expect(page.locator("progress")).to_have_js_property("value", 112)
+    expect(page).to_have_title(re.compile(r"^112/256 · "))
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"running-{width}.png", full_page=True)
+    engine.say(answered(PROMPTS), EVALUATED, FINISHED)
+    expect(page.locator("[data-value=held-out-first]")).to_have_text("0.75", timeout=15_000)
+    expect(page.locator("progress")).to_have_js_property("value", PROMPTS)
+    expect(page).to_have_title(re.compile(r"^succeeded · "))
+    page.screenshot(path=tmp_path / f"finished-{width}.png", full_page=True)
+    page = visitor.open(f"/jobs/{checkpoint.job_id}/#{checkpoint.pk}")
+    expect(page.locator(".checkpoints")).to_contain_text("0.75 ± 0.25 over 256 prompts")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"checkpoints-{width}.png", full_page=True)
+    assert visitor.complaints == []
