@@ -106,14 +106,15 @@ class RaceSite:
         kind = rng.choice(["web process", "web process", "worker process", "worker", "worker", "valkey", "beat"])
         with self.lock:
             if kind == "web process":
-                self._kill_child("web", rng)
+                was_killed = self._kill_child("web", rng)
             elif kind == "worker process":
-                self._kill_child(f"worker{rng.randrange(NUM_WORKERS)}", rng)
+                was_killed = self._kill_child(f"worker{rng.randrange(NUM_WORKERS)}", rng)
             else:
                 name = f"worker{rng.randrange(NUM_WORKERS)}" if kind == "worker" else kind
                 self._kill_all_of(name)
                 self.start(name)
-        self.kills[kind] += 1
+                was_killed = True
+        self.kills[kind] += was_killed
 
     def revive(self) -> None:
         """Whatever ended by itself."""
@@ -127,12 +128,15 @@ class RaceSite:
             for name in reversed(list(self.running)):
                 self._kill_all_of(name)
 
-    def _kill_child(self, name: str, rng: random.Random) -> None:
+    def _kill_child(self, name: str, rng: random.Random) -> bool:
+        """False: there was none, since its parent was only just starting."""
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self.running[name].pid).children()
-            workers = [child for child in children if "tracker" not in " ".join(child.cmdline())]
+            workers = [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
             if workers:
                 rng.choice(workers).kill()
+                return True
+        return False
 
     def _kill_all_of(self, name: str) -> None:
         process = self.running[name]
