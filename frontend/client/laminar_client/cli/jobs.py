@@ -180,7 +180,8 @@ def _of_waiting(wait: Wait) -> list[tuple[str, str]]:
     if wait.starts_at is not None:
         told.append(("at the latest", f"about {when(wait.starts_at)}, if nobody else comes"))
     if (less := wait.starts_with_fewer) is not None:
-        told.append(("would start now", f"with {less.devices} devices ({less.replicas} replicas, {less.fewer} fewer)"))
+        replicas = "1 replica" if less.replicas == 1 else f"{less.replicas} replicas"
+        told.append(("would start now", f"with {less.devices} devices ({replicas}, {less.fewer} fewer)"))
     if wait.starts_as_preemptible:
         told.append(("would start now", "as preemptible: --set placement.preemptible=true"))
     return told
