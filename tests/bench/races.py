@@ -30,12 +30,14 @@ from typing import Any
 import httpx
 import psycopg
 
-from tests.bench.races_world import CAPACITY, RaceSite, race_site
+from tests.bench.races_world import CAPACITY, VICTIMS, RaceSite, race_site
 
 RETRIED = {409, 429, 500, 502, 503, 504}  # 409 in_flight: our own twin, whose answer was cut off
 WATCH_EVERY_S = 0.02
-COUNT_EVERY = 25  # looks
-TELL_EVERY = 40 * COUNT_EVERY
+COUNT_EVERY = 5  # looks
+TELL_EVERY = 200 * COUNT_EVERY
+BURST_WITHIN_S = 30.0
+BURST_LASTS_S = 0.2
 MOST_OPEN = 500
 SETTLES_WITHIN_S = 90.0  # once the killing has stopped, beyond what a job takes
 SECONDS_A_JOB = 3.0  # far more than one takes on an idle machine: the deadline of the whole race
@@ -133,7 +135,7 @@ def race(*, submissions: int, clients: int, seed: int, kill_every_s: float, most
     with race_site(clients, seed=seed) as (site, keys):
         over, room = threading.Event(), threading.Event()
         room.set()
-        killer = threading.Thread(target=_kill_at_random, args=(site, random.Random(seed), kill_every_s, over))
+        killer = threading.Thread(target=_kill_at_random, args=(site, random.Random(seed), kill_every_s, over, room))
         watcher = threading.Thread(target=_watch, args=(site, report, over, room, most_open))
         racing = [
             Client(
@@ -170,10 +172,21 @@ def race(*, submissions: int, clients: int, seed: int, kill_every_s: float, most
     return report
 
 
-def _kill_at_random(site: RaceSite, rng: random.Random, every_s: float, over: threading.Event) -> None:
+def _kill_at_random(
+    site: RaceSite, rng: random.Random, every_s: float, over: threading.Event, room: threading.Event
+) -> None:
     while not over.wait(every_s * (0.5 + rng.random())):
-        site.kill_one(rng)
+        kind = rng.choice(VICTIMS)
+        if kind == "web process":
+            _wait_for_submissions(rng, room)
+        site.kill_one(kind, rng)
         site.revive()
+
+
+def _wait_for_submissions(rng: random.Random, room: threading.Event) -> None:
+    """Clients submit in bursts, whenever the line has become shorter: then a web process has something to lose."""
+    if room.wait(BURST_WITHIN_S):
+        time.sleep(rng.random() * BURST_LASTS_S)
 
 
 def _watch(site: RaceSite, report: Report, over: threading.Event, room: threading.Event, most_open: int) -> None:

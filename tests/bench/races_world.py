@@ -31,6 +31,8 @@ from infra.local.services import Service, Site
 
 STARTS_WITHIN_S = 90.0
 NUM_WEB, NUM_WORKERS = 2, 2
+VICTIMS = ("web process", "web process", "worker process", "worker", "worker", "valkey", "beat")
+"""A web process, a process of a worker, a whole worker, Valkey, the beat: some more often than others."""
 CAPACITY = 8
 QUOTAS = {"Ants": 5, "Bees": 3}
 
@@ -101,9 +103,8 @@ class RaceSite:
     def tail(self, name: str) -> str:
         return (self.home.logs / f"{name}.log").read_text(errors="replace")[-2_000:]
 
-    def kill_one(self, rng: random.Random) -> None:
-        """A web process, a process of a worker, a whole worker, the beat or Valkey: SIGKILL, then started again."""
-        kind = rng.choice(["web process", "web process", "worker process", "worker", "worker", "valkey", "beat"])
+    def kill_one(self, kind: str, rng: random.Random) -> None:
+        """One of VICTIMS: SIGKILL, then started again."""
         with self.lock:
             if kind == "web process":
                 was_killed = self._kill_child("web", rng)
