@@ -3,7 +3,8 @@
     provisioning → loading_weights → [PipelineReady] → evaluating → training → finalizing
 
 Invariants:
-- `PipelineReady` is recorded once, when the trainer and every replica of the start hold weights;
+- `PipelineReady` is recorded once, when the trainer and every replica of the start hold weights, or at the first step if
+  that comes sooner: a job that trains is no longer starting;
 - phases only go forward.
 """
 
@@ -55,6 +56,7 @@ class Recorder:
         self._num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
         self._phase: Phase | None = None
         self._ready_replicas: set[int] = set()
+        self._works = False
         self._num_parameters: int | None = None
         self.is_ready = False
         self._loads: dict[int, ReplicaReported] = {}
@@ -118,6 +120,8 @@ class Recorder:
                 if report in self._evaluated:  # data says its reports again after a recovery
                     return
                 self._evaluated.append(report)
+                if self._spec.only_evaluates:
+                    self._on_work()
                 self._sink.record(facts.evaluated(report))
                 log.info("evaluated version=%d reward_mean=%.3f", report.version, report.reward_mean)
             case AnswersCounted():
@@ -160,12 +164,18 @@ class Recorder:
     def _check_ready(self) -> None:
         if self.is_ready or self._num_parameters is None:
             return
-        if not self._ready_replicas.issuperset(range(self._num_replicas)):
+        if not self._works and not self._ready_replicas.issuperset(range(self._num_replicas)):
             return
         self.is_ready = True
-        self._sink.record(PipelineReady(num_replicas=self._num_replicas, num_parameters=self._num_parameters))
+        num_ready = max(1, len(self._ready_replicas))  # one has worked, though its own word may come later
+        num_replicas = min(num_ready, self._num_replicas)
+        self._sink.record(PipelineReady(num_replicas=num_replicas, num_parameters=self._num_parameters))
         if self.step == self._start_step:
             self.enter("evaluating" if self._start_step == 0 or self._spec.only_evaluates else "training")
+
+    def _on_work(self) -> None:
+        self._works = True
+        self._check_ready()
 
     def acknowledge(self, request_id: str) -> None:
         self._sink.record(RequestAcknowledged(request_id=request_id))
@@ -177,8 +187,7 @@ class Recorder:
         self._check_ready()
 
     def _on_step(self, report: StepReported) -> None:
-        if self._start_step == 0:
-            self.enter("evaluating")  # one replica may have answered and trained on before the others were ready
+        self._on_work()
         self.enter("training")
         self.step = report.step
         self._sink.record(facts.step_trained(report, {**self._rollout_metrics(), **self._weights_metrics()}))

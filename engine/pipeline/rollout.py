@@ -80,7 +80,7 @@ class RolloutBrain:
             case ProgressReported():
                 effects += self._on_progress(message)
             case LeaveRequested():
-                self._on_leave(message, now)
+                effects += self._on_leave(message, now)
             case VersionAnnounced():
                 self._weights.on_announced(WeightsId(message.epoch, message.version))
             case WeightsServed():
@@ -186,10 +186,15 @@ class RolloutBrain:
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_leave(self, message: LeaveRequested, now: float) -> None:
-        if message.incarnation == self._incarnation and self._leaves_at is None:
-            self._leaves_at, self._has_news = now + message.within_s, True
-            self._weights.leave()
+    def _on_leave(self, message: LeaveRequested, now: float) -> list[Effect]:
+        if message.incarnation != self._incarnation or self._leaves_at is not None:
+            return []
+        self._leaves_at, self._has_news = now + message.within_s, True
+        self._weights.leave()
+        if self._weights.fresh != NO_WEIGHTS:
+            return []
+        self._has_left = True  # data has never heard of it, and will not: without weights it asks for nothing
+        return [self._say_left()]
 
     @property
     def _is_done_leaving(self) -> bool:

@@ -86,6 +86,23 @@ def test_phases_follow_a_job_and_ready_is_said_once() -> None:
     assert recorder.is_finished
 
 
+def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    recorder.enter("loading_weights")
+    recorder.on_report(TrainerReady(num_parameters=9))
+    recorder.on_report(ReplicaReady(replica=0, incarnation=0))
+    for step in (1, 2):
+        recorder.on_report(report(step))
+    recorder.on_report(ReplicaReady(replica=1, incarnation=0))
+    assert [body for body in sink.bodies if isinstance(body, PipelineReady | PhaseChanged)] == [
+        PhaseChanged(phase="loading_weights"),
+        PipelineReady(num_replicas=1, num_parameters=9),
+        PhaseChanged(phase="evaluating"),
+        PhaseChanged(phase="training"),
+    ]
+
+
 def test_generated_tokens_count_as_progress_a_heartbeat_alone_does_not() -> None:
     recorder = Recorder(JobSpec(name="t"), MemorySink(), start_step=0)
 

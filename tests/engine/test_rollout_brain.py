@@ -344,6 +344,15 @@ def test_a_replica_that_leaves_takes_nothing_more() -> None:
     assert (sync.is_leaving, sync.wants, sync.room) == (True, 0, 0)
 
 
+def test_a_replica_that_never_had_weights_has_left_when_it_is_told_to() -> None:
+    brain = RolloutBrain(PLAN, replica=0, incarnation=0)
+    left = ReplicaLeft(replica=0, incarnation=0)
+    assert of(brain.handle(LeaveRequested(incarnation=0, within_s=10.0), 2.0), ReplicaLeft) == [left]
+    effects = brain.handle(Tick(), 4.0)
+    assert of(effects, ReplicaLeft) == [left], "the word may have been lost"
+    assert not of(effects, WeightsWanted)
+
+
 def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() -> None:
     brain = leaving()
     assert of(brain.handle(Tick(), 11.0), StopSequences) == []

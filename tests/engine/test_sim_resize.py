@@ -51,5 +51,12 @@ def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -
     assert reached >= 3
 
 
+def test_replicas_that_are_to_leave_before_they_have_weights_leave() -> None:
+    for seed in (seed for seed in range(20) if num_replicas_of(seed) > 1):
+        calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(0.0, 1),)))
+        calm.run()
+        assert calm.resized == [1], f"seed {seed}"
+
+
 def resize_at(at: float, replicas: int) -> Blow:
     return Blow(at=at, part="manager", which=replicas, kind="resize", lasts_s=1.0)
