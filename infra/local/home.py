@@ -84,8 +84,9 @@ class Home:
         self.alias.mkdir(mode=0o700, exist_ok=True)
         self.alias.chmod(0o700)
         if not self.project_alias.is_symlink() or self.project_alias.readlink() != PROJECT:
-            self.project_alias.unlink(missing_ok=True)
-            self.project_alias.symlink_to(PROJECT)
+            making = self.alias / f"project.{os.getpid()}"  # whole at once: two commands may come together
+            making.symlink_to(PROJECT)
+            making.replace(self.project_alias)
 
     def forget_ray_sessions(self) -> None:
         """Ray keeps session after session in its folder; nothing in it outlives a stop."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from django.db import connection
 from django.test import Client
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
@@ -81,8 +82,20 @@ class Watcher:
 
     def settle(self) -> None:
         """Listening has begun and nothing is on its way."""
+        while not hub_listens():
+            time.sleep(0.01)
         while not self.hears_nothing():
             pass
+
+
+def hub_listens() -> bool:
+    """As Postgres sees it; where it begins, every socket is told to pull."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'laminar-live-hub' AND state = 'idle' AND query <> ''"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 @pytest.fixture
