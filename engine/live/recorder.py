@@ -3,8 +3,8 @@
     provisioning → loading_weights → [PipelineReady] → evaluating → training → finalizing
 
 Invariants:
-- `PipelineReady` is recorded once, when the trainer and every replica of the start hold weights, or at the first step if
-  that comes sooner: a job that trains is no longer starting;
+- `PipelineReady` is recorded once, when the trainer and every replica of the start hold weights, or at the first step
+  if that comes sooner: a job that trains is no longer starting;
 - phases only go forward.
 """
 
