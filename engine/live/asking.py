@@ -2,6 +2,7 @@
 
 Invariants:
 - a sample waits for its prompt or for the answer to its turns, never for both;
+- asks that come close upon each other go out together: where turns are short, calls cost more than what they say;
 - an ask or answer that was lost is asked for again; an answer that comes twice is taken once;
 - what was forgotten (stopped, or moved to another replica) is not taken when its answer comes.
 """
@@ -17,12 +18,16 @@ from engine.pipeline.records import GroupKey, SampleKey
 
 # The environment answers within its timeout, whatever happens; then the ask or the answer was lost on the way.
 GRACE_S: Final = 5.0
+# While others decode, an ask waits for company for so long; a place that is free so much later is not missed.
+GATHER_S: Final = 0.02
 
 
 class Asking:
     def __init__(self, *, by: Address, ask: Callable[[Sequence[Ask]], None], timeout_s: float) -> None:
         self._by, self._ask, self._patience_s = by, ask, timeout_s + GRACE_S
         self._asked: dict[AskId, tuple[Ask, float]] = {}
+        self._unsent: dict[AskId, None] = {}
+        self._sent_at = float("-inf")
         self._prompts: dict[AskId, set[SampleKey]] = {}
         self._turns: dict[AskId, Conversation] = {}
 
@@ -44,7 +49,7 @@ class Asking:
             ask = Ask(by=self._by, key=SampleKey(group=group, sample=0), prompt=None, turns=())
             self._prompts.setdefault(ask.id, set()).update(its)
             asks.append(ask)
-        self._send(asks)
+        self._keep(asks)
 
     def turns(self, conversations: Sequence[Conversation]) -> None:
         asks = []
@@ -52,11 +57,21 @@ class Asking:
             ask = Ask(by=self._by, key=each.key, prompt=each.prompt, turns=tuple(each.turns))
             self._turns[ask.id] = each
             asks.append(ask)
-        self._send(asks)
+        self._keep(asks)
 
     def again(self, *, lost_only: bool) -> None:
         now = time.monotonic()
-        self._send([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
+        self._keep([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
+
+    def send(self, *, at_once: bool) -> None:
+        """What was gathered, if it is time."""
+        now = time.monotonic()
+        if not self._unsent or (now - self._sent_at < GATHER_S and not at_once):
+            return
+        asks = [self._asked[id][0] for id in self._unsent if id in self._asked]  # others were forgotten meanwhile
+        self._unsent, self._sent_at = {}, now
+        if asks:
+            self._ask(asks)
 
     def awaited_prompt(self, answer: Answer) -> set[SampleKey]:
         keys = self._prompts.pop(answer.id, set())
@@ -88,9 +103,7 @@ class Asking:
                 del self._prompts[id], self._asked[id]
         return forgotten
 
-    def _send(self, asks: Iterable[Ask]) -> None:
-        asks = list(asks)
+    def _keep(self, asks: Iterable[Ask]) -> None:
         now = time.monotonic()
-        self._asked.update({ask.id: (ask, now) for ask in asks})
-        if asks:
-            self._ask(asks)
+        for ask in asks:
+            self._asked[ask.id], self._unsent[ask.id] = (ask, now), None

@@ -95,6 +95,7 @@ class RolloutBody:
                 return [ProgressReported(progress=tuple(self._samples.look_at(_keys(effect.groups))))]
             case _:
                 raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
+        self._send_asks()
         return []
 
     def work(self) -> list[Message]:
@@ -105,6 +106,7 @@ class RolloutBody:
     def measure(self, now: float) -> list[Message]:
         if not self._lanes.num_decoding:
             self._watch.turn_to(self._resting)
+        self._send_asks()
         if not self._watch.is_due(now):
             return []
         load = self._watch.measure(
@@ -119,6 +121,7 @@ class RolloutBody:
 
     def ask_again(self) -> list[Message]:
         self._asking.again(lost_only=False)
+        self._send_asks()
         return []
 
     def _install(self, effect: InstallWeights) -> Message:
@@ -156,7 +159,11 @@ class RolloutBody:
 
     def _hand_in(self) -> list[Message]:
         ended = self._samples.hand_in()
+        self._send_asks()
         return [TrajectoriesEnded(trajectories=ended)] if ended else []
+
+    def _send_asks(self) -> None:
+        self._asking.send(at_once=not self._lanes.num_decoding)
 
     @property
     def _resting(self) -> Doing:

@@ -195,7 +195,7 @@ class Dealer:
         self.moves.expire(now)
         self.partials.settle(self._state.training, self.seats)
         if prompts is not None:
-            open_seats = [seat for seat in self.seats if seat.room > 0]
+            open_seats = [seat for seat in self.seats if seat.is_open]
             while any(self._deal_one(seat, now, prompts) for seat in sorted(open_seats, key=lambda seat: -seat.wants)):
                 pass
         hold = None if prompts is None else prompts.hold()
@@ -203,7 +203,7 @@ class Dealer:
         return [grant for grant in grants if grant is not None]
 
     def _deal_one(self, seat: Seat, now: float, prompts: PromptPool) -> bool:
-        if seat.room <= 0 or seat.is_leaving or self.moves.is_source(seat.owner):
+        if not seat.is_open or seat.is_leaving or self.moves.is_source(seat.owner):
             return False
         found = self._next_group(seat, prompts)
         if found is None:

@@ -30,6 +30,7 @@ from engine.pipeline.messages.to_manager import (
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.pipeline.repacker import Repacker
+from engine.policy.lineage import WeightsId
 from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
 
 RESEND_AFTER_S: Final = 2.0
@@ -43,6 +44,8 @@ class Watch:
     incarnation: int
     started_at: float
     heard_at: float | None = None
+    longest_silence_s: float = 0.0
+    """Between two heartbeats of one incarnation, of whichever."""
     start_due_at: float | None = None
     """It is dead, and its successor starts then."""
     is_given_up: bool = False
@@ -78,6 +81,8 @@ class ManagerBrain:
         self._repacker = repacker
         self._patience = patience or Patience()
         self._resize: ResizeOrdered | None = None
+        self._begins_with: WeightsId | None = None
+        self._has_trained = False
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -91,6 +96,8 @@ class ManagerBrain:
             case PartLost():
                 return self._on_lost(message.part, message.incarnation, message.reason, now)
             case WeightsUpdated():
+                self._begins_with = self._begins_with or message.weights
+                self._has_trained = self._has_trained or message.weights.version > self._begins_with.version
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
                 return self._on_leave_ordered(message, now)
@@ -108,6 +115,8 @@ class ManagerBrain:
         watch = self._watches.get(part)
         if watch is None or incarnation != watch.incarnation:
             return False
+        if watch.heard_at is not None:
+            watch.longest_silence_s = max(watch.longest_silence_s, now - watch.heard_at)
         watch.heard_at = now
         return True
 
@@ -149,7 +158,11 @@ class ManagerBrain:
         for part, watch in self._watches.items():
             effects += self._say_again(part, watch, now)
             silent_s = now - (watch.started_at if watch.heard_at is None else watch.heard_at)
-            allowed_s = self._patience.allows(kind_of(part), has_spoken=watch.heard_at is not None)
+            allowed_s = self._patience.allows(
+                kind_of(part),
+                has_spoken=watch.heard_at is not None,
+                slowest_s=watch.longest_silence_s if self._has_trained else None,
+            )
             if silent_s > allowed_s and watch.is_watched:
                 effects += self._on_lost(part, watch.incarnation, f"no heartbeat for {silent_s:.0f} s", now)
         if self._repacker is not None:

@@ -49,6 +49,8 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 # Short sequences end every few milliseconds; gathering them for this long bounds a replica to 20 messages a second.
 GATHER_S: Final = 0.05
+# Samples of a group end in bursts: how fast places become free is seen over this long.
+PACE_OVER_S: Final = 1.0
 # What was not answered by then is said again.
 RESEND_AFTER_S: Final = 2.0
 
@@ -61,6 +63,9 @@ class RolloutBrain:
         self._weights = ReplicaWeights(plan, self._work, replica=replica, incarnation=incarnation)
         self._serial = 0
         self._synced_at = float("-inf")
+        self._ends_per_s = 0.0
+        self._num_ended = 0
+        """Since data was told last."""
         self._has_news = False
         self._streamed_at = 0.0
         self._leaves_at: float | None = None
@@ -77,6 +82,7 @@ class RolloutBrain:
                 effects += self._on_handed_over(message, now)
             case TrajectoriesEnded():
                 self._has_news |= self._work.end(message.trajectories)
+                self._num_ended += len(message.trajectories)
             case ProgressReported():
                 effects += self._on_progress(message)
             case LeaveRequested():
@@ -227,7 +233,17 @@ class RolloutBrain:
     # ── speaking ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _wants(self) -> int:
-        return self._room() if self._weights.admits_fresh_work else 0
+        """Also for the places of those that will have ended before data is asked again: short ones would leave them
+        empty for longer than they were taken."""
+        if self._leaves_at is not None or not self._weights.admits_fresh_work:
+            return 0
+        return self._work.room_after(int(self._ends_per_s * GATHER_S))
+
+    def _learn_pace(self, now: float) -> None:
+        elapsed_s = max(GATHER_S, now - self._synced_at)
+        weight = min(1.0, elapsed_s / PACE_OVER_S)
+        self._ends_per_s += weight * (self._num_ended / elapsed_s - self._ends_per_s)
+        self._num_ended = 0
 
     def _room(self) -> int:
         return 0 if self._leaves_at is not None else self._work.room
@@ -239,6 +255,7 @@ class RolloutBrain:
         is_gathered = not self._work.num_running or now - self._synced_at >= GATHER_S
         if not is_quiet_too_long and not (self._has_news and is_gathered):
             return []
+        self._learn_pace(now)
         self._has_news, self._synced_at = False, now
         self._serial += 1
         message = ReplicaSynced(

@@ -27,7 +27,7 @@ class Seat:
     residents: frozenset[WeightsId] = frozenset()
     """All that work may be for."""
     wants: int = 0
-    """Fresh sequences that it may still be dealt."""
+    """Fresh sequences that it may still be dealt, some of them for places that are about to be free."""
     room: int = 0
     """Sequences of its residents that it could still take over."""
     holds: dict[GroupKey, HeldGroup] = field(default_factory=dict)
@@ -66,6 +66,11 @@ class Seat:
         self.is_empty = not message.holds and not message.reserved
         self.hold, self.missing, self.told = message.hold, message.missing, self.reserved
         return True
+
+    @property
+    def is_open(self) -> bool:
+        """Something may be dealt to it."""
+        return self.room > 0 or self.wants > 0
 
     @property
     def in_use(self) -> frozenset[WeightsId]:

@@ -68,7 +68,11 @@ class Workload:
 
     @property
     def room(self) -> int:
-        return max(0, self._max_batch - self.num_busy)
+        return self.room_after(0)
+
+    def room_after(self, num_ends: int) -> int:
+        """Once so many more have ended."""
+        return max(0, self._max_batch + num_ends - self.num_busy)
 
     @property
     def in_use(self) -> frozenset[WeightsId]:

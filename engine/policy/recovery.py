@@ -18,6 +18,7 @@ FIRST_DELAY_S: Final = 0.0
 BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that a crash loop leaves the CPU to others
 MIN_GROUPS_TO_JUDGE: Final = 20
 MAX_FAILED_SHARE: Final = 0.5
+SLOWER_THAN_EVER: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,17 @@ class Patience:
 
     # Heartbeats come every second from the thread that works. On a busy host one decode or install may take seconds.
     silent_s: float = 20.0
-    # The trainer's comes between two steps; five times the slowest step of a large job.
+    # The trainer's comes between two steps: it may take five times as long as its slowest so far, and before the first
+    # nobody knows.
     trainer_silent_s: float = 600.0
+    trainer_least_s: float = 60.0
     # Until its first heartbeat a part imports, loads and pulls, on a host where others do the same.
     start_s: float = 300.0
 
-    def allows(self, kind: PartKind, *, has_spoken: bool) -> float:
+    def allows(self, kind: PartKind, *, has_spoken: bool, slowest_s: float | None = None) -> float:
+        """`slowest_s`: the longest silence of a trainer that has trained, so far; None: it has not."""
+        if kind == "trainer" and has_spoken and slowest_s is not None:
+            return min(self.trainer_silent_s, max(self.trainer_least_s, SLOWER_THAN_EVER * slowest_s))
         if kind == "trainer":
             return max(self.trainer_silent_s, 0.0 if has_spoken else self.start_s)
         return self.silent_s if has_spoken else self.start_s

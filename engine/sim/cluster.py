@@ -35,7 +35,7 @@ from engine.sim.setting import Setting
 START_S: Final = 3.0
 # In proportion to what things cost here.
 REPACK_EVERY_S: Final = 0.5
-PATIENCE: Final = Patience(silent_s=5.0, trainer_silent_s=8.0, start_s=20.0)
+PATIENCE: Final = Patience(silent_s=5.0, trainer_silent_s=8.0, trainer_least_s=4.0, start_s=20.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

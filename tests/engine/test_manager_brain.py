@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager import ManagerBrain
 from engine.pipeline.messages.message import Tick
@@ -101,12 +103,27 @@ def test_a_part_that_never_starts_is_treated_as_dead() -> None:
     assert of(manager(1).handle(Tick(), 301.0), EndPart) == [EndPart(part="rollout/0", incarnation=0)]
 
 
-def test_a_trainer_may_be_silent_as_long_as_its_slowest_step() -> None:
+def test_a_trainer_may_take_ten_minutes_for_its_first_step() -> None:
     brain = ManagerBrain(incarnations={"trainer": 0, "data": 0}, now=0.0, patience=Patience())
     for part in ("trainer", "data"):
         brain.handle(PartReported(part=part, incarnation=0), 1.0)
+    brain.handle(WeightsUpdated(weights=WeightsId(0, 20)), 1.0)  # those that it begins with
     assert of(brain.handle(Tick(), 100.0), EndPart) == [EndPart(part="data", incarnation=0)]
     assert EndPart(part="trainer", incarnation=0) in of(brain.handle(Tick(), 602.0), EndPart)
+
+
+@pytest.mark.parametrize(("slowest_s", "allowed_s"), [(0.2, 60.0), (30.0, 150.0), (300.0, 600.0)])
+def test_a_trainer_that_has_trained_may_be_silent_for_five_of_its_slowest_steps(
+    slowest_s: float, allowed_s: float
+) -> None:
+    brain = ManagerBrain(incarnations={"trainer": 0}, now=0.0, patience=Patience())
+    for at in (1.0, 1.0 + slowest_s):
+        brain.handle(PartReported(part="trainer", incarnation=0), at)
+    for version in (20, 21):
+        brain.handle(WeightsUpdated(weights=WeightsId(0, version)), 1.0 + slowest_s)
+    since = 1.0 + slowest_s
+    assert of(brain.handle(Tick(), since + allowed_s - 0.5), EndPart) == []
+    assert of(brain.handle(Tick(), since + allowed_s + 0.5), EndPart) == [EndPart(part="trainer", incarnation=0)]
 
 
 def test_a_heartbeat_of_a_dead_incarnation_keeps_nobody_alive() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from engine.pipeline.effects import InstallWeights, ReportProgress, StartSequences, StopSequences
+from engine.pipeline.effects import Effect, InstallWeights, ReportProgress, StartSequences, StopSequences
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaSynced
 from engine.pipeline.messages.to_driver import FaultReported, ReplicaReady
@@ -325,6 +325,25 @@ def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
 def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
     effects = running().handle(grant(revoked=(HeldGroup(key=KEY, lease=4, samples=(0, 1)),)), 1.2)
     assert of(effects, StopSequences) == []
+
+
+def test_where_samples_end_fast_it_asks_for_the_places_that_will_be_free_and_nowhere_else() -> None:
+    def wants_after(seconds_between: float) -> int:
+        brain, now = running(), 1.1
+        effects: list[Effect] = []
+        for ordinal in range(30):
+            now += seconds_between
+            key = GroupKey(ordinal=ordinal + 10)
+            effects += brain.handle(grant(GroupTask(key=key, samples=(0, 1, 2, 3), lease=1)), now)
+            over = tuple(
+                Trajectory(key=SampleKey(group=key, sample=sample), version=0, reward=0.0, num_tokens=3)
+                for sample in range(4)
+            )
+            effects += brain.handle(TrajectoriesEnded(trajectories=over), now)
+        last = of(effects, ReplicaSynced)[-1]
+        return last.wants - last.room
+
+    assert wants_after(1.0) == 0 < wants_after(0.06)
 
 
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────

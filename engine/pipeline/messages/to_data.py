@@ -14,7 +14,7 @@ class ReplicaSynced:
     weights: WeightsId
     """Those that fresh work starts on."""
     wants: int
-    """Sequences that it could start at once."""
+    """Fresh sequences that it could start at once, or very soon."""
     room: int
     """Sequences of the weights that it holds that it could take over, although it may want no fresh ones."""
     holds: tuple[HeldGroup, ...]
