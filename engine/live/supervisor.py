@@ -4,8 +4,8 @@
                             └──▶ recorder ──▶ sink ──▶ control plane ──▶ signals ──▶ supervisor
 
 Invariants:
-- every wait has an end: a dead actor fails the poll on it at once, a hung replica is silent, and a run in which
-  nothing moves for NO_PROGRESS_S is broken, whatever the reason;
+- every wait has an end: a dead actor fails the poll on it at once, a hung one is replaced once it has been
+  silent for long, and a run in which nothing moves for NO_PROGRESS_S is broken, whatever the reason;
 - exactly one end is decided on;
 - a wish from outside (pause, resize) is said again until it has come true, and acknowledged then.
 """
@@ -80,6 +80,7 @@ class Supervisor:
             self._recording = Recording(recordings / "manager.jsonl", part=MANAGER, built_with=built_with)
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._environment_lost_at: list[float] = []
+        self._environment_heard_at, self._environment_has_spoken = now, False
         self._pause: Signal | None = None
         self._pause_said_at = float("-inf")
         self._resizes: dict[int, list[str]] = {}
@@ -97,6 +98,7 @@ class Supervisor:
             now = time.monotonic()
             if now >= tick_at:
                 self._manage(Tick(), now)
+                self._watch_environment(now)
                 tick_at = now + MANAGER_TICK_S
             for wish in self._heed():
                 self._on_wish(wish, now)
@@ -124,6 +126,8 @@ class Supervisor:
             except RayError as error:
                 self._on_dead(address, incarnation, _reason(error))
                 continue
+            if address == ENVIRONMENT:
+                self._environment_heard_at, self._environment_has_spoken = time.monotonic(), True
             for to, message in collected:
                 self._on_upward(address, incarnation, to, message)
             if self._incarnations[address] == incarnation:  # one of the messages may have had it replaced
@@ -150,9 +154,17 @@ class Supervisor:
             self._recorder.forget_load(int(address.partition("/")[2]))
         self._manage(PartLost(part=address, incarnation=incarnation, reason=reason), time.monotonic())
 
+    def _watch_environment(self, now: float) -> None:
+        """It has no brain that would beat: its answer to a poll says that it lives."""
+        silent_s = now - self._environment_heard_at
+        if silent_s > POLL_S + Patience().allows("environment", has_spoken=self._environment_has_spoken):
+            self._replace_environment(f"no answer for {silent_s:.0f} s")
+
     def _replace_environment(self, reason: str) -> None:
         """It holds nothing that replicas cannot ask for again."""
         now = time.monotonic()
+        self._network.end(ENVIRONMENT)  # it may only be frozen
+        self._environment_heard_at, self._environment_has_spoken = now, False
         self._environment_lost_at.append(now)
         if isinstance(after_loss(self._environment_lost_at, now), GiveUp):
             self._break(RunBroken(failure_class="user_code", message=f"the environment keeps dying: {reason}"))

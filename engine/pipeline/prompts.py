@@ -2,7 +2,8 @@
 
 Invariants:
 - prompts are begun in the order of their ordinals; one whose end was taken back comes before those never begun;
-- with windows, the groups of one window start from weights that are no staler than when it began.
+- with windows, the groups of one window start from weights that are no staler than when it began;
+- a window from which nothing could be trained any more is over, whatever it has left to open.
 """
 
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ class PromptPool:
         """The next new group, for a replica that holds these weights; None if it may not start one."""
         if any(evaluation.version == 0 for evaluation in self._state.evaluations):
             return None  # "before" means before
-        demand = self._demand()
-        self._open_window(demand)
+        self._close_what_is_too_old()
+        self._open_window(self._demand())
         demand = self._demand()
         if not self._schedule.may_start(demand, lag=self._lag(weights)):
             return None
@@ -67,6 +68,7 @@ class PromptPool:
 
     def hold(self) -> WeightsId | None:
         """Replicas that hold these weights should keep them, until the window's last group is begun."""
+        self._close_what_is_too_old()
         window = self._window
         if window is None or not (window.left or self._state.training.num_unowned):
             return None
@@ -84,6 +86,15 @@ class PromptPool:
         while version > state.first_version and not state.plan.publishes(version):
             version -= 1
         return version
+
+    def _close_what_is_too_old(self) -> None:
+        """A brain that began anew may open more than a step needs; the rest would be made and dropped for ever."""
+        if self._window is None:
+            return
+        lineage, trained = self._state.lineage, self._state.trained_version
+        staleness = lineage.staleness(WeightsId(lineage.epoch, self._window.version), at=trained)
+        if not self._schedule.may_train(staleness=staleness):
+            self._window = None
 
     def _open_window(self, demand: DemandView) -> None:
         if not self._schedule.window_steps:

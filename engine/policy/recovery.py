@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 PartKind = Literal["rollout", "relay", "data", "trainer"]
+"""Those that the manager watches."""
 
 MAX_LOSSES: Final = 5  # within the window; a part that dies more often has a cause that restarting does not mend
 LOSS_WINDOW_S: Final = 600.0
@@ -34,7 +35,9 @@ class Patience:
     # Until its first heartbeat a part imports, loads and pulls, on a host where others do the same.
     start_s: float = 300.0
 
-    def allows(self, kind: PartKind, *, has_spoken: bool, slowest_s: float | None = None) -> float:
+    def allows(
+        self, kind: PartKind | Literal["environment"], *, has_spoken: bool, slowest_s: float | None = None
+    ) -> float:
         """`slowest_s`: the longest silence of a trainer that has trained, so far; None: it has not."""
         if kind == "trainer" and has_spoken and slowest_s is not None:
             return min(self.trainer_silent_s, max(self.trainer_least_s, SLOWER_THAN_EVER * slowest_s))

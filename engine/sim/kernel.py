@@ -18,8 +18,12 @@ class Kernel:
         self._serial = 0
 
     def after(self, delay_s: float, event: Event) -> None:
+        self.at(self.now + delay_s, event)
+
+    def at(self, when: float, event: Event) -> None:
+        """Exactly then: sums of seconds that should be alike differ in their last digit, and so in their order."""
         self._serial += 1
-        heappush(self._heap, (self.now + delay_s, self._serial, event))
+        heappush(self._heap, (when, self._serial, event))
 
     def step(self) -> bool:
         """One event; False when nothing is planned any more."""

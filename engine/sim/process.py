@@ -1,6 +1,6 @@
 """A process of the simulated cluster: a brain in its body.
 
-Invariant: what is due while it is frozen waits until it thaws, and what is due after its death never happens.
+Invariant: what is due while it is frozen happens in its order when it thaws, what is due after its death never.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Process:
         if not self.is_alive:
             return
         if self.frozen_until > self.kernel.now:
-            self.kernel.after(self.frozen_until - self.kernel.now, partial(self.do, deed))
+            self.kernel.at(self.frozen_until, partial(self.do, deed))
         else:
             deed()
 

@@ -340,7 +340,7 @@ def test_where_samples_end_fast_it_asks_for_the_places_that_will_be_free_and_now
                 for sample in range(4)
             )
             effects += brain.handle(TrajectoriesEnded(trajectories=over), now)
-        last = of(effects, ReplicaSynced)[-1]
+        last: ReplicaSynced = of(effects, ReplicaSynced)[-1]
         return last.wants - last.room
 
     assert wants_after(1.0) == 0 < wants_after(0.06)

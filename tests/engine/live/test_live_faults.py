@@ -88,14 +88,17 @@ def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> 
     adds_up(finished, sink, steps=30)
 
 
-def test_a_frozen_replica_and_a_frozen_relay_are_replaced(tmp_path: Path, processes_of: ProcessesOf) -> None:
+def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
+    tmp_path: Path, processes_of: ProcessesOf
+) -> None:
     def freeze(kind: str) -> Callable[[], None]:
         return lambda: processes_of(kind)[0].send_signal(signal.SIGSTOP)
 
-    # Steps are short, so that the run is long enough for a silence to be noticed.
-    sink = Blows({4: freeze("RolloutActor"), 8: freeze("RelayActor")})
+    # Without the environment nothing ends, so the run lasts until the silence of all three has been noticed.
+    sink = Blows({4: freeze("RolloutActor"), 8: freeze("RelayActor"), 12: freeze("EnvironmentActor")})
     finished = run(spec(steps=40), tmp_path, sink)
     adds_up(finished, sink, steps=40)
+    assert "environment" in [fault.component for fault in sink.of(FaultDetected)]
 
 
 @pytest.mark.soak
