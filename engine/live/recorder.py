@@ -14,6 +14,7 @@ from typing import Final
 
 from engine.live import facts
 from engine.live.code_version import code_version
+from engine.pipeline.finish import Finish
 from engine.pipeline.messages.to_driver import (
     ActivitySpan,
     AnswersCounted,
@@ -67,7 +68,7 @@ class Recorder:
         self._told_at = float("-inf")
         self._evaluated: list[EvaluationReported] = []
         self._counted: AnswersCounted | None = None
-        self._finished: set[str] = set()
+        self._finish = Finish()
         self._said: list[LinesSaid] = []
         self.step = start_step
         self.ledger: dict[str, int] = {}
@@ -78,7 +79,7 @@ class Recorder:
 
     @property
     def is_finished(self) -> bool:
-        return self._finished == {"trainer", "data"}
+        return self._finish.is_over
 
     def enter(self, phase: Phase) -> None:
         """Only ever forward: the last step's report may come after data has begun the last evaluation."""
@@ -103,6 +104,7 @@ class Recorder:
                 self._tell_lines()
             return
         self.num_progress += 1
+        self._finish.on_report(report)
         match report:
             case TrainerReady():
                 self._num_parameters = report.num_parameters
@@ -150,7 +152,6 @@ class Recorder:
             case ResizeReported():
                 self._on_resized(report)
             case PartFinished():
-                self._finished.add(report.part)
                 self._tell_lines()
             case RunBroken():
                 self.broken = self.broken or report

@@ -331,7 +331,8 @@ class DataBrain:
         if self._has_finished or not state.is_over or state.evaluations or not is_kept:
             return []
         self._has_finished = True
-        return [_tell(LedgerReported(counts=state.counts())), _tell(PartFinished(part="data"))]
+        finished = PartFinished(part=DATA, epoch=state.lineage.epoch)
+        return [_tell(LedgerReported(counts=state.counts())), _tell(finished)]
 
 
 def _tell(report: ToDriver) -> Send:

@@ -102,11 +102,11 @@ class TrainerBrain:
         self._step_ended_at, self._checkpointed = now, message.step
         if message.progress is not None or self._epoch:  # killed before there was a checkpoint: all begins again
             self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
-        ready = _tell(TrainerReady(num_parameters=message.num_parameters))
+        ready = _tell(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
         effects = [ready, *self._publish(message.step, now)]
         if message.step >= self._plan.steps:  # an evaluation, or the one before was lost after its last checkpoint
             is_paused = self._is_pausing and self._plan.only_evaluates
-            ended = [self._end(message.step), _tell(PartFinished(part="trainer"))]
+            ended = [self._end(message.step), self._finished()]
             return [*effects, *ended, *(self._pause() if is_paused else [])]
         return [*effects, *(self._pause() if self._is_pausing else self._ask(message.step + 1, now))]
 
@@ -161,7 +161,10 @@ class TrainerBrain:
         )
         if message.step != self._plan.steps:
             return [_tell(report), *(self._pause() if self._is_pausing else [])]
-        return [_tell(report), _tell(PartFinished(part="trainer")), self._end(message.step)]
+        return [_tell(report), self._finished(), self._end(message.step)]
+
+    def _finished(self) -> Effect:
+        return _tell(PartFinished(part=TRAINER, epoch=self._epoch))
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
         if message.step == self._plan.steps:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from engine.pipeline.effects import Effect
+from engine.pipeline.finish import Finish
 from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import (
@@ -21,6 +22,7 @@ from engine.pipeline.messages.to_driver import (
     PartFinished,
     ResizeReported,
     RunBroken,
+    TrainerReady,
 )
 from engine.pipeline.messages.to_manager import LeaveOrdered, PartLost, ResizeOrdered
 from engine.pipeline.plan import Plan
@@ -61,7 +63,7 @@ class World:
     resized: list[int] = field(default_factory=list, init=False)
     """The sizes that were reached."""
     _cluster: Cluster = field(init=False)
-    _finished: set[str] = field(default_factory=set, init=False)
+    _finish: Finish = field(default_factory=Finish, init=False)
     _leaving: set[Address] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -86,9 +88,9 @@ class World:
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def run(self) -> Outcome:
-        while self._finished != {"trainer", "data"}:
+        while not self._finish.is_over:
             if not self.kernel.step() or self.kernel.now > DEADLINE_S:
-                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {sorted(self._finished)}")
+                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {self._finish.parts}")
         self.oracle.on_end()
         return Outcome(virtual_s=self.kernel.now, num_events=self.kernel.num_events, oracle=self.oracle)
 
@@ -98,8 +100,8 @@ class World:
 
     def _report(self, message: Message) -> None:
         match message:
-            case PartFinished():
-                self._finished.add(message.part)
+            case TrainerReady() | PartFinished():
+                self._finish.on_report(message)
             case RunBroken():
                 raise InvariantBroken(f"the run was broken off: {message.message}")
             case AnswersCounted():

@@ -48,6 +48,8 @@ class ReplicaObserved:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerReady:
     num_parameters: int
+    epoch: int = 0
+    """This incarnation of the trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +147,11 @@ class ResizeReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFinished:
-    """This part has nothing left to do; the run is over when trainer and data both say so."""
+    """This part has nothing left to do; when that ends the run, `finish` tells."""
 
     part: Literal["trainer", "data"]
+    epoch: int = 0
+    """The incarnation of the trainer that this is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
