@@ -168,7 +168,8 @@ class RemoteCheckpoints:
 
 def forget_older(folder: Path) -> None:
     """Of the local copies: this one and the one before stay, for a trainer that dies and begins again beside them."""
-    earlier = sorted(other for other in folder.parent.glob("step-*") if other.name < folder.name)
+    earlier = [other for other in folder.parent.glob("step-*") if other.name < folder.name]
+    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # one passed over is no help
     for other in earlier[:-1]:
         (other / MANIFEST_FILE).unlink(missing_ok=True)
         shutil.rmtree(other, ignore_errors=True)

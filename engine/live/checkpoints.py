@@ -5,10 +5,12 @@
 
 Invariants:
 - a checkpoint is reported only when both manifests were read back;
-- step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is.
+- step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
+- each checkpoint of an attempt descends from the one before it.
 """
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -18,7 +20,7 @@ from pydantic import Field, ValidationError
 from engine.live.checkpoint_store import RemoteCheckpoints
 from engine.pipeline.messages.to_trainer import CheckpointWritten
 from engine.pipeline.records import DataProgress
-from engine.spec.checkpoint_manifest import PROGRESS_FOLDER
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
 from engine.spec.strict import Strict
 from engine.training.checkpoint import (
     CheckpointUnverified,
@@ -30,6 +32,8 @@ from engine.training.checkpoint import (
 log = logging.getLogger(__name__)
 
 PROGRESS_FILE: Final = "progress.json"
+# The manifest of a checkpoint that a run went back beyond.
+PASSED_OVER_FILE: Final = "manifest.passed-over.json"
 
 
 class SavedProgress(Strict):
@@ -89,13 +93,19 @@ def _fetched(uri: str, remote: RemoteCheckpoints | None) -> Path:
     return remote.fetch(uri)
 
 
-def newest_checkpoint(folder: Path) -> ResumePoint | None:
-    """The last one under this folder that is whole; None: there is none."""
+def go_back(folder: Path) -> ResumePoint | None:
+    """To the last one under this folder that is whole; None: there is none.
+
+    Those passed over never count again, even if their bytes can be read the next time: what is trained from here on
+    does not descend from them.
+    """
     for candidate in sorted(folder.glob("step-*"), reverse=True):
         try:
             return open_checkpoint(str(candidate))
         except CheckpointUnverified as error:
             log.warning("checkpoint passed over: %s", error)
+            with suppress(FileNotFoundError):  # it was never finished
+                (candidate / MANIFEST_FILE).rename(candidate / PASSED_OVER_FILE)
     return None
 
 

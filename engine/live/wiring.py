@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from engine.live.actor import CONCURRENCY_GROUPS
-from engine.live.checkpoints import ResumePoint, newest_checkpoint
+from engine.live.checkpoints import ResumePoint, go_back
 from engine.live.data_actor import DataActor
 from engine.live.environment_actor import ENVIRONMENT, EnvironmentActor
 from engine.live.links import Links
@@ -119,7 +119,7 @@ class Network:
         name, _, number = part.partition("/")
         match name:
             case "trainer":
-                resume = (newest_checkpoint(self._folders.checkpoints) if incarnation else None) or self._resume
+                resume = (go_back(self._folders.checkpoints) if incarnation else None) or self._resume
                 return TrainerActor, {
                     "checkpoints": self._folders.checkpoints,
                     "resume": resume,

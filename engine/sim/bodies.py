@@ -97,13 +97,14 @@ class DataBody:
 
 @dataclass(slots=True)
 class CheckpointStore:
-    """Whole checkpoints, by step; the newest may have rotted since."""
+    """Whole checkpoints, by step; the newest may have rotted since. One that was passed over is gone."""
 
     saved: dict[int, DataProgress] = field(default_factory=dict)
 
-    def newest(self, *, is_rotten: bool) -> int:
-        steps = sorted(self.saved)
-        return steps[-2] if is_rotten and len(steps) > 1 else steps[-1]
+    def go_back(self, *, is_rotten: bool) -> int:
+        if is_rotten and len(self.saved) > 1:
+            del self.saved[max(self.saved)]
+        return max(self.saved)
 
 
 class TrainerBody:
@@ -148,8 +149,6 @@ class TrainerBody:
                 raise TypeError(f"the trainer's body does not do {type(effect).__name__}")
 
     def _save(self, effect: SaveCheckpoint) -> None:
-        for step in [step for step in self._store.saved if step > effect.step]:
-            del self._store.saved[step]  # a dead trainer's, beyond what this one began with
         self._store.saved[effect.step] = effect.progress
         self._oracle.on_saved(self._epoch, effect.step)
         uri = f"step/{effect.step}"

@@ -144,7 +144,7 @@ class Cluster:
             after=process.after,
             post=self.network.post,
         ).perform
-        step = self._store.newest(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
+        step = self._store.go_back(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
         setting.oracle.on_trainer(epoch, step)
         progress = self._store.saved[step] if epoch > 0 else None
         process.later(0.5, TrainerLoaded(step=step, num_parameters=1, progress=progress))

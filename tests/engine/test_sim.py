@@ -46,6 +46,7 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
         (3458, "stream"),  # a sample was granted again with what dead weights had said
         (101943, "sync"),  # a window had groups left that could be trained no more, and its weights were held for ever
         (101913, "partial"),  # a checkpoint rotted at the end: the run was over before its last step was trained again
+        (104887, "laminar"),  # a checkpoint that a trainer had gone back beyond could be read again by the next one
         (10375, "sync"),  # a prompt was adopted from a replica that only waited for a confirmation
     ],
 )
