@@ -23,6 +23,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 
 CONTEXTS = (256, 1_024, 4_096)
 MOVED = 8
+ANSWER = 64  # longer than the others take to be read in, so that none ends before it moves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +47,7 @@ def _of_run(run: Run, arguments: argparse.Namespace) -> Row:
     measured = row("laminar", "tailed", run, arguments)
     steps = [step.metrics for _, step in run.steps[arguments.warm_up :]]
     return {
-        **{name: measured[name] for name in ("trajectories_per_s", "of_bound", "staleness_mean")},
+        **{name: value for name, value in measured.items() if name not in ("schedule", "waits", "bound_per_s")},
         "kv_used": rounded(sum(metrics["rollout/kv_used"] for metrics in steps) / len(steps)),
         "idle": rounded(sum(metrics.get("rollout/time_idle", 0.0) for metrics in steps) / len(steps)),
         "samples_moved": steps[-1]["moves/samples"],
@@ -59,37 +60,48 @@ def move_rows(repeats: int) -> list[Row]:
     [shape] = [shape for shape in SHAPES if shape.name == "2.9M"]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        write_model(shape, Path(folder), positions=max(CONTEXTS) + 64)
+        write_model(shape, Path(folder), positions=max(CONTEXTS) + ANSWER)
         for context in CONTEXTS:
-            samples = in_turns(
-                {
-                    "move with KV": partial(_move_s, Path(folder), context, with_kv=True),
-                    "move by re-prefill": partial(_move_s, Path(folder), context, with_kv=False),
-                },
-                repeats=repeats,
-            )
-            for what, seconds in samples.items():
+            move_s = _Pair(Path(folder), context).move_s
+            contestants = {
+                "move with KV": partial(move_s, with_kv=True),
+                "move by re-prefill": partial(move_s, with_kv=False),
+            }
+            in_turns(contestants, repeats=1)  # a replica that has run for a while has its memory already
+            for what, seconds in in_turns(contestants, repeats=repeats).items():
                 spread = Spread.of([each * 1e3 for each in seconds])
                 rows.append({"what": what, "context_tokens": context, **spread.columns("milliseconds")})
     return rows
 
 
-def _move_s(folder: Path, context: int, *, with_kv: bool) -> float:
-    """Until each moved sequence has said its next token on the other engine."""
-    source, host = (TorchRolloutEngine(folder, max_batch=MOVED, device="cpu") for _ in range(2))
-    sampling = SamplingParams(max_new_tokens=32, temperature=0.0, seed=0)
-    drawn = torch.randint(1, 500, (MOVED, context), generator=torch.Generator().manual_seed(context)).tolist()
-    names = [str(at) for at in range(MOVED)]
-    source.submit(
-        [
-            SequenceRequest(sequence_id=name, prompt_ids=tuple(ids), sampling=sampling)
-            for name, ids in zip(names, drawn, strict=True)
-        ]
-    )
-    while source.view().num_decoded < 2 * MOVED:
-        source.step()
-    started = time.perf_counter()
-    host.submit(source.export(names, leave=True, with_kv=with_kv))
-    while host.view().num_decoded < MOVED:
-        host.step()
-    return time.perf_counter() - started
+class _Pair:
+    """Two engines; the sequences of one go over to the other."""
+
+    def __init__(self, folder: Path, context: int) -> None:
+        self._source, self._host = (TorchRolloutEngine(folder, max_batch=MOVED, device="cpu") for _ in range(2))
+        self._context = context
+        self._chance = torch.Generator().manual_seed(context)
+
+    def move_s(self, *, with_kv: bool) -> float:
+        """Until each has said its next token on the other engine. Their prompts are read in before, and are new."""
+        source, host, context = self._source, self._host, self._context
+        names = [str(at) for at in range(MOVED)]
+        prompts = torch.randint(1, 500, (MOVED, context), generator=self._chance).tolist()
+        sampling = SamplingParams(max_new_tokens=ANSWER, temperature=0.0, seed=0)
+        prefilled = source.view().num_prefilled + MOVED * (context - 1)
+        source.submit(
+            [
+                SequenceRequest(sequence_id=name, prompt_ids=tuple(prompt), sampling=sampling)
+                for name, prompt in zip(names, prompts, strict=True)
+            ]
+        )
+        while source.view().num_prefilled < prefilled:
+            source.step()
+        decoded = host.view().num_decoded + MOVED
+        started = time.perf_counter()
+        host.submit(source.export(names, leave=True, with_kv=with_kv))
+        while host.view().num_decoded < decoded:
+            host.step()
+        took_s = time.perf_counter() - started
+        host.abort(names)
+        return took_s

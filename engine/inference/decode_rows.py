@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.inference.memory import untouched_zeros
 from engine.inference.page_store import PageStore
 from engine.inference.scheduler import LiveSequence, RowMove
 from engine.models.decoder import DecoderConfig
@@ -87,7 +88,7 @@ class WindowRows:
             if min(lengths) < longest:
                 starts_J1 = longest - torch.tensor(lengths, device=self._device).unsqueeze(1)
                 hidden_JL = torch.arange(longest, device=self._device) < starts_J1
-                v_NJLKE = v_NJLKE.masked_fill(hidden_JL[:, :, None, None], 0.0)
+                v_NJLKE.masked_fill_(hidden_JL[:, :, None, None], 0.0)
             self._k_NRKEC[:, rows, :, :, begin:end] = k_NnKE.view(shape).permute(0, 1, 3, 4, 2)
             self._v_NRKCE[:, rows, :, begin:end] = v_NJLKE.transpose(2, 3)
 
@@ -166,8 +167,9 @@ class WindowRows:
         # An odd number of cache lines: at a power of two, the cells of one column all want the same few lines.
         num_columns = (-(-num_columns // 32) * 2 + 1) * 16
         shape = (config.num_layers, self._max_rows, config.num_kv_heads)
-        self._k_NRKEC = torch.zeros((*shape, config.head_dim, num_columns), dtype=config.dtype, device=self._device)
-        self._v_NRKCE = torch.zeros((*shape, num_columns, config.head_dim), dtype=config.dtype, device=self._device)
+        dtype, device, width = config.dtype, self._device, config.head_dim
+        self._k_NRKEC = untouched_zeros((*shape, width, num_columns), dtype=dtype, device=device)
+        self._v_NRKCE = untouched_zeros((*shape, num_columns, width), dtype=dtype, device=device)
         self._layers = list(zip(self._k_NRKEC, self._v_NRKCE, strict=True))
         self._num_columns = num_columns
 

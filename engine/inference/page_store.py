@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.inference.block_manager import BlockManager, BlockTable
+from engine.inference.memory import untouched_zeros
 from engine.models.decoder import DecoderConfig
 
 
@@ -86,4 +87,5 @@ class PageStore:
     def _empty(self, num_slots: int, dtype: torch.dtype) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         # Zeros, since what is masked is still multiplied by 0, and memory as it comes may hold a NaN.
-        return torch.zeros((num_layers, two, num_slots, kv_heads, head_dim), dtype=dtype, device=self._device)
+        shape = (num_layers, two, num_slots, kv_heads, head_dim)
+        return untouched_zeros(shape, dtype=dtype, device=self._device)

@@ -2,7 +2,7 @@
 
 Invariants:
 - a plan is made of measurements of incarnations that are alive; data checks it against what is true by then;
-- what a host took over is its new plateau, so it is no tail again before it has fallen below that.
+- who is in a plan is in no other before it has been measured again.
 """
 
 from engine.pipeline.effects import Effect, Send
@@ -19,7 +19,6 @@ class Repacker:
     def __init__(self, plan: Plan, *, every_s: float = REPACK_EVERY_S) -> None:
         self._plan, self._every_s = plan, every_s
         self._last: dict[int, ReplicaReported] = {}
-        self._peaks: dict[int, dict[WeightsId, float]] = {}
         self._newest = NO_WEIGHTS
         self._planned_at = 0.0
 
@@ -28,18 +27,11 @@ class Repacker:
         return cls(plan, every_s=every_s) if plan.schedule.repack else None
 
     def hear(self, report: ReplicaReported) -> None:
-        last = self._last.get(report.replica)
-        is_same = last is not None and last.incarnation == report.incarnation
-        peaks = self._peaks.get(report.replica, {}) if is_same else {}
-        self._peaks[report.replica] = {
-            load.weights: max(peaks.get(load.weights, 0.0), load.kv_used) for load in _loads(report)
-        }
         self._last[report.replica] = report
         self._newest = max(self._newest, report.weights)
 
     def forget(self, replica: int) -> None:
         self._last.pop(replica, None)
-        self._peaks.pop(replica, None)
 
     def on_updated(self, weights: WeightsId, now: float) -> list[Effect]:
         """The trainer has made these: what runs is behind from now on."""
@@ -59,7 +51,6 @@ class Repacker:
                 weights=load.weights,
                 num_running=load.num_running,
                 kv_used=load.kv_used,
-                kv_peak=self._peaks[replica][load.weights],
                 num_beside=report.num_running - load.num_running,
                 kv_beside=report.kv_used - load.kv_used,
                 has_free_slot=report.has_free_slot,

@@ -1,8 +1,8 @@
 """Repack: empty the slots for weights that only hold a long tail, so that they can take new weights.
 
-A replica's work on some weights is in its tail when its KV use has fallen below the plateau that it reached: while
-requests wait, or fresh ones come, it stays there. The last few answers grow, so that at the very end the use may rise
-again; it is still the tail. Nothing depends on a number of requests left.
+A replica's work on weights that are not the newest any more is a tail once it leaves places empty: fresh work would have
+filled them. Nothing depends on a number of requests left, nor on how full the KV cache is: requests that wait for their
+environment hold none of it, and the last few answers grow while the others end.
 
 Invariants:
 - a trajectory moves only between replicas on the same weights;
@@ -29,8 +29,6 @@ class ReplicaView:
     weights: WeightsId
     num_running: int
     kv_used: float
-    kv_peak: float
-    """The highest since it took these weights, or took over what others ran."""
     num_beside: int = 0
     """What it runs on other weights takes its room too."""
     kv_beside: float = 0.0
@@ -51,14 +49,10 @@ def plan_repack(
     """Sources by KV use, the emptiest first; each goes whole to the fullest host that it fits."""
     plan = _Plan(replicas, kv_ceiling=kv_ceiling, max_batch=max_batch)
     for weights in sorted({view.weights for view in replicas if view.weights < newest}):
-        tails = [view for view in replicas if view.weights == weights and _is_tail(view, kv_ceiling, max_batch)]
-        for source in sorted(tails, key=lambda view: (view.kv_used, view.replica)):
+        tails = [view for view in replicas if view.weights == weights and 0 < view.num_running < max_batch]
+        for source in sorted(tails, key=lambda view: (view.kv_used, view.num_running, view.replica)):
             plan.place(source, tails)
     return plan.merges
-
-
-def _is_tail(view: ReplicaView, kv_ceiling: float, max_batch: int) -> bool:
-    return 0 < view.num_running < max_batch and view.kv_used < min(kv_ceiling, view.kv_peak)
 
 
 class _Plan:
@@ -77,12 +71,15 @@ class _Plan:
         fitting = [] if is_taken or source.has_free_slot else [view for view in tails if self._fits(source, view)]
         if not fitting:
             return
-        host = max(fitting, key=lambda view: (self._kv[view.replica], -view.replica)).replica
+        host = max(map(self._load, fitting))[-1]
         self._kv[host] += source.kv_used
         self._running[host] += source.num_running
         self._sources.add(source.replica)
         self._hosts.add(host)
         self.merges.append(Merge(source=source.replica, host=host, weights=source.weights))
+
+    def _load(self, view: ReplicaView) -> tuple[float, int, int]:
+        return self._kv[view.replica], self._running[view.replica], view.replica
 
     def _fits(self, source: ReplicaView, host: ReplicaView) -> bool:
         at = host.replica

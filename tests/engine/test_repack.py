@@ -11,11 +11,9 @@ from engine.policy.repack import Merge, ReplicaView, plan_repack
 OLD, NEWEST = WeightsId(0, 1), WeightsId(0, 9)
 
 
-def view(
-    replica: int, *, kv: float, peak: float = 1.0, running: int = 4, version: int = 1, **beside: Any
-) -> ReplicaView:
+def view(replica: int, *, kv: float, running: int = 4, version: int = 1, **beside: Any) -> ReplicaView:
     weights = WeightsId(0, version)
-    return ReplicaView(replica=replica, weights=weights, num_running=running, kv_used=kv, kv_peak=peak, **beside)
+    return ReplicaView(replica=replica, weights=weights, num_running=running, kv_used=kv, **beside)
 
 
 def plan(*views: ReplicaView, kv_ceiling: float = 0.9, max_batch: int = 16) -> list[Merge]:
@@ -34,8 +32,13 @@ def test_two_tails_may_go_to_one_host() -> None:
     ]
 
 
-def test_who_is_still_at_its_plateau_is_left_alone() -> None:
-    assert plan(view(0, kv=0.2, peak=0.2), view(1, kv=0.3)) == []
+def test_who_has_every_place_taken_is_left_alone() -> None:
+    assert plan(view(0, kv=0.2, running=16), view(1, kv=0.3)) == []
+
+
+def test_requests_that_hold_no_cache_are_a_tail_too() -> None:
+    """They are all with their environment."""
+    assert plan(view(0, kv=0.0), view(1, kv=0.0, running=8)) == [Merge(source=0, host=1, weights=OLD)]
 
 
 def test_who_holds_the_newest_weights_has_nothing_to_gain() -> None:
@@ -67,7 +70,6 @@ views = st.builds(
     view,
     replica=st.integers(0, 10_000),
     kv=st.floats(0, 1),
-    peak=st.floats(0, 1),
     running=st.integers(0, 20),
     version=st.integers(7, 9),
     num_beside=st.integers(0, 8),
