@@ -1,8 +1,8 @@
 """Repack: empty the slots for weights that only hold a long tail, so that they can take new weights.
 
-A replica's work on weights that are not the newest any more is a tail once it leaves places empty: fresh work would have
-filled them. Nothing depends on a number of requests left, nor on how full the KV cache is: requests that wait for their
-environment hold none of it, and the last few answers grow while the others end.
+A replica's work on weights that are not the newest any more is a tail once it leaves places empty: fresh work would
+have filled them. Nothing depends on a number of requests left, nor on how full the KV cache is: requests that wait for
+their environment hold none of it, and the last few answers grow while the others end.
 
 Invariants:
 - a trajectory moves only between replicas on the same weights;
