@@ -70,7 +70,8 @@ class Root(Group):
         kwargs["standalone_mode"] = False
         session = kwargs.setdefault("obj", Session())
         try:
-            code = super().main(args, *rest, **kwargs)
+            with session.interrupts.noted():
+                code = super().main(args, *rest, **kwargs)
         except LaminarError as error:
             code = session.fail(error)
         except click.exceptions.Abort as end:
