@@ -22,19 +22,19 @@ from django.views.decorators.http import require_http_methods
 from backend.accounts.models import User
 from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, RateExceeded, take
-from backend.errors import Conflict, Invalid
+from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.scheduling import outlook
-from backend.jobs.selectors import job_visible_to
 from backend.jobs.services import submit_job
 from backend.jobs.templates_catalogue import templates
 from backend.pages import curl, words
+from backend.pages.beginnings import Beginning, asked_for, sent_with
 from backend.pages.forms import JobForm
 from backend.pages.places import Place, places_of
 from backend.pages.views import user_of
 from engine.spec.job import JobSpec
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
-_DEFAULT_TEMPLATE = "running_sums"
+NO_CHECKPOINT = "The checkpoint is gone, or not of this project's team: choose another place, or begin with the model."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -48,8 +48,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
         return HttpResponse("This form is sent as application/x-www-form-urlencoded.", status=415)
     if request.method != "POST":
-        chosen, spec = _start_from(request, user)
-        return _show(request, JobForm.showing(spec), places, chosen=chosen)
+        chosen, spec, beginning = asked_for(user, request.GET)
+        return _show(request, JobForm.showing(spec), places, beginning=beginning, chosen=chosen)
     form = JobForm.typed({key: str(value) for key, value in request.POST.items()})
     place = next((each for each in places if each.value == request.POST.get("place")), None)
     if place is None:
@@ -72,6 +72,7 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
             actor_user=user,
             spec=spec,
             pool=place.pool,
+            start_from=request.POST.get("start_from", ""),
             actor=f"user:{user.pk}",
             now=now,
         )
@@ -85,6 +86,9 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
             form.blame((), "This form has already made a job. To make another one, submit it again.")
         else:
             form.blame(refusal.errors, refusal.detail)
+        return _show(request, form, places, place=place)
+    except NotFound:
+        form.blame((), NO_CHECKPOINT)
         return _show(request, form, places, place=place)
     except RateExceeded as refusal:
         form.blame((), f"You submit very often. Please wait {refusal.headers['Retry-After']} s, then send it again.")
@@ -102,19 +106,22 @@ def _show(
     form: JobForm,
     places: list[Place],
     *,
+    beginning: Beginning | None = None,
     chosen: str | None = None,
     place: Place | None = None,
     status: int | None = None,
 ) -> HttpResponse:
     place = place or (places[0] if places else None)
+    beginning = beginning or sent_with(user_of(request), request.POST)
     context = {
         "form": form,
         "places": places,
         "place": place,
+        "beginning": beginning,
         "templates": [(name, spec) for name, spec in templates().items()],
         "chosen": request.POST.get("chosen", "") if chosen is None else chosen,
         "token": secrets.token_urlsafe(24),
-        "curl": curl.post("/jobs", _body(form.spec, place), idempotent=True) if form.spec and place else "",
+        "curl": curl.post("/jobs", _body(form.spec, place, beginning), idempotent=True) if form.spec and place else "",
         "curl_url": curl.api_url("/jobs"),
         "outlook": _outlook(form.spec, place, now=datetime.now(UTC)) if form.spec and place else "",
         "num_errors": len(form.summary),
@@ -122,10 +129,11 @@ def _show(
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
 
 
-def _body(spec: JobSpec, place: Place) -> dict[str, Any]:
+def _body(spec: JobSpec, place: Place, beginning: Beginning) -> dict[str, Any]:
     """What the API wants; settings that have their default are left out, as it fills them in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
-    return {"project": place.project.pk, "pool": place.pool.name, "spec": slim}
+    start = {"start_from": beginning.start_from} if beginning.start_from else {}
+    return {"project": place.project.pk, "pool": place.pool.name} | start | {"spec": slim}
 
 
 def _outlook(spec: JobSpec, place: Place, *, now: datetime) -> str:
@@ -136,18 +144,6 @@ def _outlook(spec: JobSpec, place: Place, *, now: datetime) -> str:
         if reason is None
         else f"{asked} would wait: {words.plain(reason, words.REASONS)}."
     )
-
-
-def _start_from(request: HttpRequest, user: User) -> tuple[str, JobSpec]:
-    """A template, or the spec of a job that the user may see."""
-    earlier = job_visible_to(user, request.GET.get("from", ""))
-    if earlier is not None:
-        return earlier.pk, JobSpec.model_validate(earlier.spec)
-    known = templates()
-    name = request.GET.get("template", _DEFAULT_TEMPLATE)
-    if name not in known:
-        name = next(iter(known))
-    return name, known[name]
 
 
 def _may_ever_submit(user: User) -> bool:

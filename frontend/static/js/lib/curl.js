@@ -41,7 +41,9 @@ export function specOf(form) {
 export function curlOf(form) {
   const field = form.elements.namedItem("place");
   const { project, pool } = (field.selectedOptions?.[0] ?? field).dataset;
-  const body = JSON.stringify({ project, pool, spec: specOf(form) }, null, 2);
+  const begin = form.elements.namedItem("start_from");
+  const start = begin?.checked ? { start_from: begin.value } : {};
+  const body = JSON.stringify({ project, pool, ...start, spec: specOf(form) }, null, 2);
   return [
     `curl -s -X POST ${quoted(form.dataset.apiUrl)}`,
     '-H "Authorization: Bearer $LAMINAR_API_KEY"',

@@ -1,0 +1,106 @@
+"""A new job on the page that begins with a checkpoint's weights, and one that is run again where it began."""
+
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from playwright.sync_api import expect
+
+from backend.checkpoints.models import Checkpoint, CheckpointState
+from backend.jobs.models import Job
+from tests.frontend.job_form import filled, send
+from tests.frontend.reading import text_of
+from tests.frontend.seed import World, finished, make_world
+from tests.frontend.test_evaluation_page import STEPS, checkpoint_of
+
+REMARK = "cannot be used any more"
+
+
+@pytest.fixture
+def checkpoint(world: World) -> Checkpoint:
+    return checkpoint_of(finished(world, steps=STEPS, name="Earlier"))
+
+
+def shown(client: Client, asked: str) -> str:
+    return unescape(text_of(client.get(f"/jobs/new?{asked}")))
+
+
+def box(checkpoint: Checkpoint, *, ticked: bool) -> str:
+    return f'name="start_from" value="{checkpoint.pk}"{" checked" if ticked else ""}>'
+
+
+def test_a_checkpoint_leads_to_the_form_of_its_job_with_as_many_steps_again(
+    owner: Client, checkpoint: Checkpoint
+) -> None:
+    assert f"/jobs/new?checkpoint={checkpoint.pk}" in text_of(owner.get(f"/jobs/{checkpoint.job_id}/"))
+    page = shown(owner, f"checkpoint={checkpoint.pk}")
+    assert box(checkpoint, ticked=True) in page and 'value="Earlier"' in page
+    assert f'name="training.steps" value="{2 * STEPS}"' in page
+    assert f'"start_from": "{checkpoint.pk}"' in page, "and so does the same as curl"
+
+
+def test_what_is_sent_begins_there_and_so_does_the_one_that_is_run_again(
+    world: World, owner: Client, checkpoint: Checkpoint
+) -> None:
+    form = filled(world, start_from=checkpoint.pk, offered=checkpoint.pk, training__steps=str(2 * STEPS))
+    assert send(owner, form).status_code == 302
+    job = Job.objects.get(start_from=checkpoint.pk)
+    assert box(checkpoint, ticked=True) in shown(owner, f"from={job.pk}")
+
+
+def test_without_the_tick_it_begins_with_the_model(world: World, owner: Client, checkpoint: Checkpoint) -> None:
+    assert send(owner, filled(world, offered=checkpoint.pk)).status_code == 302
+    assert Job.objects.exclude(pk=checkpoint.job_id).get().start_from == ""
+
+
+@pytest.mark.parametrize("ticked", [True, False])
+def test_a_refused_form_keeps_the_choice(world: World, owner: Client, checkpoint: Checkpoint, ticked: bool) -> None:
+    choice = {"offered": checkpoint.pk} | ({"start_from": checkpoint.pk} if ticked else {})
+    answer = send(owner, filled(world, name="", **choice))
+    assert answer.status_code == 422 and box(checkpoint, ticked=ticked) in unescape(text_of(answer))
+
+
+def test_too_few_steps_are_told_beside_the_steps(world: World, owner: Client, checkpoint: Checkpoint) -> None:
+    form = filled(world, start_from=checkpoint.pk, offered=checkpoint.pk, training__steps=str(STEPS))
+    page = unescape(text_of(send(owner, form)))
+    assert "One thing is not right yet" in page and f"more than {STEPS}, the step of the checkpoint" in page
+
+
+def test_one_that_is_gone_is_said_before_and_refused_after(world: World, owner: Client, checkpoint: Checkpoint) -> None:
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(state=CheckpointState.CORRUPT)
+    page = shown(owner, f"checkpoint={checkpoint.pk}")
+    assert REMARK in page and "start_from" not in page
+    answer = send(owner, filled(world, start_from=checkpoint.pk, offered=checkpoint.pk))
+    assert answer.status_code == 422 and "begin with the model" in text_of(answer)
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("asked", ["ckpt_0", "x\x00y", "%00", "ckpt_" + "0" * 20])
+def test_what_is_no_checkpoint_is_only_remarked(owner: Client, asked: str, world: World) -> None:
+    assert REMARK in shown(owner, f"checkpoint={asked}")
+
+
+def test_another_teams_checkpoint_does_not_exist(outsider: Client, world: World, checkpoint: Checkpoint) -> None:
+    page = shown(outsider, f"checkpoint={checkpoint.pk}")
+    assert "Earlier" not in page and checkpoint.pk not in page
+
+
+def test_the_tick_is_part_of_the_curl(visit: Callable[..., Any], tmp_path: Path) -> None:
+    world = make_world()
+    checkpoint = checkpoint_of(finished(world, steps=STEPS, name="Earlier"))
+    visitor = visit(world.owner)
+    link = visitor.open(f"/jobs/{checkpoint.job_id}/").get_by_role("link", name=f"from the checkpoint of step {STEPS}")
+    link.click()
+    page = visitor.page
+    expect(page.locator("#curl")).to_contain_text(f'"start_from": "{checkpoint.pk}"')
+    page.screenshot(path=tmp_path / "begin.png", full_page=True)
+    page.get_by_label("weights and optimizer").uncheck()
+    expect(page.locator("#curl")).not_to_contain_text("start_from")
+    page.get_by_label("weights and optimizer").check()
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("heading", name="Earlier")).to_be_visible()
+    assert Job.objects.filter(start_from=checkpoint.pk).count() == 1
+    assert not visitor.complaints
