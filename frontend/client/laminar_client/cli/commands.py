@@ -70,8 +70,7 @@ class Root(Group):
         kwargs["standalone_mode"] = False
         session = kwargs.setdefault("obj", Session())
         try:
-            with session.interrupts.noted():
-                code = super().main(args, *rest, **kwargs)
+            code = super().main(args, *rest, **kwargs)
         except LaminarError as error:
             code = session.fail(error)
         except click.exceptions.Abort as end:

@@ -31,7 +31,6 @@ from ..errors import (
     Unreachable,
     Unreadable,
 )
-from .interrupts import Interrupts
 from .shown import json_text, plain
 
 OK, FAILED, USAGE, NOT_FOUND, REFUSED, CONFLICT, LIMIT, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 7, 130
@@ -71,7 +70,6 @@ class Session:
     json: bool = False
     quiet: bool = False
     no_color: bool = False
-    interrupts: Interrupts = field(default_factory=Interrupts, repr=False)
     _client: Laminar | None = field(default=None, repr=False)
 
     @property

@@ -24,7 +24,7 @@ def events(context: click.Context, job_id: str, follow: bool, after: int) -> Non
     session: Session = context.find_root().obj
     seen = after
     try:
-        for event in session.interrupts.heed(session.client.jobs.events(job_id, after=after, follow=follow)):
+        for event in session.client.jobs.events(job_id, after=after, follow=follow):
             seen = event.seq
             session.line(event)
             session.show(f"{event.seq:>4}  {event.at.astimezone():%Y-%m-%d %H:%M:%S}  {event_words(event)}")
@@ -53,8 +53,7 @@ def logs(
     tail: int,
 ) -> None:
     """The log lines of a job's parts, newest at the end."""
-    lines = session.client.jobs.logs(job_id, component=component, level=level, q=q, tail=tail, follow=follow)
-    for line in session.interrupts.heed(lines):
+    for line in session.client.jobs.logs(job_id, component=component, level=level, q=q, tail=tail, follow=follow):
         session.line(line)
         head = f"{line.at.astimezone():%H:%M:%S} {plain(line.component)} "
         session.show(Text.assemble((head, "dim"), (plain(line.message), LEVEL_STYLES.get(line.level, ""))))

@@ -50,7 +50,7 @@ def watch_to_its_end(session: Session, job_id: str, *, interval_s: float = 1.0) 
     last: Look | None = None
     try:
         with _screen(session, console) as draw:
-            for look in session.interrupts.heed(looks):
+            for look in looks:
                 draw(look, last)
                 last = look
     except KeyboardInterrupt:
