@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -85,8 +86,13 @@ class Shell:
         environment = {**os.environ, **self.environment, "PYTHONPATH": str(CLIENT), "PYTHONUNBUFFERED": "1"}
         return subprocess.Popen(
             [sys.executable, "-m", "laminar_client", *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_as_in_a_terminal,
         )  # fmt: skip
+
+
+def _as_in_a_terminal() -> None:
+    """Where a shell runs the tests in the background, Ctrl-C is ignored, and so it would be here."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
