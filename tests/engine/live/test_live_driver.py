@@ -130,7 +130,8 @@ def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_not
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     where: dict[str, Any] = {"ray_address": own_ray, "python": python, "repository": repository}
-    spec = {**SPEC, "training": {"steps": 40, "prompts_per_step": 2, "checkpoint_every": 1_000}}
+    num_steps = 250  # many heartbeats long
+    spec = {**SPEC, "training": {"steps": num_steps, "prompts_per_step": 2, "checkpoint_every": 1_000}}
     process = start(ingest, tmp_path, spec=spec, **where)
     deadline = time.monotonic() + 120
     while not any(fact.body.type == "step_trained" for fact in ingest.facts):
@@ -146,15 +147,15 @@ def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_not
     assert isinstance(last, RunFinished) and last.outcome == "paused"
     steps = [fact.body.step for fact in first if isinstance(fact.body, StepTrained)]
     (saved,) = [fact.body for fact in first if isinstance(fact.body, CheckpointSaved)]
-    assert saved.step == steps[-1] < 40
+    assert saved.step == steps[-1] < num_steps
 
     done = drive(ingest, tmp_path, spec=spec, resume_from=saved.uri, **where)
     assert done.returncode == 0, done.stderr
     steps += [fact.body.step for fact in ingest.facts if isinstance(fact.body, StepTrained)]
-    assert steps == list(range(1, 41)), "each step once, across the pause"
+    assert steps == list(range(1, num_steps + 1)), "each step once, across the pause"
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished) and last.outcome == "succeeded"
-    assert last.ledger == {"trained": 40 * 4, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    assert last.ledger == {"trained": num_steps * 4, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
 
 
 def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
