@@ -55,6 +55,12 @@ class Snapshot:
         return points[-1][1] if len(points) > 1 else None
 
     @property
+    def held_out_after(self) -> float | None:
+        """The newest of a job that began with a checkpoint: where it began, it was not measured."""
+        points = self.series.get(HELD_OUT) or []
+        return points[-1][1] if points and points[0][0] > 0 else None
+
+    @property
     def held_out_change(self) -> float | None:
         first, last = self.held_out_first, self.held_out_last
         return None if first is None or last is None else last - first

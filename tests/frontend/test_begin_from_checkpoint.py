@@ -11,6 +11,8 @@ from playwright.sync_api import expect
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
+from backend.pages.charts import HELD_OUT
+from backend.telemetry.models import MetricPoint
 from tests.frontend.job_form import filled, send
 from tests.frontend.reading import text_of
 from tests.frontend.seed import World, finished, make_world
@@ -102,3 +104,16 @@ def test_the_tick_is_part_of_the_curl(visit: Callable[..., Any], tmp_path: Path)
     expect(page.get_by_role("heading", name="Earlier")).to_be_visible()
     assert Job.objects.filter(start_from=checkpoint.pk).count() == 1
     assert not visitor.complaints
+
+
+def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
+    world = make_world()
+    job = finished(world, steps=STEPS)
+    MetricPoint.objects.filter(series__job=job, series__name=HELD_OUT, step=0).delete()
+    visitor = visit(world.owner)
+    told = visitor.page.request.get(f"/jobs/{job.pk}/").text()
+    tile = visitor.open(f"/jobs/{job.pk}/").locator("[data-held-out]")
+    expect(tile).to_contain_text("was not measured there")
+    assert "was not measured there" in told and "before training" not in told
+    assert tile.locator("[data-value=held-out-first]").inner_text() == "–"
+    assert tile.locator("[data-value=held-out-last]").inner_text() != "–"
