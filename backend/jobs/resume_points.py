@@ -38,4 +38,6 @@ def checkpoint_of_team(team: Team, checkpoint: str) -> ResumePoint | None:
 
 
 def job_of_checkpoint(team: Team, checkpoint: str) -> Job | None:
+    if "\x00" in checkpoint:  # Postgres would choke on it
+        return None
     return Job.objects.filter(team=team, checkpoints__pk=checkpoint).first()

@@ -56,7 +56,7 @@ class Snapshot:
 
     @property
     def held_out_after(self) -> float | None:
-        """The newest of a job that began with a checkpoint: where it began, it was not measured."""
+        """The newest, where nothing was measured before training, as in a job that began with a checkpoint."""
         points = self.series.get(HELD_OUT) or []
         return points[-1][1] if points and points[0][0] > 0 else None
 

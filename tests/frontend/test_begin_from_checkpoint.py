@@ -85,6 +85,12 @@ def test_what_is_no_checkpoint_is_only_remarked(owner: Client, asked: str, world
     assert REMARK in shown(owner, f"checkpoint={asked}")
 
 
+@pytest.mark.parametrize("sent", ["x\x00y", "ckpt_0", "c" * 5_000])
+def test_what_is_no_checkpoint_makes_no_job(world: World, owner: Client, sent: str) -> None:
+    assert send(owner, filled(world, start_from=sent, offered=sent)).status_code == 422
+    assert not Job.objects.exists()
+
+
 def test_another_teams_checkpoint_does_not_exist(outsider: Client, world: World, checkpoint: Checkpoint) -> None:
     page = shown(outsider, f"checkpoint={checkpoint.pk}")
     assert "Earlier" not in page and checkpoint.pk not in page
@@ -113,7 +119,7 @@ def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
     visitor = visit(world.owner)
     told = visitor.page.request.get(f"/jobs/{job.pk}/").text()
     tile = visitor.open(f"/jobs/{job.pk}/").locator("[data-held-out]")
-    expect(tile).to_contain_text("was not measured there")
-    assert "was not measured there" in told and "before training" not in told
+    expect(tile).to_contain_text("not measured before training")
+    assert "not measured before training" in told and "before training;" not in told
     assert tile.locator("[data-value=held-out-first]").inner_text() == "–"
     assert tile.locator("[data-value=held-out-last]").inner_text() != "–"

@@ -51,7 +51,7 @@ function showEvaluation(store) {
 
 function showHeldOut(points, isOver) {
   if (!points.length) return;
-  if (points[0][0] > 0) { put("held-out-last", reward(points.at(-1)[1])); put("held-out-words", "it began with a checkpoint, and was not measured there"); return; }
+  if (points[0][0] > 0) { put("held-out-last", reward(points.at(-1)[1])); put("held-out-words", "not measured before training"); return; }
   put("held-out-first", reward(points[0][1]));
   if (points.length === 1) { put("held-out-words", `before training; ${isOver ? "the job ended before the second" : "the second number comes at the end"}`); return; }
   put("held-out-last", reward(points.at(-1)[1]));
