@@ -6,7 +6,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
-from backend.api.one_thread import django_in_one_thread
+from backend.api.threaded_handler import django_in_one_thread
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
 django_application = django_in_one_thread()  # first: it loads the apps that the imports below need

@@ -25,11 +25,11 @@ from backend.checkpoints.registry_api import router as models_router
 from backend.feeds.audit_api import router as audit_router
 from backend.feeds.events_api import router as events_router
 from backend.feeds.logs_api import router as log_stream_router
-from backend.jobs.api import router as jobs_router
-from backend.jobs.catalogue_api import router as catalogue_router
-from backend.jobs.control_api import router as job_control_router
-from backend.jobs.key_use import project_of_job
-from backend.jobs.queue_api import router as queue_router
+from backend.jobs.rest.catalogue import router as catalogue_router
+from backend.jobs.rest.control import router as job_control_router
+from backend.jobs.rest.jobs import router as jobs_router
+from backend.jobs.rest.queue import router as queue_router
+from backend.jobs.submitting.key_use import project_of_job
 from backend.pools.api import router as pools_router
 from backend.telemetry.activity_api import router as activity_router
 from backend.telemetry.api import router as telemetry_router

@@ -66,7 +66,7 @@ DATABASES = {
         # One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it.
         "OPTIONS": {
             "pool": {"min_size": 1, "max_size": 12, "timeout": 5},
-            "prepare_threshold": 3,  # of what goes through `backend.prepared`, and of nothing else
+            "prepare_threshold": 3,  # of what goes through `backend.prepared_queries`, and of nothing else
             "options": "-c statement_timeout=20000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
         },
         "CONN_HEALTH_CHECKS": True,

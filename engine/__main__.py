@@ -11,10 +11,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.bench.command import bench
-from engine.live.attempt import Attempt, AttemptPlan
-from engine.live.interruptions import obey_signals
-from engine.live.ray_session import disconnect, start_own
-from engine.live.replaying import replay
+from engine.live.body.replaying import replay
+from engine.live.process.interruptions import obey_signals
+from engine.live.process.ray_session import disconnect, start_own
+from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,

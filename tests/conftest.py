@@ -27,7 +27,7 @@ def vllm_python() -> Path:
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
     """Transactional tests empty the database by TRUNCATE, which event log and audit log refuse: lift those guards here.
 
-    tests/backend/test_guards.py and test_audit.py put them back inside their own transactions to prove that they hold.
+    The tests of guards and of the audit log put them back inside their own transactions to prove that they hold.
     """
     from django.contrib.auth.hashers import Argon2PasswordHasher
     from django.core.management.commands import flush

@@ -19,7 +19,7 @@ from backend.accounts import keys
 from backend.accounts.models import ApiKey, Role, Team, User
 from backend.accounts.rights import effective_role
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
-from backend.prepared import ask_prepared
+from backend.prepared_queries import ask_prepared
 
 M = TypeVar("M", bound=models.Model)
 _USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a row with every request

@@ -22,8 +22,8 @@ from backend.checkpoints.models import Checkpoint, CheckpointEvaluation
 from backend.checkpoints.services import refuse_unless_whole
 from backend.errors import field_errors
 from backend.jobs.models import Job
-from backend.jobs.refusals import SpecRefused
-from backend.jobs.services import submit_job
+from backend.jobs.submitting.refusals import SpecRefused
+from backend.jobs.submitting.services import submit_job
 from backend.pools.models import ResourcePool
 from engine.spec.facts import Evaluated
 from engine.spec.job import EnvironmentSpec, JobSpec

@@ -13,12 +13,12 @@ from backend.api.rate_limit import counted_at
 from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.selectors import the_checkpoint
 from backend.errors import FieldError
-from backend.jobs.grounds import the_only_pool
-from backend.jobs.key_use import refuse_spec_over_ceiling
 from backend.jobs.models import Job
-from backend.jobs.new_job_answers import COUNTED_SUBMISSION, answer_with_new_job
-from backend.jobs.refusals import SpecRefused
-from backend.jobs.representations import JobOut
+from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
+from backend.jobs.rest.representations import JobOut
+from backend.jobs.submitting.destination import the_only_pool
+from backend.jobs.submitting.key_use import refuse_spec_over_ceiling
+from backend.jobs.submitting.refusals import SpecRefused
 from backend.pools.selectors import pools_of
 from engine.spec.job import EnvironmentSpec, Name
 from engine.spec.strict import Strict, Text

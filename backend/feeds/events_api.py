@@ -10,7 +10,7 @@ from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
 from backend.feeds.opening import inbox_of, stream_doc, streamed, wants_stream
 from backend.feeds.sources import JobSource, TeamSource, refuse_forgotten
-from backend.jobs.representations import EventsOut, represent_event
+from backend.jobs.rest.representations import EventsOut, represent_event
 from backend.jobs.selectors import events_after, the_job
 
 router = Router(tags=["Events"])

@@ -19,7 +19,7 @@ from backend.clock import database_now
 from backend.errors import Refusal
 from backend.feeds.streaming import Pulled, frame
 from backend.jobs.models import TERMINAL_STATES, Job, JobEvent
-from backend.jobs.representations import represent_event
+from backend.jobs.rest.representations import represent_event
 from backend.jobs.selectors import events_after
 
 AT_ONCE = 200

@@ -11,12 +11,12 @@ from celery import shared_task
 
 from backend.clock import database_now
 from backend.jobs import outbox
-from backend.jobs.launcher import LauncherError, RayLauncher
-from backend.jobs.launching import gather_evidence, launch_attempt, stop_superseded
+from backend.jobs.attempts.launcher import LauncherError, RayLauncher
+from backend.jobs.attempts.launching import gather_evidence, launch_attempt, stop_superseded
+from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.nudge import DELIVER, publish_now
-from backend.jobs.scheduling import pools_due, schedule_pool
 from backend.jobs.selectors import late_pools
-from backend.jobs.validation import forgotten_validations, validate_job
+from backend.jobs.submitting.validation import forgotten_validations, validate_job
 
 TICK_WORKS_S = 5.0  # then it leaves the rest to the next one
 

@@ -23,8 +23,8 @@ from datetime import datetime
 from typing import Any
 
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
-from backend.jobs.one_trip import Statement, insert_of, run_in_one_trip
 from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
+from backend.jobs.row_batch import Statement, insert_of, run_in_one_trip
 from backend.pools.decide import WaitingReason
 
 S = JobState

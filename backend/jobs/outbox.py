@@ -25,7 +25,7 @@ from django.db.models import F
 
 from backend.jobs.models import OutboxMessage
 from backend.jobs.nudge import publish_soon
-from backend.jobs.one_trip import Statement, run_in_one_trip
+from backend.jobs.row_batch import Statement, run_in_one_trip
 
 log = logging.getLogger(__name__)
 

@@ -20,16 +20,16 @@ from django.views.decorators.http import require_http_methods, require_safe
 from backend.accounts.models import User
 from backend.accounts.selectors import may_submit
 from backend.errors import InvalidState
-from backend.jobs.failures import explain_failure
+from backend.jobs.attempts.failures import explain_failure
+from backend.jobs.attempts.resume_points import job_of_checkpoint
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import Job, JobEvent, JobState
-from backend.jobs.resume_points import job_of_checkpoint
 from backend.jobs.selectors import job_visible_to
-from backend.jobs.services import cancel_job
+from backend.jobs.submitting.services import cancel_job
 from backend.pages import curl
 from backend.pages.charts import CHARTS
 from backend.pages.checkpoint_views import rows_of
-from backend.pages.happenings import happenings_of
+from backend.pages.event_sentences import happenings_of
 from backend.pages.snapshot import Snapshot, snapshot_of, time_left
 from backend.pages.timeline import timeline_of
 from backend.pages.views import user_of

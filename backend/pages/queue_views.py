@@ -18,9 +18,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from backend.accounts.models import Team
-from backend.jobs.explain import WaitExplained, explain_wait
+from backend.jobs.line.explain import WaitExplained, explain_wait
+from backend.jobs.line.queue import QueueSeen, queue_seen_by
 from backend.jobs.models import Job, JobState
-from backend.jobs.queue import QueueSeen, queue_seen_by
 from backend.pages import curl
 from backend.pages.team_views import acting_in, frame_of
 from backend.pools.budgets import BudgetState, budget_states

@@ -16,7 +16,7 @@ from django.db.models import F, OuterRef, Q, Subquery
 from backend.jobs.models import Job
 from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, KEYS, REWARD, STEP_S
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
-from backend.telemetry.sampled import metrics_sampled
+from backend.telemetry.thinned_series import metrics_sampled
 
 LONG = 8_192  # steps; a longer series is drawn from its rollups
 MAX_POINTS = 500  # a trace; more cannot be told apart on a screen and costs the browser

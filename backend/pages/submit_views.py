@@ -23,13 +23,13 @@ from backend.accounts.models import User
 from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, RateExceeded, take
 from backend.errors import Conflict, Invalid, NotFound
-from backend.jobs.scheduling import outlook
-from backend.jobs.services import submit_job
-from backend.jobs.templates_catalogue import templates
+from backend.jobs.line.scheduling import outlook
+from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
-from backend.pages.beginnings import Beginning, asked_for, sent_with
 from backend.pages.forms import JobForm
-from backend.pages.places import Place, places_of
+from backend.pages.starting_specs import Beginning, asked_for, sent_with
+from backend.pages.submit_targets import Place, places_of
 from backend.pages.views import user_of
 from engine.spec.job import JobSpec
 

@@ -15,7 +15,7 @@ from backend.jobs.models import JobState
 from backend.pages import curl, words
 from backend.pages.glossary import GLOSSARY
 from backend.pages.job_rows import jobs_found, num_by_state, rows_of
-from backend.pages.places import places_of, quota_use_of
+from backend.pages.submit_targets import places_of, quota_use_of
 
 JOBS_PER_PAGE = 25
 _LONGEST_QUERY = 120

@@ -10,14 +10,14 @@ Invariants:
 from datetime import datetime
 
 from backend.ids import new_id
-from backend.jobs.attempts import begin_attempt
-from backend.jobs.evidence import scrubbed
-from backend.jobs.failures import next_try, not_before, note_failure
+from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.attempts.evidence import scrubbed
+from backend.jobs.attempts.failures import next_try, not_before, note_failure
+from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.control.pausing import land
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
 from backend.jobs.outbox import enqueue
-from backend.jobs.pausing import land
-from backend.jobs.resume_points import resume_point
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"

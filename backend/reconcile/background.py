@@ -2,8 +2,8 @@
 
 from celery import shared_task
 
+from backend.jobs.attempts.launcher import LauncherError
 from backend.jobs.background import ray
-from backend.jobs.launcher import LauncherError
 from backend.reconcile import round as rounds
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from backend.clock import database_now
-from backend.jobs.launcher import Launcher, LauncherError, SubmissionStatus
+from backend.jobs.attempts.launcher import Launcher, LauncherError, SubmissionStatus
 from backend.jobs.models import JobAttempt
 from backend.reconcile.actions import (
     LOST,

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from backend.jobs.launcher import SubmissionStatus
+from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.models import JobState
 
 SILENCE_S = 10.0  # five missed heartbeats; asking Ray is cheap and decides nothing by itself

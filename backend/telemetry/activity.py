@@ -17,8 +17,8 @@ from django.db import connection
 from django.db.models import Sum
 
 from backend.jobs.models import Job
+from backend.telemetry.compression import pack, unpack
 from backend.telemetry.models import ReplicaActivity
-from backend.telemetry.packed import pack, unpack
 from engine.spec.facts import ReplicasObserved
 
 MOST_SPANS: Final = 5_000

@@ -10,8 +10,8 @@ from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
 from backend.jobs.selectors import the_job
 from backend.telemetry.representations import MetricsOut, SeriesOut
-from backend.telemetry.sampled import metrics_sampled
 from backend.telemetry.selectors import metrics_since, series_of
+from backend.telemetry.thinned_series import metrics_sampled
 from engine.spec.strict import Text
 
 router = Router(tags=["Telemetry"])

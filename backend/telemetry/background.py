@@ -8,9 +8,9 @@ from django.conf import settings
 from backend.clock import database_now
 from backend.store.chosen import store
 from backend.store.port import StoreError
-from backend.telemetry.filing import file_trajectories, jobs_to_file
 from backend.telemetry.removal import remove_old_logs, remove_old_rollouts
 from backend.telemetry.retention import forget_old_spans, reduce_old_series
+from backend.telemetry.trajectory_archive import file_trajectories, jobs_to_file
 
 
 @shared_task(name="telemetry.file_trajectories", throws=(StoreError,))

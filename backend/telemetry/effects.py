@@ -13,11 +13,11 @@ from typing import Any
 
 from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
-from backend.jobs.failures import RETRIES, note_failure
+from backend.jobs.attempts.failures import RETRIES, note_failure
+from backend.jobs.control.pausing import begin_pause, land
 from backend.jobs.lifecycle import advance, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
 from backend.jobs.outbox import enqueue
-from backend.jobs.pausing import begin_pause, land
 from backend.pools.services import release_elastic
 from backend.telemetry.activity import store_activity
 from backend.telemetry.logs import store_lines

@@ -10,7 +10,7 @@ from ninja.security import HttpBearer
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.clock import database_now
-from backend.jobs.attempt_tokens import attempt_of_token
+from backend.jobs.attempts.tokens import attempt_of_token
 from backend.jobs.models import JobAttempt
 from backend.telemetry.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactAck, FactBatch, Heartbeat, HeartbeatReply

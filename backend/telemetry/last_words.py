@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from backend.jobs.evidence import SaidLine
+from backend.jobs.attempts.evidence import SaidLine
 from backend.jobs.models import Job
 from backend.telemetry.logs import LEVELS, Line, Wanted, lines_of
 from backend.telemetry.models import LogBatch

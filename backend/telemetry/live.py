@@ -7,7 +7,7 @@ Invariants:
 """
 
 from backend.jobs.models import Job, JobEvent
-from backend.jobs.representations import represent_event
+from backend.jobs.rest.representations import represent_event
 from backend.telemetry.models import Trajectory
 from backend.telemetry.representations import JobSummary, LiveDelta, TrajectoryOut
 from backend.telemetry.selectors import metrics_since

@@ -17,8 +17,8 @@ from typing import Final
 from django.db.models import QuerySet
 
 from backend.jobs.models import Job
+from backend.telemetry.compression import pack, unpack
 from backend.telemetry.models import LogBatch
-from backend.telemetry.packed import pack, unpack
 from engine.spec.facts import LogLines
 
 LEVELS: Final = ("debug", "info", "warning", "error")

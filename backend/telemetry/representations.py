@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from backend.jobs.models import Job
-from backend.jobs.representations import EventOut, ProgressOut
+from backend.jobs.rest.representations import EventOut, ProgressOut
 from backend.telemetry.models import Trajectory
 from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage
 

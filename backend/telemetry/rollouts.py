@@ -16,8 +16,8 @@ from backend.api.problems import Unavailable
 from backend.errors import FieldError, Invalid, NotFound
 from backend.jobs.models import Job
 from backend.store.port import NotStored, ObjectStore, StoreUnavailable
+from backend.telemetry.compression import unpack
 from backend.telemetry.models import Trajectory, UnfiledTrajectory
-from backend.telemetry.packed import unpack
 from engine.spec.facts import TrajectorySample
 
 _CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)

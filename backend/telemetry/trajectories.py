@@ -9,8 +9,8 @@ Invariants:
 from datetime import datetime
 
 from backend.jobs.models import Job
+from backend.telemetry.compression import pack
 from backend.telemetry.models import Trajectory, UnfiledTrajectory
-from backend.telemetry.packed import pack
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 MOST_SHOWN = 4_000

@@ -14,7 +14,7 @@ from datetime import datetime
 from django.db import transaction
 
 from backend.jobs.models import JobEvent
-from backend.jobs.representations import represent_event
+from backend.jobs.rest.representations import represent_event
 from backend.webhooks.models import PendingEvent, WebhookDelivery, WebhookEndpoint
 
 AT_ONCE = 200

@@ -16,12 +16,12 @@ import ray
 
 from engine.bench.relay_publisher import Published, PublisherActor
 from engine.bench.report import Report, Row, Spread, rounded
-from engine.live.actor import CONCURRENCY_GROUPS
-from engine.live.links import Links
-from engine.live.ray_session import disconnect, start_own
-from engine.live.relay_actor import RelayActor
-from engine.live.relay_body import RelayView
-from engine.live.segments import sweep
+from engine.live.body.actor import CONCURRENCY_GROUPS
+from engine.live.process.links import Links
+from engine.live.process.ray_session import disconnect, start_own
+from engine.live.relay.actor import RelayActor
+from engine.live.relay.body import RelayView
+from engine.live.weights.segments import sweep
 from engine.pipeline.messages.addresses import TRAINER, relay_address
 from engine.spec.job import JobSpec
 

@@ -13,18 +13,18 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from engine.live.actor import BodyActor
-from engine.live.body import Body
-from engine.live.handover import Handover
-from engine.live.links import Links
-from engine.live.relay_actor import look_into
+from engine.live.body.actor import BodyActor
+from engine.live.body.loop import Body
+from engine.live.process.links import Links
+from engine.live.relay.actor import look_into
+from engine.live.weights.handover import Handover
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
 from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
-from engine.pipeline.offers import Offers
 from engine.pipeline.plan import Plan
+from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 from engine.weights.chunks import CHUNK_BYTES

@@ -54,7 +54,7 @@ class TimedSink:
 
 @contextmanager
 def own_ray() -> Iterator[None]:
-    from engine.live.ray_session import disconnect, start_own
+    from engine.live.process.ray_session import disconnect, start_own
 
     start_own()
     try:
@@ -64,7 +64,7 @@ def own_ray() -> Iterator[None]:
 
 
 def run_job(spec: JobSpec) -> Run:
-    from engine.live.attempt import Attempt, AttemptPlan
+    from engine.live.run.attempt import Attempt, AttemptPlan
 
     sink = TimedSink()
     with tempfile.TemporaryDirectory() as folder:

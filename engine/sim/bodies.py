@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine.pipeline.data import Recovered
+from engine.pipeline.data.brain import Recovered
 from engine.pipeline.effects import (
     Effect,
     ForgetWeights,

@@ -10,9 +10,9 @@ everything ends and adds up (I12).
 
 from collections.abc import Iterable, Sequence
 
-from engine.pipeline.data_state import DataState
+from engine.pipeline.data.ledger import IntervalSet
+from engine.pipeline.data.state import DataState
 from engine.pipeline.journal import Record, TrainerForked
-from engine.pipeline.ledger import IntervalSet
 from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
 from engine.pipeline.messages.to_rollout import SequencesHandedOver, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady

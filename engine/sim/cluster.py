@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from engine.pipeline.data import DataBrain
+from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect, EndPart, StartPart
-from engine.pipeline.manager import ManagerBrain
+from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_trainer import TrainerLoaded
-from engine.pipeline.relay import RelayBrain
-from engine.pipeline.repacker import Repacker
-from engine.pipeline.rollout import RolloutBrain
-from engine.pipeline.trainer import TrainerBrain
+from engine.pipeline.relay.brain import RelayBrain
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.recovery import Patience, kind_of
 from engine.sim.bodies import CheckpointStore, DataBody, Log, TrainerBody
 from engine.sim.chance import Chance

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from engine.pipeline.driver.finish import Finish
 from engine.pipeline.effects import Effect
-from engine.pipeline.finish import Finish
 from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import (

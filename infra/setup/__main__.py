@@ -10,7 +10,7 @@ from infra.setup.diagnoses import meaning_of
 from infra.setup.environment import set_up
 from infra.setup.machine import check_python
 from infra.setup.paths import ROOT, Paths
-from infra.setup.telling import Refusal, say
+from infra.setup.terminal import Refusal, say
 
 
 def main(arguments: Sequence[str]) -> int:

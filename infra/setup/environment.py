@@ -20,7 +20,7 @@ from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, 
 from infra.setup.paths import Paths
 from infra.setup.stages import run_stage
 from infra.setup.stamp import finish, is_finished
-from infra.setup.telling import say
+from infra.setup.terminal import say
 
 FIRST_INSTALL_BYTES = 6 * GIB  # either: 2.4 to 3 GB unpacked, 1 GB of downloads in pip's cache, and room for runs
 CUDA_BYTES = 9 * GIB  # the CUDA libraries of torch: 3 GB of downloads, 5 GB unpacked

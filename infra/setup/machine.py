@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from infra.setup.telling import Refusal
+from infra.setup.terminal import Refusal
 
 OLDEST_PYTHON = (3, 11)
 NEWER_PYTHONS = ("python3.13", "python3.12", "python3.11")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.setup.diagnoses import meaning_of
 from infra.setup.paths import Paths
-from infra.setup.telling import Refusal, say, show
+from infra.setup.terminal import Refusal, say, show
 
 LAST_LINES = 12
 

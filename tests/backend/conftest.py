@@ -16,13 +16,13 @@ from backend.accounts.models import ApiKey, Membership, Project, Role, Team, Use
 from backend.accounts.scopes import SCOPES
 from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint
+from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
-from backend.jobs.scheduling import schedule_pool
-from backend.jobs.services import submit_job
+from backend.jobs.submitting.services import submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
-from tests.backend.listening import listen, web_server  # noqa: F401  # fixtures
-from tests.backend.watching import server, watch  # noqa: F401  # fixtures
+from tests.backend.browser_sockets import server, watch  # noqa: F401  # fixtures
+from tests.backend.event_streams import listen, web_server  # noqa: F401  # fixtures
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 CAPACITY = 8

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from backend.jobs.launcher import RayUnreachable, SubmissionStatus
+from backend.jobs.attempts.launcher import RayUnreachable, SubmissionStatus
 from engine.spec.control import AttemptOrder
 
 

@@ -8,9 +8,9 @@ from backend.accounts.models import Invitation, Membership, Project, Role, Servi
 from backend.accounts.scopes import SCOPES, scopes_of_role
 from backend.accounts.services import create_api_key, revoke_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
+from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
-from backend.jobs.scheduling import schedule_pool
-from backend.jobs.services import submit_job
+from backend.jobs.submitting.services import submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory

@@ -23,9 +23,9 @@ from backend.jobs.models import Job
 from backend.pages import urls as page_urls
 from backend.pages.checkpoint_views import FORM
 from backend.rest import api
+from tests.backend.browser_sockets import ORIGIN, Watcher
 from tests.backend.conftest import NOW, Api
 from tests.backend.tenant_world import ACTORS, NOBODY, OUTSIDER, SECRET_WORDS, World, make_world
-from tests.backend.watching import ORIGIN, Watcher
 
 pytestmark = pytest.mark.django_db
 

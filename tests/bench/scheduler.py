@@ -105,8 +105,8 @@ def timed(name: str, schedule: Callable[[], int], rounds: int) -> Timed:
 def measure(num_jobs: int, *, profile: bool) -> list[Timed]:
     from django.db import connection
 
+    from backend.jobs.line.scheduling import MOST_EXPLANATIONS, schedule_pool
     from backend.jobs.models import Job
-    from backend.jobs.scheduling import MOST_EXPLANATIONS, schedule_pool
 
     now = datetime.now(UTC)
     pool = fill(num_jobs, now)

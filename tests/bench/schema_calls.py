@@ -40,7 +40,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.bench.schema_world import Owned, api_document, new_team, serving
 
 ENDLESS = {"/api/v1/events", "/api/v1/jobs/{job_id}/logs/stream"}
-"""Streams that do not end by themselves: tests/backend/test_sse.py and test_log_stream.py listen to them."""
+"""Streams that do not end by themselves: tests/backend/feeds/test_sse.py and test_log_stream.py listen to them."""
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 AnyCase = Case[Any]
 PATIENCE_S = 30

@@ -94,11 +94,11 @@ def _made_a_job() -> dict[str, Any]:
     from backend.accounts.models import Membership, Project, Role, Team, User
     from backend.accounts.scopes import SCOPES
     from backend.accounts.services import create_api_key
-    from backend.jobs.attempt_tokens import attempt_token
+    from backend.jobs.attempts.tokens import attempt_token
     from backend.jobs.lifecycle import advance, locked_job
+    from backend.jobs.line.scheduling import schedule_pool
     from backend.jobs.models import JobState
-    from backend.jobs.scheduling import schedule_pool
-    from backend.jobs.services import submit_job
+    from backend.jobs.submitting.services import submit_job
     from backend.pools.models import ResourcePool, TeamQuota
     from engine.spec.job import JobSpec
 

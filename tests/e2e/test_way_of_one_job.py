@@ -39,7 +39,7 @@ def eventually(condition: Callable[[], bool], *, within_s: float = 20) -> bool:
 
 
 def driver_processes(stack: Stack) -> list[psutil.Process]:
-    return [process for process in belongings(stack.home, "ray") if "engine.live.driver" in command_line(process)]
+    return [process for process in belongings(stack.home, "ray") if "engine.live.run.driver" in command_line(process)]
 
 
 def command_line(process: psutil.Process) -> str:

@@ -6,7 +6,7 @@ from django.test import Client
 
 from backend.pages.forms import JobForm
 from engine.spec.job import JobSpec
-from tests.frontend.reading import Answer
+from tests.frontend.html_reading import Answer
 from tests.frontend.seed import World
 
 TOKEN = "t" * 32

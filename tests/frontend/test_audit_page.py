@@ -13,8 +13,8 @@ from backend.accounts.models import ApiKey
 from backend.audit.anchoring import ANCHORS_FILE, anchor_heads
 from backend.audit.models import AuditEntry
 from backend.audit.services import record_action
-from tests.backend.test_audit import behind_the_guards
-from tests.frontend.reading import words_of
+from tests.backend.audit.test_audit import behind_the_guards
+from tests.frontend.html_reading import words_of
 from tests.frontend.seed import World
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)

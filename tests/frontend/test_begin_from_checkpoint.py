@@ -13,8 +13,8 @@ from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
 from backend.pages.charts import HELD_OUT
 from backend.telemetry.models import MetricPoint
+from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send
-from tests.frontend.reading import text_of
 from tests.frontend.seed import World, finished, make_world
 from tests.frontend.test_evaluation_page import STEPS, checkpoint_of
 

@@ -11,9 +11,9 @@ from django.test import Client
 from playwright.sync_api import expect
 
 from backend.checkpoints.models import Checkpoint, CheckpointState
+from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
-from backend.jobs.scheduling import schedule_pool
-from backend.jobs.validation import validate_job
+from backend.jobs.submitting.validation import validate_job
 from backend.pages.checkpoint_views import FORM
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch

@@ -8,7 +8,7 @@ from django.test import Client
 
 from backend.pages.job_rows import rows_of
 from tests.frontend import seed
-from tests.frontend.reading import text_of
+from tests.frontend.html_reading import text_of
 from tests.frontend.seed import World
 
 

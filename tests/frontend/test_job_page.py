@@ -13,7 +13,7 @@ from backend.pages.snapshot import MAX_POINTS, snapshot_of
 from backend.pages.timeline import timeline_of
 from backend.telemetry.models import MetricPoint, MetricSeries
 from tests.frontend import seed
-from tests.frontend.reading import text_of
+from tests.frontend.html_reading import text_of
 from tests.frontend.seed import World
 
 

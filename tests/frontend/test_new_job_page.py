@@ -12,8 +12,8 @@ from backend.pages.forms import JobForm
 from backend.pages.spec_fields import spec_fields
 from engine.spec.job import JobSpec
 from tests.frontend import seed
+from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send
-from tests.frontend.reading import text_of
 from tests.frontend.seed import World
 from tests.frontend.test_page_safety import HOSTILE
 

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from tests.frontend import seed
+from tests.frontend.html_reading import Answer, text_of
 from tests.frontend.job_form import filled, send
-from tests.frontend.reading import Answer, text_of
 from tests.frontend.seed import World
 
 HOSTILE = "<script>alert(1)</script></script><!-- ${7*7} {{7*7}} ‮مرحبا " + "w" * 60

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from backend.accounts.models import ApiKey, Membership, User
-from backend.jobs.scheduling import schedule_pool
+from backend.jobs.line.scheduling import schedule_pool
 from backend.webhooks.models import WebhookEndpoint
 from tests.frontend import seed
 from tests.frontend.conftest import Visitor

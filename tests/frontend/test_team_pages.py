@@ -11,7 +11,7 @@ from django.test import Client
 
 from backend.accounts.models import ApiKey, Invitation, Membership, Role, ServiceAccount, User
 from backend.accounts.services import recognise_api_key
-from tests.frontend.reading import text_of
+from tests.frontend.html_reading import text_of
 from tests.frontend.seed import World
 
 KEY = re.compile(r"lam_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}")

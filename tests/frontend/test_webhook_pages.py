@@ -11,7 +11,7 @@ from django.test import Client
 from backend.audit.models import AuditEntry
 from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from backend.webhooks.secret_box import unseal
-from tests.frontend.reading import words_of
+from tests.frontend.html_reading import words_of
 from tests.frontend.seed import World
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{20,}={0,2}")

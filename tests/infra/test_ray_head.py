@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from backend.jobs.launcher import RayLauncher, RayRefused, SubmissionStatus
+from backend.jobs.attempts.launcher import RayLauncher, RayRefused, SubmissionStatus
 from engine.spec.control import AttemptOrder
 from engine.spec.job import JobSpec
 from infra.local.home import PROJECT, Home

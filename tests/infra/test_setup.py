@@ -18,7 +18,7 @@ from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, 
 from infra.setup.paths import Paths
 from infra.setup.stages import explain_failure, run_stage
 from infra.setup.stamp import is_finished
-from infra.setup.telling import Refusal
+from infra.setup.terminal import Refusal
 
 SOURCES = sorted(Path(infra.setup.__file__).parent.glob("*.py"))
 

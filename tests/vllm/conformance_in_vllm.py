@@ -1,6 +1,6 @@
 """vLLM does what every engine behind the rollout port must do, on the CPU and for real."""
 
-from tests.engine.rollout_engine_conformance import RolloutEngineConformance
+from tests.engine.inference.rollout_engine_conformance import RolloutEngineConformance
 
 
 class TestVllm(RolloutEngineConformance):

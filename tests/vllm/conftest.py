@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from engine.inference.vllm_engine import VllmRolloutEngine
 from engine.models.loading import WEIGHTS_FILE
 from engine.weights.snapshot import pack_weights
-from tests.engine.rollout_engine_builders import finish
+from tests.engine.inference.rollout_engine_builders import finish
 
 MakeVllm = Callable[..., VllmRolloutEngine]
 

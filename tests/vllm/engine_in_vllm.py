@@ -9,7 +9,7 @@ import torch
 
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import DEMO_FOLDER
-from tests.engine.rollout_engine_builders import (
+from tests.engine.inference.rollout_engine_builders import (
     MAX_POSITIONS,
     Reference,
     answer,

@@ -5,7 +5,6 @@ from .cli import (
     capacity,
     completing,
     evaluating,
-    hooks,
     jobs,
     models,
     people,
@@ -13,13 +12,14 @@ from .cli import (
     streams,
     submitting,
     watching,
+    webhooks,
 )
 from .cli.commands import laminar
 
 # Importing a module puts its commands below the root.
 COMMANDS = (
     *(account, submitting, jobs, watching, streams, replicas),
-    *(models, evaluating, capacity, people, hooks, completing),
+    *(models, evaluating, capacity, people, webhooks, completing),
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import fetching
-from .calls import checkpoints, happenings, jobs, people, team, watching, webhooks
+from .calls import checkpoints, jobs, people, team, telemetry, watching, webhooks
 from .transport import Hands
 from .wire import Procedure, Stream
 
@@ -90,13 +90,13 @@ class Jobs(Namespace[Mode]):
     explain = Call(jobs.explain)
     wait = Call(jobs.wait)
     watch = Streaming(watching.watch)
-    events = Streaming(happenings.events)
+    events = Streaming(telemetry.events)
     attempts = Call(jobs.attempts)
     faults = Call(jobs.faults)
-    timeline = Call(happenings.timeline)
-    metrics = Call(happenings.metrics)
-    logs = Streaming(happenings.logs)
-    rollouts = Streaming(happenings.rollouts)
+    timeline = Call(telemetry.timeline)
+    metrics = Call(telemetry.metrics)
+    logs = Streaming(telemetry.logs)
+    rollouts = Streaming(telemetry.rollouts)
     checkpoints = Call(checkpoints.of_job)
     usage = Call(jobs.usage)
 
@@ -135,7 +135,7 @@ class TeamCalls(Namespace[Mode]):
     quota = Call(team.quota)
     budget = Call(team.budget)
     usage = Call(team.usage)
-    events = Streaming(happenings.team_events)
+    events = Streaming(telemetry.team_events)
     members = Call(people.members)
     change_member = Call(people.change_member)
     remove_member = Call(people.remove_member)

@@ -13,8 +13,8 @@ from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.selectors import newest_checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.checkpoints.verification import verify_due
+from backend.jobs.attempts.resume_points import resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.jobs.resume_points import resume_point
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from engine.spec.facts import CheckpointSaved

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from backend.jobs.attempts import begin_attempt
-from backend.jobs.launcher import RayUnreachable
-from backend.jobs.launching import launch_attempt, stop_superseded
+from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.attempts.launcher import RayUnreachable
+from backend.jobs.attempts.launching import launch_attempt, stop_superseded
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import JobState, OutboxMessage
 from engine.spec.control import AttemptOrder

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
+from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import JobAttempt, ReconcileLease
-from backend.jobs.scheduling import schedule_pool
 from backend.pools.models import ResourcePool
 from backend.reconcile.lease import LeaseLost, prove, reconcile_lease
 from backend.reconcile.round import MOST_LOST_A_MINUTE, sweep_zombies

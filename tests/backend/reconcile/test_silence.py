@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from backend.jobs.launcher import SubmissionStatus
+from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.models import JobRequest
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 from django.db import transaction
 
-from backend.jobs.launching import launch_attempt
+from backend.jobs.attempts.launching import launch_attempt
+from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobState
-from backend.jobs.pausing import pause_job, resume_job
 from tests.backend.reconcile.conftest import S, World, topics
 
 

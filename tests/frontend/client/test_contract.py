@@ -11,7 +11,12 @@ import pytest
 from backend.rest import api
 from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
 from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, SaidLine, Smaller, Wait
-from frontend.client.laminar_client.answers.happenings import (
+from frontend.client.laminar_client.answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Job, Preview
+from frontend.client.laminar_client.answers.models import Model, ModelVersion, ModelWithVersions
+from frontend.client.laminar_client.answers.people import AuditEntry, Invitation, Member, NewInvitation
+from frontend.client.laminar_client.answers.pools import Holder, InLine, Pool, PoolQuota, Queue, Quota
+from frontend.client.laminar_client.answers.team import Key, Me, NewKey, Project, Template
+from frontend.client.laminar_client.answers.telemetry import (
     Event,
     EventPage,
     LogLine,
@@ -22,11 +27,6 @@ from frontend.client.laminar_client.answers.happenings import (
     Rollout,
     Timeline,
 )
-from frontend.client.laminar_client.answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Job, Preview
-from frontend.client.laminar_client.answers.models import Model, ModelVersion, ModelWithVersions
-from frontend.client.laminar_client.answers.people import AuditEntry, Invitation, Member, NewInvitation
-from frontend.client.laminar_client.answers.pools import Holder, InLine, Pool, PoolQuota, Queue, Quota
-from frontend.client.laminar_client.answers.team import Key, Me, NewKey, Project, Template
 from frontend.client.laminar_client.answers.usage import Budget, JobUsage, Kinds, Usage, UsageGroup
 from frontend.client.laminar_client.answers.webhooks import (
     Delivery,
@@ -35,7 +35,7 @@ from frontend.client.laminar_client.answers.webhooks import (
     NewWebhook,
     Webhook,
 )
-from frontend.client.laminar_client.calls import checkpoints, happenings, jobs, people, team, webhooks
+from frontend.client.laminar_client.calls import checkpoints, jobs, people, team, telemetry, webhooks
 from frontend.client.laminar_client.wire import API, Open, Request, Send
 
 J, C, W = "job_1", "ckpt_1", "wh_1"
@@ -55,14 +55,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "attempts": lambda: jobs.attempts(J),
     "faults": lambda: jobs.faults(J, most=5),
     "job usage": lambda: jobs.usage(J),
-    "events": lambda: happenings.events(J, after=1),
-    "event stream": lambda: happenings.events(J, follow=True),
-    "team events": lambda: happenings.team_events(last_id="1"),
-    "metrics": lambda: happenings.metrics(J, names=["a"], after=1, max_points=2),
-    "timeline": lambda: happenings.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
-    "logs": lambda: happenings.logs(J, component="driver", level="info", q="x", tail=3),
-    "log stream": lambda: happenings.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
-    "rollouts": lambda: happenings.rollouts(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
+    "events": lambda: telemetry.events(J, after=1),
+    "event stream": lambda: telemetry.events(J, follow=True),
+    "team events": lambda: telemetry.team_events(last_id="1"),
+    "metrics": lambda: telemetry.metrics(J, names=["a"], after=1, max_points=2),
+    "timeline": lambda: telemetry.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
+    "logs": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3),
+    "log stream": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
+    "rollouts": lambda: telemetry.rollouts(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
     "checkpoints of a job": lambda: checkpoints.of_job(J),
     "checkpoints": lambda: checkpoints.each(state=["complete"], pinned=True),
     "checkpoint": lambda: checkpoints.show(C),

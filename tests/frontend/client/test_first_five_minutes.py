@@ -6,8 +6,8 @@ from functools import partial
 from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.jobs.scheduling import schedule_pool
 from tests.frontend.client.conftest import Shell, checkpoint_of, eventually
 from tests.frontend.conftest import Server
 from tests.frontend.seed import World, ended, evaluated, trained

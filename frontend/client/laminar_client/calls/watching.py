@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..answers.happenings import Event, EventPage
 from ..answers.jobs import Job
+from ..answers.telemetry import Event, EventPage
 from ..wire import Emit, Pause, Procedure, Stream, get
-from .happenings import metrics
 from .jobs import POLL_S, show
 from .pages import answer
+from .telemetry import metrics
 
 MOST_PAGES = 50  # of one look; a job that measures faster than this is looked at again in a second
 

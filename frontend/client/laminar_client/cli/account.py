@@ -23,8 +23,8 @@ from ..profiles import (
     store_profile,
 )
 from .commands import Group, laminar, with_session
+from .rendering import ago, facts, plain, table, when
 from .session import Session, wrong_use
-from .shown import ago, facts, plain, table, when
 
 _LONG = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 LONGEST_KEY = 1_000

@@ -10,8 +10,8 @@ from ..answers.pools import Pool, Queue
 from ..answers.usage import Kinds
 from .commands import laminar, with_session
 from .completing import JOB
+from .rendering import ago, facts, lasted, plain, state_text, table
 from .session import Session, wrong_use
-from .shown import ago, facts, lasted, plain, state_text, table
 
 KINDS = ("useful", "stale", "fault", "startup", "idle", "held", "billed")
 HOUR_S = 3_600

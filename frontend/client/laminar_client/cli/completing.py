@@ -20,8 +20,8 @@ from ..errors import LaminarError
 from ..profiles import resolve_login
 from ..retrying import Patience
 from .commands import laminar
+from .rendering import plain
 from .session import Session
-from .shown import plain
 
 REMEMBERED_S = 5.0
 TIMEOUT_S = 2.0

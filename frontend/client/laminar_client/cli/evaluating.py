@@ -11,8 +11,8 @@ from ..answers.jobs import Job
 from .commands import laminar
 from .completing import CHECKPOINT
 from .jobs import outcome_code, page_of
+from .rendering import number, plain
 from .session import Session, wrong_use
-from .shown import number, plain
 from .specs import with_setting
 from .watching import watch_to_its_end
 

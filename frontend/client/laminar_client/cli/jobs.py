@@ -11,8 +11,8 @@ from ..answers.explanations import Explanation, Failure, Wait
 from ..answers.jobs import Job
 from .commands import laminar, with_session
 from .completing import JOB
+from .rendering import ago, cell, facts, lasted, plain, state_text, table, when
 from .session import FAILED, OK, Session
-from .shown import ago, cell, facts, lasted, plain, state_text, table, when
 
 
 @laminar.command("list")

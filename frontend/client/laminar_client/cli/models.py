@@ -9,8 +9,8 @@ from ..answers.checkpoints import Checkpoint
 from ..errors import NotFound
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, CHECKPOINT_OR_JOB, JOB
+from .rendering import ago, number, plain, size, table
 from .session import Session
-from .shown import ago, number, plain, size, table
 
 
 @laminar.command("checkpoints")

@@ -6,8 +6,8 @@ import click
 from rich.text import Text
 
 from .commands import Group, laminar, with_session
+from .rendering import ago, json_text, plain, table
 from .session import Session
-from .shown import ago, json_text, plain, table
 
 ROLES = click.Choice(["owner", "admin", "member", "viewer"])
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ..answers.happenings import Timeline
+from ..answers.telemetry import Timeline
 from .commands import laminar, with_session
 from .completing import JOB
+from .rendering import lasted, table, when
 from .session import Session
-from .shown import lasted, table, when
 
 
 @laminar.command("faults")

@@ -31,7 +31,7 @@ from ..errors import (
     Unreachable,
     Unreadable,
 )
-from .shown import json_text, plain
+from .rendering import json_text, plain
 
 OK, FAILED, USAGE, NOT_FOUND, REFUSED, CONFLICT, LIMIT, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 7, 130
 EXIT_CODES: Final[Mapping[int, str]] = {

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from .commands import laminar, with_session
 from .completing import JOB
+from .rendering import number, plain, table
 from .session import INTERRUPTED, Session
-from .shown import number, plain, table
 from .watching import event_words
 
 LEVEL_STYLES = {"warning": "yellow", "error": "red", "debug": "dim"}

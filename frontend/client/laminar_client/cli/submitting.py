@@ -10,8 +10,8 @@ from ..answers.jobs import Job
 from .commands import laminar, with_session
 from .completing import CHECKPOINT, JOB, TEMPLATE
 from .jobs import page_of
+from .rendering import json_text, plain, table
 from .session import Session, wrong_use
-from .shown import json_text, plain, table
 from .specs import spec_from, with_setting
 from .watching import watch_to_its_end
 

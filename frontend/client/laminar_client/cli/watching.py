@@ -13,13 +13,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from ..answers.happenings import Event
+from ..answers.telemetry import Event
 from ..calls.watching import Progress as Look
 from .commands import laminar
 from .completing import JOB
 from .jobs import outcome_code
+from .rendering import number, plain, state_text
 from .session import INTERRUPTED, Session
-from .shown import number, plain, state_text
 
 # What a person looks at first, in this order; everything else is a page or `laminar metrics` away.
 SHOWN_SERIES: Final[Mapping[str, str]] = {

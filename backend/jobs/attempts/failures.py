@@ -1,0 +1,130 @@
+"""Why an attempt failed: a class, one sentence, what was seen, and what to do about it.
+
+Invariants:
+- a class of failure that says nothing about the job itself is tried again, at most so often without progress: an
+  attempt that left a checkpoint of its own is progress, and the count begins anew;
+- a job is explained by the attempt that failed as the job did, never by an earlier one of another kind.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from backend.jobs.attempts.evidence import LONGEST_TAIL, Evidence, scrubbed, take_evidence
+from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.models import Job, JobAttempt, JobState
+
+
+class RetryPolicy(NamedTuple):
+    """`tries` in a row without progress. The first retry keeps the devices; the later ones give them back and wait."""
+
+    tries: int
+    at_once: int
+    first_backoff_s: float
+
+
+# A lost node is worth a few tries; a cluster without room is worth waiting for; the rest is somebody's to mend first.
+RETRIES: Final[Mapping[str, RetryPolicy]] = {
+    "infrastructure": RetryPolicy(tries=4, at_once=1, first_backoff_s=15.0),
+    "capacity": RetryPolicy(tries=5, at_once=0, first_backoff_s=30.0),
+}
+LONGEST_BACKOFF_S: Final = 900.0
+
+ADVICE: Final[Mapping[str, str]] = {
+    "user_code": "Mend the environment's code; the log's last lines name the place. Then retry from a checkpoint.",
+    "reward": "Try the grader on a few answers of your own; a reward must be a finite number. Then retry.",
+    "config": "Change the spec as the message says and submit it again; nothing else will help.",
+    "data": "Look at what the job reads, or retry from another checkpoint.",
+    "capacity": "The cluster had no room although the pool had devices free. Retry later, or ask an operator.",
+    "infrastructure": "Nothing is wrong with the job: retry it from its last checkpoint. If it recurs, tell us.",
+    "platform": "This is a fault of ours. Retry it from its last checkpoint, and report the request of this page.",
+    "timeout": "Retry from the last checkpoint with a larger max_runtime_s.",
+    "budget": "Ask for a larger budget, or wait for the next period; then retry from the last checkpoint.",
+}
+
+
+class FailureExplained(BaseModel):
+    failure_class: str
+    cause: str = Field(description="One sentence.")
+    advice: str
+    attempt: int
+    evidence: Evidence
+    tries: int = Field(description="How many attempts of this kind are made in a row before a job fails.")
+    tried: int
+    resume_step: int | None = Field(description="A retry may go on after this step; null: only from the beginning.")
+
+
+def note_failure(job: Job, attempt: JobAttempt, failure_class: str, *, exit_reason: str, log_tail: str = "") -> None:
+    """With the attempt, in the caller's transaction; its job is locked."""
+    evidence = take_evidence(job, attempt, exit_reason=exit_reason, log_tail=log_tail)
+    attempt.failure_class, attempt.evidence = failure_class, evidence.model_dump(mode="json")
+    JobAttempt.objects.filter(pk=attempt.pk).update(failure_class=failure_class, evidence=attempt.evidence)
+
+
+def add_log_tail(attempt: JobAttempt, log_tail: str) -> None:
+    """Ray's log comes later than the driver's last fact."""
+    if attempt.failure_class and not attempt.evidence.get("log_tail"):
+        evidence = attempt.evidence | {"log_tail": scrubbed(log_tail)[-LONGEST_TAIL:]}
+        JobAttempt.objects.filter(pk=attempt.pk).update(evidence=evidence)
+
+
+class NextTry(NamedTuple):
+    """What becomes of a job whose attempt has failed. `backoff_s` None: the next attempt begins at once."""
+
+    is_left: bool
+    backoff_s: float | None
+    tried: int
+    tries: int
+
+
+def next_try(job: Job, failure_class: str) -> NextTry:
+    tried = _tried_in_a_row(job, failure_class)
+    policy = RETRIES.get(failure_class)
+    if policy is None or tried >= policy.tries:
+        return NextTry(is_left=False, backoff_s=None, tried=tried, tries=policy.tries if policy else 1)
+    num_waits = tried - policy.at_once
+    if num_waits <= 0:
+        return NextTry(is_left=True, backoff_s=None, tried=tried, tries=policy.tries)
+    backoff_s = min(LONGEST_BACKOFF_S, policy.first_backoff_s * 2.0 ** (num_waits - 1))
+    return NextTry(is_left=True, backoff_s=backoff_s, tried=tried, tries=policy.tries)
+
+
+def not_before(now: datetime, backoff_s: float) -> datetime:
+    return now + timedelta(seconds=backoff_s)
+
+
+def explain_failure(job: Job) -> FailureExplained:
+    """Of a job that has failed, from what was kept when it did."""
+    assert job.state == JobState.FAILED, f"{job.pk} is {job.state}"
+    failure_class = job.failure_class or "platform"
+    attempt = job.attempts.filter(failure_class=failure_class).order_by("-n").first()
+    policy = RETRIES.get(failure_class)
+    point = resume_point(job)
+    return FailureExplained(
+        failure_class=failure_class,
+        cause=_first_sentence(job.message),
+        advice=ADVICE[failure_class],
+        attempt=attempt.n if attempt else job.num_attempts,
+        evidence=Evidence.model_validate(attempt.evidence) if attempt else Evidence(),
+        tries=policy.tries if policy else 1,
+        tried=_tried_in_a_row(job, failure_class),
+        resume_step=point.step if point else None,
+    )
+
+
+def _tried_in_a_row(job: Job, failure_class: str) -> int:
+    """Attempts of this class, back to the last one that left a checkpoint."""
+    with_checkpoint = set(job.checkpoints.values_list("attempt", flat=True))
+    tried = 0
+    for n, its_class in job.attempts.order_by("-n").values_list("n", "failure_class"):
+        tried += its_class == failure_class
+        if n in with_checkpoint:
+            break
+    return tried
+
+
+def _first_sentence(message: str) -> str:
+    lines: list[Any] = message.strip().splitlines()
+    return str(lines[0]) if lines else "It failed, and nothing was said about why."

@@ -1,0 +1,100 @@
+"""From an attempt in the database to a submission on the engine, and away again.
+
+Invariants:
+- what is launched is the job's live attempt and nothing else; an attempt that was ended meanwhile is stopped again;
+- nothing is locked while the engine is spoken to;
+- launching, and stopping, twice is the same as once.
+"""
+
+import logging
+
+from django.conf import settings
+from django.db import transaction
+
+from backend.clock import database_now
+from backend.jobs.attempts.evidence import LONGEST_TAIL
+from backend.jobs.attempts.failures import add_log_tail
+from backend.jobs.attempts.launcher import Launcher, LauncherError
+from backend.jobs.attempts.tokens import attempt_token
+from backend.jobs.lifecycle import locked_job, next_cursor
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.outbox import enqueue
+from backend.jobs.selectors import replicas_granted, runtime_used_s
+from engine.spec.control import AttemptOrder
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+LAUNCHABLE = (JobState.STARTING, JobState.RECOVERING)
+LEAST_RUNTIME_S = 1.0  # a job that was paused in its last second learns from its engine that it is out of time
+ENGINE_AWAY = "The engine cannot be reached right now; the job starts as soon as it answers."
+ENGINE_HAS_IT = "The engine has the job and is setting it up."
+
+
+def launch_attempt(job_id: str, launcher: Launcher) -> None:
+    attempt = _awaiting_launch(job_id)
+    if attempt is None:
+        return
+    try:
+        launcher.launch(order_for(attempt), attempt.submission_id)
+    except LauncherError:
+        _tell(job_id, ENGINE_AWAY)
+        raise  # the outbox tries again
+    log.info("launched job=%s attempt=%d submission=%s", job_id, attempt.n, attempt.submission_id)
+    _mark_submitted(attempt)
+
+
+def stop_superseded(job_id: str, launcher: Launcher) -> None:
+    """Asks the engine to stop every submission of the job whose attempt has ended."""
+    ended = JobAttempt.objects.filter(job_id=job_id, ended_at__isnull=False)
+    for submission_id in ended.values_list("submission_id", flat=True):
+        if launcher.status(submission_id).is_live:
+            launcher.stop(submission_id)
+            log.info("stopped superseded job=%s submission=%s", job_id, submission_id)
+
+
+def gather_evidence(job_id: str, launcher: Launcher) -> None:
+    """The last lines of a failed attempt's log, while Ray still has them."""
+    last = JobAttempt.objects.filter(job_id=job_id).exclude(failure_class="").order_by("-n").first()
+    if last is not None and not last.evidence.get("log_tail"):
+        add_log_tail(last, launcher.log_tail(last.submission_id, max_chars=LONGEST_TAIL))
+
+
+def order_for(attempt: JobAttempt) -> AttemptOrder:
+    spec = JobSpec.model_validate(attempt.job.spec)
+    used_s = runtime_used_s(attempt.job, before=attempt.n)
+    return AttemptOrder(
+        job=attempt.job_id,
+        attempt=attempt.n,
+        epoch=attempt.epoch,
+        spec=spec,
+        control_url=settings.ENVIRONMENT.control_url,
+        token=attempt_token(attempt.job_id, attempt.n, attempt.epoch),
+        resume_from=attempt.resume_from or None,
+        replicas=replicas_granted(attempt.job, spec),
+        runtime_left_s=max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
+    )
+
+
+def _awaiting_launch(job_id: str) -> JobAttempt | None:
+    waiting = JobAttempt.objects.filter(job_id=job_id, submitted_at__isnull=True, ended_at__isnull=True)
+    return waiting.filter(job__state__in=LAUNCHABLE).select_related("job").first()
+
+
+def _mark_submitted(attempt: JobAttempt) -> None:
+    now = database_now()
+    with transaction.atomic():
+        job = locked_job(attempt.job_id)
+        JobAttempt.objects.filter(pk=attempt.pk, submitted_at__isnull=True).update(submitted_at=now)
+        if JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).exists():
+            enqueue("stop", job.pk, now)  # it was ended while we spoke to the engine
+    _tell(attempt.job_id, ENGINE_HAS_IT)
+
+
+def _tell(job_id: str, message: str) -> None:
+    """On the page, while the job waits for its launch; not an event, or an outage would leave hundreds."""
+    with transaction.atomic():
+        job = locked_job(job_id)
+        if job.state in LAUNCHABLE and job.message != message:
+            Job.objects.filter(pk=job.pk).update(message=message)
+            next_cursor(job)

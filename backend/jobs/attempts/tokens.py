@@ -1,0 +1,31 @@
+"""The token with which an attempt's driver speaks to the control plane.
+
+Invariants:
+- the token follows from the service's secret and (job, attempt, epoch): the launcher makes it again when it needs it,
+  and the database holds only its SHA-256;
+- a token speaks for one attempt; whether that attempt is still the job's present one is the epoch's question.
+"""
+
+import base64
+import hashlib
+
+from django.utils.crypto import salted_hmac
+
+from backend.jobs.models import JobAttempt
+
+_BRAND = "lam_run_"
+_SALT = "backend.jobs.attempts.tokens"
+
+
+def attempt_token(job_id: str, n: int, epoch: int) -> str:
+    mac = salted_hmac(_SALT, f"{job_id}:{n}:{epoch}", algorithm="sha256").digest()
+    return _BRAND + base64.urlsafe_b64encode(mac).decode().rstrip("=")
+
+
+def token_digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def attempt_of_token(token: str) -> JobAttempt | None:
+    """Found by the digest of 256 secret bits, so the lookup's timing tells nothing."""
+    return JobAttempt.objects.select_related("job").filter(token_sha256=token_digest(token)).first()

@@ -1,0 +1,4 @@
+"""What may be asked of a job that is there.
+
+pausing  pausing and resuming
+"""

@@ -1,0 +1,88 @@
+"""Starting a job on devices of its own: reservations, attempt, state and outbox row in one transaction.
+
+The caller holds the pool row's lock and has decided.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.lifecycle import advance
+from backend.jobs.models import Job, JobState
+from backend.pools.models import Reservation, ReservationRole, ResourcePool
+from backend.pools.views import Admission
+from engine.spec.job import JobSpec
+
+
+def locked_if_waiting(job_id: str) -> Job | None:
+    """A job that somebody is cancelling this moment is skipped; its cancellation calls the next round."""
+    jobs = Job.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
+    return jobs.filter(pk=job_id, state=JobState.QUEUED).first()
+
+
+def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple[int, int]], *, now: datetime) -> bool:
+    """Whether it did. `replicas` has, by job, how many elastic ones it gets at once, and how many devices of them are
+    borrowed."""
+    job = locked_if_waiting(admission.job)
+    if job is None:
+        return False
+    try:
+        spec = JobSpec.model_validate(job.spec)
+    except ValidationError:  # taken in by another release; it must not stop everybody behind it
+        message = "This release does not understand the job's spec any more; submit it again."
+        advance(job, JobState.FAILED, actor="scheduler", now=now, message=message, failure_class="config")
+        return False
+    assert spec.min_devices == job.min_devices, "min_devices were written from this very spec"
+    trainer = spec.trainer_devices
+    shares = {ReservationRole.TRAINER: trainer, ReservationRole.ROLLOUT: job.min_devices - trainer}
+    # Borrowed is what lies on top, so it is counted against the replicas first.
+    borrowed = {ReservationRole.ROLLOUT: min(admission.borrowed, shares[ReservationRole.ROLLOUT])}
+    borrowed[ReservationRole.TRAINER] = admission.borrowed - borrowed[ReservationRole.ROLLOUT]
+    Reservation.objects.bulk_create(
+        Reservation(
+            job=job,
+            attempt=job.num_attempts + 1,
+            pool=pool,
+            team_id=job.team_id,
+            role=role,
+            devices=devices,
+            borrowed=borrowed[role],
+            created_at=now,
+        )
+        for role, devices in shares.items()
+        if devices  # an evaluation holds its replicas and no more
+    )
+    more, more_borrowed = replicas.get(job.pk, (0, 0))
+    add_replicas(job, pool, spec, more, borrowed=more_borrowed, attempt=job.num_attempts + 1, now=now)
+    begin_attempt(job, now=now, message="Waiting for the engine to start.")
+    return True
+
+
+def add_replicas(
+    job: Job, pool: ResourcePool, spec: JobSpec, more: int, *, borrowed: int, attempt: int, now: datetime
+) -> None:
+    """Each elastic replica has a reservation, and so a slot, of its own."""
+    live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
+    taken = set(live.values_list("slot", flat=True))
+    free = [slot for slot in range(len(taken) + more) if slot not in taken][:more]
+    size = spec.resources.devices_per_replica
+    rows = []
+    for slot in reversed(free):
+        loan = min(size, borrowed)
+        borrowed -= loan
+        rows.append(
+            Reservation(
+                job=job,
+                attempt=attempt,
+                pool=pool,
+                team_id=job.team_id,
+                role=ReservationRole.ELASTIC,
+                slot=slot,
+                devices=size,
+                borrowed=loan,
+                created_at=now,
+            )
+        )
+    Reservation.objects.bulk_create(rows)

@@ -1,0 +1,85 @@
+"""Why a job waits, when it would start, and what would let it start now: the scheduler's own decision, asked again with
+other inputs. Reads without the pool's lock, so an answer may be a moment old."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from backend.jobs.line.pool_snapshot import read_snapshot
+from backend.jobs.line.waiting_words import waiting_message
+from backend.jobs.models import Job, JobState
+from backend.pools.decide import decide
+from backend.pools.forecast import largest_that_starts, only_ahead_of, starts_at, would_start
+from backend.pools.models import ResourcePool
+from backend.pools.views import PoolView, QueuedJobView, WaitingReason
+from engine.spec.job import JobSpec
+
+# Reasons that no wait and no smaller size changes.
+_FOR_GOOD = {WaitingReason.POOL_CLOSED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smaller:
+    """As many devices as would start now, and the replicas that this leaves."""
+
+    devices: int
+    fewer: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitExplained:
+    reason: WaitingReason
+    message: str
+    position: int | None
+    """In the order in which the scheduler looks at the line; 1 is next."""
+    starts_at: datetime | None
+    smaller: Smaller | None
+    as_preemptible: bool
+    """It would start now if it might be taken back; false as well if it may be already."""
+
+
+def outlook(spec: JobSpec, *, team_id: str, pool: ResourcePool, now: datetime) -> WaitingReason | None:
+    """Why a job like this would wait if it were submitted now; None: it would start."""
+    newcomer = QueuedJobView(
+        id="~newcomer",
+        team=team_id,
+        devices=spec.min_devices,
+        queued_at=now,
+        priority=spec.placement.priority,
+        preemptible=spec.placement.preemptible,
+        max_runtime_s=spec.max_runtime_s,
+    )
+    view = read_snapshot(pool, now=now).view
+    return decide(replace(view, queued=[*view.queued, newcomer])).reasons.get(newcomer.id)
+
+
+def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
+    """None: the line no longer has it, or it would start in this very moment."""
+    assert job.state == JobState.QUEUED, f"{job.pk} is {job.state}"
+    view = read_snapshot(job.pool, now=now).view
+    verdict = decide(view)
+    reason = verdict.reasons.get(job.pk)
+    mine = next((one for one in view.queued if one.id == job.pk), None)
+    if reason is None or mine is None:
+        return None
+    message = waiting_message(reason, devices=mine.devices, pool=job.pool, not_before=mine.not_before)
+    ahead = only_ahead_of(view, job.pk, verdict)
+    return WaitExplained(
+        reason=reason,
+        message=message,
+        position=verdict.line.index(job.pk) + 1,
+        starts_at=None if reason in _FOR_GOOD | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
+        smaller=None if reason in _FOR_GOOD else _smaller(ahead, mine, JobSpec.model_validate(job.spec)),
+        as_preemptible=not mine.preemptible and would_start(ahead, replace(mine, preemptible=True)),
+    )
+
+
+def _smaller(view: PoolView, job: QueuedJobView, spec: JobSpec) -> Smaller | None:
+    """With fewer replicas: the trainer's share, if there is one, stays what it is."""
+    trainer, each = spec.trainer_devices, spec.resources.devices_per_replica
+    least = (job.devices - trainer) // each
+    sizes = [trainer + replicas * each for replicas in range(1, least)]
+    devices = largest_that_starts(view, job, sizes)
+    if devices is None:
+        return None
+    return Smaller(devices=devices, fewer=job.devices - devices, replicas=(devices - trainer) // each)

@@ -1,0 +1,115 @@
+"""Taking devices back: pausing victims, resizing what has elastic replicas, keeping what is freed for its claim.
+
+    round n: victim ──▶ pausing, claim written ─────┐         (the victim drains, writes its checkpoint, lets go)
+    round m: the claim's job gets the devices first ◀┘
+
+The caller holds the pool row's lock and has decided. Every function skips a job that has moved on meanwhile: what it
+held is free, or it is leaving already, and the next round sees that.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+
+from backend.ids import new_id
+from backend.jobs.control.pausing import PREEMPTED, begin_pause
+from backend.jobs.lifecycle import record_event
+from backend.jobs.line.admission import add_replicas
+from backend.jobs.models import Job, JobRequest, JobState
+from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool
+from backend.pools.views import Preemption, Resize
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+ACTOR = "scheduler"
+PAUSABLE = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+# A replica hands its trajectories over within seconds. An engine that has not answered after this is not going to, and
+# those that wait for the devices must not wait for ever.
+RECLAIM_DEADLINE = timedelta(minutes=2)
+
+
+def pause_victim(preemption: Preemption, *, now: datetime) -> bool:
+    job = _locked(preemption.victim)
+    if job is None or job.state not in PAUSABLE:
+        return False
+    message = "Its devices are needed by a job that comes before it; it goes on when there are free ones again."
+    begin_pause(job, reason=PREEMPTED, message=message, actor=ACTOR, now=now)
+    log.info("preempted job=%s", job.pk)
+    return True
+
+
+def take_replicas(resize: Resize, *, now: datetime) -> bool:
+    """The engine is asked to go on with fewer; the reservations stay until it says that it does."""
+    job = _locked(resize.job)
+    if job is None or job.state not in PAUSABLE:
+        return False
+    kept = Reservation.objects.filter(
+        job=job, role=ReservationRole.ELASTIC, released_at__isnull=True, reclaimed_at__isnull=True
+    ).order_by("-slot")
+    surplus = [one.pk for one in kept[: max(0, kept.count() - resize.replicas)]]
+    if not surplus:
+        return False
+    Reservation.objects.filter(pk__in=surplus).update(reclaimed_at=now)
+    _ask_for(job, resize.replicas, now=now)
+    record_event(job, "replicas_reclaimed", actor=ACTOR, now=now, data={"replicas": len(surplus)})
+    return True
+
+
+def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
+    job = _locked(resize.job)
+    if job is None or job.state != JobState.RUNNING or job.requests.filter(acknowledged_at__isnull=True).exists():
+        return False
+    live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
+    more = resize.replicas - live.filter(reclaimed_at__isnull=True).count()
+    if more <= 0:
+        return False
+    spec = JobSpec.model_validate(job.spec)
+    add_replicas(job, pool, spec, more, borrowed=resize.borrowed, attempt=job.num_attempts, now=now)
+    _ask_for(job, resize.replicas, now=now)
+    record_event(job, "replicas_granted", actor=ACTOR, now=now, data={"replicas": more})
+    return True
+
+
+def release_overdue(pool: ResourcePool, *, now: datetime) -> int:
+    """Replicas that were asked for long ago, of engines that do not answer."""
+    overdue = Reservation.objects.filter(
+        pool=pool, released_at__isnull=True, reclaimed_at__isnull=False, reclaimed_at__lte=now - RECLAIM_DEADLINE
+    )
+    jobs = list(overdue.order_by("job_id").values_list("job_id", flat=True).distinct())
+    released = 0
+    for job_id in jobs:
+        if _locked(job_id) is None:
+            continue
+        released += overdue.filter(job_id=job_id).update(released_at=now)
+        JobRequest.objects.filter(job_id=job_id, kind="resize", acknowledged_at__isnull=True).update(
+            acknowledged_at=now
+        )
+        log.warning("reclaimed without an answer job=%s", job_id)
+    return released
+
+
+def keep_claims(pool: ResourcePool, claims: Mapping[str, int], *, still: Collection[str], now: datetime) -> None:
+    """`still`: claims of jobs that should have started and could not be written this time."""
+    standing = dict(Claim.objects.filter(pool=pool).values_list("job_id", "devices"))
+    Claim.objects.filter(job_id__in=set(standing) - set(claims) - set(still)).delete()
+    fresh = {job: devices for job, devices in claims.items() if job not in standing}
+    Claim.objects.bulk_create(
+        Claim(job_id=job, pool=pool, devices=devices, created_at=now) for job, devices in fresh.items()
+    )
+    for job, devices in claims.items():
+        if standing.get(job, devices) != devices:
+            Claim.objects.filter(job_id=job).update(devices=devices)
+
+
+def _ask_for(job: Job, elastic: int, *, now: datetime) -> None:
+    """One wish at a time: an older one that nobody has answered is not wanted any more."""
+    job.requests.filter(kind="resize", acknowledged_at__isnull=True).update(acknowledged_at=now)
+    spec = JobSpec.model_validate(job.spec)
+    replicas = (spec.placement.min_replicas or spec.rollout.replicas) + elastic
+    JobRequest.objects.create(id=new_id("req"), job=job, kind="resize", data={"replicas": replicas}, created_at=now)
+
+
+def _locked(job_id: str) -> Job | None:
+    """Not waited for: a job that is busy this moment is looked at again in the next round."""
+    return Job.objects.select_for_update(of=("self",), no_key=True, skip_locked=True).filter(pk=job_id).first()

@@ -1,0 +1,92 @@
+"""A pool's line as one team may see it: who holds what, who waits for what, and in which order.
+
+Invariant: of another team nothing is told but how many devices a job of it holds or needs, whether they may be taken
+back, its state, and since when. No name, no id, no priority, and no reason: that may be the team's budget.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from backend.accounts.models import Team
+from backend.jobs.line.pool_snapshot import PoolSnapshot, read_snapshot
+from backend.jobs.models import Job, JobState
+from backend.pools.balance import Balance
+from backend.pools.decide import decide
+from backend.pools.models import ResourcePool
+from backend.pools.views import HolderView
+
+ANOTHER_TEAM = "another team"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    job: Job | None
+    """Of the viewing team; None: another team's."""
+    state: str
+    view: HolderView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InLine:
+    position: int
+    job: Job | None
+    devices: int
+    queued_at: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSeen:
+    holding: list[Holding]
+    waiting: list[InLine]
+    num_waiting: int
+    has_more: bool
+    free: int
+    used: int
+    used_by_others: int
+    share: float
+    history: float
+    evaluated_at: datetime | None
+    """When the scheduler last looked at all of the line; None while part of it is new."""
+
+
+def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int, now: datetime) -> QueueSeen:
+    snapshot = read_snapshot(pool, now=now)
+    view = snapshot.view
+    balance = Balance.of(view, {job: kept for job, kept in view.claims.items() if job in snapshot.waiting})
+    ordered = _order(snapshot)
+    chosen = list(enumerate(ordered, 1))
+    if only_mine:
+        chosen = [(place, job) for place, job in chosen if snapshot.waiting[job].team_id == team.pk]
+    names = [one.id for one in view.holders] + [job for _, job in chosen[:limit]]
+    mine = Job.objects.filter(team=team).in_bulk([*names])
+    states = dict(Job.objects.filter(pk__in=[one.id for one in view.holders]).values_list("pk", "state"))
+    known = balance.teams.get(team.pk)
+    used = known.used if known else 0
+    evaluated = [row.evaluated_at for row in snapshot.waiting.values()]
+    return QueueSeen(
+        holding=[
+            Holding(job=mine.get(one.id), state=states.get(one.id, JobState.STOPPING), view=one)
+            for one in sorted(view.holders, key=lambda one: (one.since, one.id))
+        ],
+        waiting=[_in_line(place, snapshot, job, mine.get(job)) for place, job in chosen[:limit]],
+        num_waiting=len(ordered),
+        has_more=len(chosen) > limit,
+        free=max(0, pool.capacity - balance.used),
+        used=used,
+        used_by_others=balance.used - used,
+        share=balance.share(team.pk) if known else 0.0,
+        history=snapshot.histories.get(team.pk, 0.0),
+        evaluated_at=None if None in evaluated else min((at for at in evaluated if at is not None), default=None),
+    )
+
+
+def _order(snapshot: PoolSnapshot) -> list[str]:
+    """As the scheduler would look at it now; whoever would start in this moment comes first."""
+    verdict = decide(snapshot.view)
+    return [*verdict.admitted, *verdict.line]
+
+
+def _in_line(place: int, snapshot: PoolSnapshot, job_id: str, job: Job | None) -> InLine:
+    row = snapshot.waiting[job_id]
+    return InLine(position=place, job=job, devices=row.min_devices, queued_at=row.queued_at, reason=row.reason)

@@ -1,0 +1,38 @@
+"""REST: what a spec may say, and specs to start from. The same for everybody, so any valid key may read it."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router
+
+from backend.accounts.bearer import ANY_KEY
+from backend.api.pagination import Page
+from backend.api.problems import problems
+from backend.errors import NotFound
+from backend.jobs.rest.representations import TemplateOut
+from backend.jobs.submitting.templates import templates
+from engine.spec.job import JobSpec
+
+router = Router(tags=["Catalogue"])
+
+
+@router.get("/templates", auth=ANY_KEY, response={200: Page[TemplateOut]} | problems(), summary="Job templates")
+def list_templates(request: HttpRequest) -> Page[TemplateOut]:
+    return Page(data=[_represent(name, spec) for name, spec in templates().items()])
+
+
+@router.get("/templates/{name}", auth=ANY_KEY, response={200: TemplateOut} | problems(404), summary="One template")
+def show_template(request: HttpRequest, name: str) -> TemplateOut:
+    spec = templates().get(name)
+    if spec is None:
+        raise NotFound("There is no template with this name; GET /templates lists them.")
+    return _represent(name, spec)
+
+
+@router.get("/schemas/job-spec", auth=ANY_KEY, response={200: dict[str, Any]} | problems(), summary="JSON Schema")
+def job_spec_schema(request: HttpRequest) -> dict[str, Any]:
+    return JobSpec.model_json_schema()
+
+
+def _represent(name: str, spec: JobSpec) -> TemplateOut:
+    return TemplateOut(name=name, title=spec.name, spec=spec.model_dump(mode="json"))

@@ -1,0 +1,150 @@
+"""REST: what may be done to a job once it is there. Shape in, call, shape out; the services decide."""
+
+from typing import Annotated, Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router, Status
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
+from backend.accounts.models import Role
+from backend.api.idempotency import Key
+from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
+from backend.api.problems import problems
+from backend.clock import database_now
+from backend.errors import Denied
+from backend.jobs.control.pausing import pause_job, resume_job
+from backend.jobs.models import Job
+from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
+from backend.jobs.rest.representations import FaultOut, JobOut, represent_fault, represent_job
+from backend.jobs.selectors import faults_of, the_job
+from backend.jobs.submitting.retrying import retry_job
+from backend.jobs.submitting.services import cancel_many, kill_job
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["Jobs"])
+MOST_AT_ONCE = 100
+MAY_KILL = frozenset({Role.ADMIN, Role.OWNER})
+
+JobId = Annotated[Text, Field(min_length=1, max_length=64)]
+
+
+class RetryJob(Strict):
+    start_from: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
+        None,
+        alias="from",
+        description='A checkpoint of the job\'s, or "start" for the beginning; left out: its newest checkpoint.',
+    )
+    changes: dict[str, Any] = Field(
+        default_factory=dict, description='Merged into the spec: {"training": {"steps": 200}} changes just that.'
+    )
+
+
+class CancelJobs(Strict):
+    ids: list[JobId] = Field(min_length=1, max_length=MOST_AT_ONCE)
+
+
+class CancelledOut(BaseModel):
+    id: str
+    result: Literal["cancelled", "already", "finished", "not_found"]
+
+
+class CancelledJobsOut(BaseModel):
+    """One entry an id, in the order in which they were sent."""
+
+    data: list[CancelledOut]
+
+
+@router.post(
+    "/jobs:cancel",
+    auth=MAY_WRITE,
+    response={200: CancelledJobsOut} | problems(400, 413, 415, 422),
+    summary="Cancel several",
+)
+def cancel_several(request: HttpRequest, body: CancelJobs) -> CancelledJobsOut:
+    """Each id is answered for itself: one that is finished or unknown stops none of the others."""
+    caller = caller_of(request)
+    ids = list(dict.fromkeys(body.ids))
+    results = cancel_many(caller.team, ids, actor=caller.actor, now=database_now())
+    return CancelledJobsOut(data=[CancelledOut.model_validate({"id": one, "result": what}) for one, what in results])
+
+
+@router.post(
+    "/jobs/{job_id}/pause",
+    auth=MAY_WRITE,
+    response={202: JobOut, 200: JobOut} | problems(404, 409),
+    summary="Pause",
+)
+def pause(request: HttpRequest, job_id: str) -> Status[JobOut]:
+    """The engine ends its step, writes a checkpoint and gives the devices back. 202: it was asked to. 200: it pauses
+    or is paused already. 409 `invalid_state`: it waits, stops, or is over."""
+    caller = caller_of(request)
+    _, changed = pause_job(the_job(caller.team, job_id).pk, actor=caller.actor, now=database_now())
+    return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
+
+
+@router.post(
+    "/jobs/{job_id}/resume",
+    auth=MAY_WRITE,
+    response={202: JobOut, 200: JobOut} | problems(404, 409),
+    summary="Resume",
+)
+def resume(request: HttpRequest, job_id: str) -> Status[JobOut]:
+    """A paused job joins the end of its pool's line and goes on from its checkpoint. 200: it waits or runs already.
+    409 `invalid_state`: it is still pausing, stops, or is over."""
+    caller = caller_of(request)
+    _, changed = resume_job(the_job(caller.team, job_id).pk, actor=caller.actor, now=database_now())
+    return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
+
+
+@router.post(
+    "/jobs/{job_id}/retry",
+    auth=MAY_WRITE,
+    throttle=COUNTED_SUBMISSION,
+    response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
+    summary="Retry",
+)
+def retry(request: HttpRequest, job_id: str, body: RetryJob, idempotency_key: Key = None) -> HttpResponse:
+    """A new job made of one that is over, which stays as it is. It goes on from a checkpoint, with what you change of
+    the spec. 409 `invalid_state`: the job is not over yet."""
+    caller, now = caller_of(request), database_now()
+    job = the_job(caller.team, job_id)
+
+    def make() -> Job:
+        return retry_job(
+            job,
+            start_from=body.start_from,
+            changes=body.changes,
+            key=caller.key,
+            actor_user=caller.user,
+            actor=caller.actor,
+            now=now,
+        )
+
+    return answer_with_new_job(request, make, key=idempotency_key, spec_at="/changes", now=now)
+
+
+@router.post(
+    "/jobs/{job_id}/kill",
+    auth=MAY_WRITE,
+    response={202: JobOut, 200: JobOut} | problems(404),
+    summary="Kill",
+)
+def kill(request: HttpRequest, job_id: str) -> Status[JobOut]:
+    """Ends a job that will not stop, without waiting for its engine: nothing is written down first. For admins and
+    owners of the team, and in the audit log. 200: it was over already."""
+    caller = caller_of(request)
+    job = the_job(caller.team, job_id)
+    if caller.role not in MAY_KILL:
+        raise Denied("Only admins and owners of the team kill jobs; cancel it instead.")
+    _, changed = kill_job(job.pk, actor=caller.actor, now=database_now())
+    return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/faults", auth=MAY_READ, response={200: Page[FaultOut]} | problems(404, 422), summary="Its faults"
+)
+def faults(request: HttpRequest, job_id: str, limit: Limit = DEFAULT_LIMIT) -> Page[FaultOut]:
+    """What the engine noticed and mended, newest first; the events of the job hold all of them."""
+    found = faults_of(the_job(caller_of(request).team, job_id))[: limit + 1]
+    return Page(data=[represent_fault(event) for event in found[:limit]], has_more=len(found) > limit)

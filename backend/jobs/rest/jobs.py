@@ -1,0 +1,206 @@
+"""REST: jobs. Shape in, call, shape out; the services decide."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from django.db import transaction
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Status
+from pydantic import Field
+
+from backend.accounts.bearer import MAY_READ, MAY_WRITE, caller_of
+from backend.accounts.project_limits import refuse_other_project
+from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
+from backend.api.idempotency import Key
+from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
+from backend.api.problems import problems
+from backend.api.rate_limit import counted_at
+from backend.clock import database_now
+from backend.jobs.lifecycle import locked_job
+from backend.jobs.line.scheduling import outlook, waiting_message
+from backend.jobs.models import Job, JobState
+from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
+from backend.jobs.rest.representations import (
+    AttemptOut,
+    JobOut,
+    PreviewOut,
+    represent_attempt,
+    represent_job,
+)
+from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
+from backend.jobs.submitting.destination import ground_of, the_only_pool
+from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
+from backend.jobs.submitting.services import SpecRefused, cancel_job, change_job, refuse_spec, submit_job
+from backend.pools.selectors import pools_of
+from engine.spec.job import JobSpec, Name, Tag
+from engine.spec.strict import Strict, Text
+
+router = Router(tags=["Jobs"])
+
+
+class SubmitJob(Strict):
+    project: Annotated[Text, Field(min_length=1, max_length=64, description="Its id.")]
+    spec: JobSpec
+    pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
+        None, description="Its name; may be left out if the team has one pool."
+    )
+    start_from: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
+        None, description="A checkpoint of your team's to go on from: its weights, step and place in the data."
+    )
+
+
+class ChangeJob(Strict):
+    """What is left out stays."""
+
+    name: Name | None = None
+    tags: list[Tag] | None = Field(None, max_length=20)
+    priority: int | None = Field(None, ge=-100, le=100)
+    max_runtime_s: int | None = Field(None, ge=10, le=30 * 86_400)
+
+
+class PreviewJob(Strict):
+    spec: JobSpec
+    pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = None
+
+
+@router.post(
+    "/jobs",
+    auth=MAY_WRITE,
+    throttle=COUNTED_SUBMISSION,
+    response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
+    summary="Submit",
+)
+def submit(
+    request: HttpRequest,
+    body: SubmitJob,
+    idempotency_key: Key = None,
+) -> HttpResponse:
+    """The job waits in its pool's line until the devices that it needs are free. Send an Idempotency-Key, and the
+    same request can be sent again without submitting twice; the answer then carries `Idempotency-Replayed: true`."""
+    caller, now = caller_of(request), counted_at(request)
+
+    def make() -> Job:
+        refuse_other_project(caller.key, body.project)
+        refuse_checkpoint_beyond_project(caller.key, body.start_from or "")
+        refuse_spec_over_ceiling(caller.key, body.spec, now=now)
+        ground = ground_of(caller.team, project_id=body.project, pool_name=body.pool)
+        return submit_job(
+            team=caller.team,
+            project=ground.project,
+            actor_user=caller.user,
+            spec=body.spec,
+            pool=ground.pool,
+            actor=caller.actor,
+            now=now,
+            start_from=body.start_from or "",
+            quotas=ground.quotas,
+        )
+
+    return answer_with_new_job(request, make, key=idempotency_key, spec_at="/spec", now=now)
+
+
+@router.post(
+    "/jobs:preview", auth=MAY_READ, response={200: PreviewOut} | problems(400, 413, 415, 422), summary="Try out a spec"
+)
+def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
+    """Nothing is submitted: the spec with all defaults filled in, and whether the job would start at once."""
+    caller, now = caller_of(request), database_now()
+    pool = the_only_pool(list(pools_of(caller.team)), body.pool)
+    try:
+        refuse_spec(body.spec, caller.team, pool)
+    except SpecRefused as refusal:
+        raise refusal.under("/spec") from None
+    reason = outlook(body.spec, team_id=caller.team.pk, pool=pool, now=now)
+    return PreviewOut(
+        spec=body.spec.model_dump(mode="json"),
+        pool=pool.name,
+        devices=body.spec.num_devices,
+        trajectories_per_step=body.spec.trajectories_per_step,
+        starts_at_once=reason is None,
+        reason=reason or "",
+        message="" if reason is None else waiting_message(reason, devices=body.spec.num_devices, pool=pool),
+    )
+
+
+@router.get("/jobs", auth=MAY_READ, response={200: Page[JobOut]} | problems(422), summary="The team's jobs")
+def list_jobs(
+    request: HttpRequest,
+    state: Annotated[list[JobState], Query()] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
+    project: Annotated[Text | None, Query(max_length=64)] = None,
+    tag: Annotated[list[Text], Query(max_length=20, description="Jobs that have all of these.")] = [],  # noqa: B006
+    q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or begin of an id.")] = None,
+    created_by: Annotated[Text | None, Query(max_length=254, description="An e-mail address.")] = None,
+    since: Annotated[datetime | None, Query(description="Submitted then or later; RFC 3339.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_LIMIT,
+) -> Page[JobOut]:
+    """Newest first. `state` may be given more than once."""
+    jobs = jobs_visible_to(caller_of(request).team)
+    if state:
+        jobs = jobs.filter(state__in=state)
+    if project is not None:
+        jobs = jobs.filter(project_id=project)
+    if tag:
+        jobs = jobs.filter(tags__contains=tag)
+    if q is not None:
+        jobs = jobs.filter(Q(name__icontains=q) | Q(pk__startswith=q))
+    if created_by is not None:
+        jobs = jobs.filter(created_by__email__iexact=created_by)
+    if since is not None:
+        jobs = jobs.filter(created_at__gte=since if since.tzinfo else since.replace(tzinfo=UTC))
+    found, next_cursor = page_after(jobs, cursor=cursor, limit=limit)
+    return Page(data=[represent_job(job) for job in found], has_more=next_cursor is not None, next_cursor=next_cursor)
+
+
+@router.get("/jobs/{job_id}", auth=MAY_READ, response={200: JobOut} | problems(404), summary="One job")
+def show(request: HttpRequest, response: HttpResponse, job_id: str) -> JobOut:
+    """The ETag tells whether the job was moved or changed since; send it as If-Match to change it."""
+    job = the_job(caller_of(request).team, job_id)
+    tagged(response, etag_of(job.version))
+    return represent_job(job)
+
+
+@router.patch(
+    "/jobs/{job_id}",
+    auth=MAY_WRITE,
+    response={200: JobOut} | problems(400, 404, 409, 412, 413, 415, 422),
+    summary="Change name, tags, priority or runtime",
+)
+def change(
+    request: HttpRequest, response: HttpResponse, job_id: str, body: ChangeJob, if_match: IfMatch = None
+) -> JobOut:
+    """Name and tags while the job is not over; priority and max_runtime_s while it waits. The spec stays as it was
+    submitted. Send the ETag of what you read as If-Match, and nobody's change is overwritten unseen."""
+    caller, now = caller_of(request), database_now()
+    job = the_job(caller.team, job_id)
+    changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if value is not None}
+    with transaction.atomic():
+        refuse_if_changed(if_match, etag_of(locked_job(job.pk).version))
+        change_job(job.pk, changes, actor=caller.actor, now=now)
+    job = the_job(caller.team, job_id)
+    tagged(response, etag_of(job.version))
+    return represent_job(job)
+
+
+@router.post(
+    "/jobs/{job_id}/cancel",
+    auth=MAY_WRITE,
+    response={202: JobOut, 200: JobOut} | problems(404, 409),
+    summary="Cancel",
+)
+def cancel(request: HttpRequest, job_id: str) -> Status[JobOut]:
+    """202: the job is cancelled, or its engine was asked to let go. 200: it is already stopping or cancelled.
+    409 `invalid_state`: it has succeeded or failed."""
+    caller = caller_of(request)
+    job = the_job(caller.team, job_id)
+    _, changed = cancel_job(job.pk, actor=caller.actor, now=database_now())
+    return Status(202 if changed else 200, represent_job(the_job(caller.team, job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/attempts", auth=MAY_READ, response={200: Page[AttemptOut]} | problems(404), summary="Its attempts"
+)
+def attempts(request: HttpRequest, job_id: str) -> Page[AttemptOut]:
+    """Oldest first."""
+    return Page(data=[represent_attempt(row) for row in attempts_of(the_job(caller_of(request).team, job_id))])

@@ -1,0 +1,42 @@
+"""How a request for a new job is answered: counted, made once however often it is sent, and told where the job is.
+
+Invariant: the job, what is remembered of its Idempotency-Key, and the answer are one transaction.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from django.http import HttpRequest, HttpResponse
+
+from backend.accounts.bearer import caller_of
+from backend.api.idempotency import Answer, once
+from backend.api.rate_limit import SUBMITS, EveryRequest
+from backend.jobs.models import Job
+from backend.jobs.rest.representations import represent_job
+from backend.jobs.submitting.services import SpecRefused
+
+COUNTED_SUBMISSION = EveryRequest(lambda request: caller_of(request).key.pk, also=lambda: SUBMITS)
+"""For a route's `throttle=`: counted before its body is looked at, so a refused spec counts as well."""
+
+
+def answer_with_new_job(
+    request: HttpRequest,
+    make: Callable[[], Job],
+    *,
+    key: str | None,
+    spec_at: str,
+    now: datetime,
+) -> HttpResponse:
+    """`spec_at`: where in the body the spec, or what changes it, stands; a refusal points there."""
+    caller = caller_of(request)
+
+    def effect() -> Answer:
+        shown = represent_job(make())
+        return Answer(status=202, body=shown.model_dump(), location=shown.links.self)
+
+    try:
+        answer, replayed = once(request, effect, team_id=caller.team.pk, key=key, now=now)
+    except SpecRefused as refusal:
+        raise refusal.under(spec_at) from None
+    headers = {"Location": answer.location} | ({"Idempotency-Replayed": "true"} if replayed else {})
+    return HttpResponse(answer.text, status=answer.status, content_type="application/json", headers=headers)

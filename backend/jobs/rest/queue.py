@@ -1,0 +1,189 @@
+"""REST: a pool's line, and why a job is where it is."""
+
+from datetime import datetime
+from typing import Annotated
+
+from django.http import HttpRequest
+from ninja import Query, Router
+from pydantic import BaseModel, Field
+
+from backend.accounts.bearer import MAY_READ, caller_of
+from backend.api.pagination import DEFAULT_LIMIT, Limit
+from backend.api.problems import problems
+from backend.clock import database_now
+from backend.jobs.attempts.failures import FailureExplained, explain_failure
+from backend.jobs.line.explain import WaitExplained, explain_wait
+from backend.jobs.line.queue import ANOTHER_TEAM, Holding, InLine, QueueSeen, queue_seen_by
+from backend.jobs.models import Job, JobState
+from backend.jobs.selectors import the_job
+from backend.pools.models import ResourcePool
+from backend.pools.selectors import the_pool
+from backend.pools.views import WaitingReason
+
+router = Router(tags=["Queue"])
+
+
+class HolderOut(BaseModel):
+    """Of another team: no id, no name."""
+
+    team: str = Field(description=f"The team's name; `{ANOTHER_TEAM}` for all others.")
+    job: str | None
+    name: str | None
+    state: JobState
+    devices: int = Field(description="All that it holds.")
+    elastic_devices: int = Field(description="Of these, what is taken back first.")
+    preemptible: bool
+    since: datetime
+
+
+class InLineOut(BaseModel):
+    """Of another team: no id, no name, no reason."""
+
+    position: int = Field(description="1 is looked at next.")
+    team: str
+    job: str | None
+    name: str | None
+    devices: int = Field(description="What must be free at once.")
+    reason: WaitingReason | None = Field(description="Null for another team's.")
+    queued_at: datetime
+
+
+class QueueOut(BaseModel):
+    pool: str
+    name: str
+    capacity: int
+    is_open: bool
+    free: int
+    used: int = Field(description="By the caller's team.")
+    used_by_others: int
+    share: float = Field(
+        description="What the team borrows, of all that is lent, by its weight; the lowest goes first."
+    )
+    history: float = Field(description="GPU-seconds that the team had, the older the less; breaks ties of share.")
+    evaluated_at: datetime | None = Field(description="Older than a minute: the scheduler is late. Null: not yet.")
+    holders: list[HolderOut]
+    waiting: list[InLineOut]
+    num_waiting: int
+    has_more: bool
+
+
+class SmallerOut(BaseModel):
+    devices: int
+    fewer: int
+    replicas: int
+
+
+class WaitOut(BaseModel):
+    reason: WaitingReason
+    message: str
+    position: int | None
+    starts_at: datetime | None = Field(
+        description="An estimate: if everything that runs takes its longest time and nobody else comes."
+    )
+    starts_with_fewer: SmallerOut | None = Field(description="The largest smaller size that would start now.")
+    starts_as_preemptible: bool = Field(description="It would start now if it might be taken back.")
+
+
+class ExplainOut(BaseModel):
+    """`waiting` for a job in line, `failure` for one that has failed; `message` says it in words for any."""
+
+    job: str
+    state: JobState
+    reason: str
+    message: str
+    evaluated_at: datetime | None
+    waiting: WaitOut | None = None
+    failure: FailureExplained | None = None
+
+
+@router.get(
+    "/pools/{pool_id}/queue", auth=MAY_READ, response={200: QueueOut} | problems(404, 422), summary="A pool's line"
+)
+def queue(
+    request: HttpRequest,
+    pool_id: str,
+    mine: Annotated[bool, Query(description="Only the team's own waiting jobs; their positions stay.")] = False,
+    limit: Limit = DEFAULT_LIMIT,
+) -> QueueOut:
+    """Who holds what and who waits for what, in the scheduler's order; the first `limit` of the line."""
+    team = caller_of(request).team
+    pool = the_pool(pool_id, of=team)
+    seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=database_now())
+    return _represent_queue(pool, seen, team.name)
+
+
+@router.get(
+    "/jobs/{job_id}/explain", auth=MAY_READ, response={200: ExplainOut} | problems(404), summary="Why it is as it is"
+)
+def explain(request: HttpRequest, job_id: str) -> ExplainOut:
+    """For a waiting job: why, when it would start, and what would let it start now. For a failed one: what was seen."""
+    job = the_job(caller_of(request).team, job_id)
+    wait = explain_wait(job, now=database_now()) if job.state == JobState.QUEUED else None
+    return ExplainOut(
+        job=job.pk,
+        state=JobState(job.state),
+        reason=wait.reason if wait else job.reason,
+        message=wait.message if wait else job.message,
+        evaluated_at=job.evaluated_at if job.state == JobState.QUEUED else None,
+        waiting=_represent_wait(wait) if wait else None,
+        failure=explain_failure(job) if job.state == JobState.FAILED else None,
+    )
+
+
+def _represent_wait(wait: WaitExplained) -> WaitOut:
+    less = wait.smaller
+    return WaitOut(
+        reason=wait.reason,
+        message=wait.message,
+        position=wait.position,
+        starts_at=wait.starts_at,
+        starts_with_fewer=SmallerOut(devices=less.devices, fewer=less.fewer, replicas=less.replicas) if less else None,
+        starts_as_preemptible=wait.as_preemptible,
+    )
+
+
+def _represent_queue(pool: ResourcePool, seen: QueueSeen, team: str) -> QueueOut:
+    return QueueOut(
+        pool=pool.pk,
+        name=pool.name,
+        capacity=pool.capacity,
+        is_open=pool.is_open,
+        free=seen.free,
+        used=seen.used,
+        used_by_others=seen.used_by_others,
+        share=seen.share,
+        history=seen.history,
+        evaluated_at=seen.evaluated_at,
+        holders=[_represent_holding(one, team) for one in seen.holding],
+        waiting=[_represent_in_line(one, team) for one in seen.waiting],
+        num_waiting=seen.num_waiting,
+        has_more=seen.has_more,
+    )
+
+
+def _who(job: Job | None, team: str) -> dict[str, str | None]:
+    if job is None:
+        return {"team": ANOTHER_TEAM, "job": None, "name": None}
+    return {"team": team, "job": job.pk, "name": job.name}
+
+
+def _represent_holding(one: Holding, team: str) -> HolderOut:
+    view = one.view
+    return HolderOut(
+        **_who(one.job, team),
+        state=JobState(one.state),
+        devices=view.held,
+        elastic_devices=view.held - view.devices,
+        preemptible=view.preemptible,
+        since=view.since,
+    )
+
+
+def _represent_in_line(one: InLine, team: str) -> InLineOut:
+    return InLineOut(
+        **_who(one.job, team),
+        position=one.position,
+        devices=one.devices,
+        reason=WaitingReason(one.reason) if one.job is not None else None,
+        queued_at=one.queued_at,
+    )

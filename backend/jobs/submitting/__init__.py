@@ -1,0 +1,11 @@
+"""From a spec to a waiting job.
+
+services     submit, cancel, rename, kill: what people and programs may ask for
+destination  the project, the pool and the quotas of a new job, asked for in one trip
+refusals     what no job may ask for
+key_use      what the jobs of one API key hold and have used
+validation   what is too slow or too risky to look at in a request
+code_check   does a customer's file define what the engine will call
+retrying     a new job made of a finished one
+templates    specs to start from
+"""

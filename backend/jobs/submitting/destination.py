@@ -1,0 +1,68 @@
+"""What a new job needs to know of its team: the project, the pool and all quotas in it, asked for in one trip."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.db import connection
+
+from backend.accounts.models import Project, Team
+from backend.accounts.selectors import projects_of
+from backend.errors import FieldError, Invalid, NotFound
+from backend.pools.models import ResourcePool, TeamQuota
+from backend.prepared_queries import ask_prepared
+
+_PARTS = (("project", Project), ("pool", ResourcePool), ("quota", TeamQuota))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    project: Project
+    pool: ResourcePool
+    quotas: list[TeamQuota]
+    """Of all teams in that pool."""
+
+
+def ground_of(team: Team, *, project_id: str, pool_name: str | None) -> Ground:
+    """The pool by name; without one, the team's only pool. Raises `NotFound`, `Invalid`."""
+    rows = [_parts_of(row) for row in ask_prepared(_ask(), [project_id, team.pk])]
+    project: Project | None = rows[0][0] if rows else projects_of(team).filter(pk=project_id).first()
+    if project is None or project.pk is None:
+        error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
+        raise NotFound("There is no project with this id.", errors=[error])
+    pool = the_only_pool([row[1] for row in rows], pool_name)
+    return Ground(project=project, pool=pool, quotas=[row[2] for row in rows if row[1].pk == pool.pk])
+
+
+def the_only_pool(choices: list[ResourcePool], name: str | None) -> ResourcePool:
+    """Of those that the team may use. Raises `Invalid`."""
+    by_name = {pool.name: pool for pool in choices}
+    found = [pool for pool in by_name.values() if name is None or pool.name == name]
+    if len(found) != 1:
+        offered = ", ".join(by_name) or "none yet: ask an administrator for a quota"
+        error = FieldError(pointer="/pool", code="unknown_pool", message=f"name one of your team's pools: {offered}")
+        raise Invalid(errors=[error])
+    return found[0]
+
+
+@cache
+def _ask() -> str:
+    columns = [f'{alias}."{field.column}"' for alias, model in _PARTS for field in model._meta.concrete_fields]
+    return f"""
+        SELECT {", ".join(columns)}
+        FROM pools_teamquota mine
+        JOIN pools_resourcepool pool ON pool.id = mine.pool_id
+        JOIN pools_teamquota quota ON quota.pool_id = pool.id
+        LEFT JOIN accounts_project project ON project.id = %s AND project.team_id = mine.team_id
+        WHERE mine.team_id = %s AND (mine.nominal > 0 OR mine.borrow_limit IS NULL OR mine.borrow_limit > 0)
+        ORDER BY pool.name, quota.id
+    """  # noqa: S608  # names of columns
+
+
+def _parts_of(row: tuple[Any, ...]) -> list[Any]:
+    values = iter(row)
+    found = []
+    for _, model in _PARTS:
+        names = [field.attname for field in model._meta.concrete_fields]
+        found.append(model.from_db(connection.alias, names, [next(values) for _ in names]))
+    return found

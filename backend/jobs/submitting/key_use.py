@@ -1,0 +1,62 @@
+"""What the jobs of one API key hold and have used: the measure behind a key's ceilings.
+
+A key's jobs are those whose `submitted` event names it as the actor; an index serves that (accounts, migration 0002).
+Use is reckoned from reservations, never from what an engine says of itself.
+"""
+
+from datetime import datetime
+
+from django.db import connection
+
+from backend.accounts.ceilings import KeyUse, refuse_over_ceiling
+from backend.accounts.models import ApiKey
+from backend.errors import NotFound
+from backend.jobs.attempts.resume_points import job_of_checkpoint
+from backend.jobs.models import TERMINAL_STATES, Job
+from engine.spec.job import JobSpec
+
+_USE = """
+SELECT coalesce(sum(devices) FILTER (WHERE NOT ended), 0),
+       coalesce(sum(CASE WHEN ended THEN used ELSE greatest(used, devices * max_runtime_s) END), 0)
+FROM (
+    SELECT job.devices, job.max_runtime_s, job.state = ANY(%(ended)s) AS ended, (
+        SELECT coalesce(sum(
+            held.devices * extract(epoch FROM coalesce(held.released_at, %(now)s) - held.created_at)
+        ), 0)
+        FROM pools_reservation held WHERE held.job_id = job.id
+    ) AS used
+    FROM jobs_jobevent made JOIN jobs_job job ON job.id = made.job_id
+    WHERE made.type = 'submitted' AND made.actor = %(actor)s
+) AS jobs_of_the_key
+"""
+
+
+def use_of_key(key: ApiKey, *, now: datetime) -> KeyUse:
+    with connection.cursor() as db:
+        db.execute(_USE, {"ended": [str(state) for state in TERMINAL_STATES], "now": now, "actor": f"key:{key.pk}"})
+        devices, gpu_seconds = db.fetchone()
+    return KeyUse(devices=int(devices), gpu_seconds=float(gpu_seconds))
+
+
+def project_of_job(job_id: str) -> str | None:
+    """For keys that are limited to a project. Whether the job is the team's is asked by the route."""
+    return Job.objects.filter(pk=job_id).values_list("project_id", flat=True).first() if job_id.isidentifier() else None
+
+
+def refuse_spec_over_ceiling(key: ApiKey, spec: JobSpec, *, now: datetime) -> None:
+    """Call it in the transaction that makes the job, before the job is made."""
+    refuse_over_ceiling(
+        key,
+        devices=spec.num_devices,
+        gpu_seconds=spec.num_devices * spec.max_runtime_s,
+        use_of=lambda held: use_of_key(held, now=now),
+    )
+
+
+def refuse_checkpoint_beyond_project(key: ApiKey, checkpoint: str) -> None:
+    """A key of one project does not reach another's weights by starting from them. Raises `NotFound`."""
+    if key.project_id is None or not checkpoint:
+        return
+    origin = job_of_checkpoint(key.team, checkpoint)
+    if origin is None or origin.project_id != key.project_id:
+        raise NotFound("There is no checkpoint with this id.")

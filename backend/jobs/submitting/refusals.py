@@ -1,0 +1,55 @@
+"""What no job may ask for, whoever submits it: checked when it is submitted and once more before it waits."""
+
+from collections.abc import Sequence
+
+from backend.accounts.models import Team
+from backend.errors import FieldError, Invalid
+from backend.jobs.attempts.resume_points import ResumePoint
+from backend.jobs.models import Job
+from backend.pools.models import ResourcePool, TeamQuota
+from backend.pools.selectors import most_of, most_within
+from engine.spec.job import JobSpec
+
+
+class SpecRefused(Invalid):
+    """The spec is well formed, and still no job: it could never start, or asks for what is not the team's.
+
+    The pointers lead into the spec.
+    """
+
+
+def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequence[TeamQuota] | None = None) -> None:
+    """`quotas`: of all teams in the pool, if they were read already. Raises `SpecRefused`."""
+    if not spec.model.is_name:  # a path could lead to another team's
+        message = "must be a name of letters, digits, dots, dashes and underscores, such as demo"
+        raise refused(f"The model {message}.", pointer="/model/source", code="model_unknown", message=message)
+    preemptible = spec.placement.preemptible
+    if quotas is None:
+        most = most_of(team, pool, preemptible=preemptible)
+    else:
+        most = most_within(quotas, team, pool, preemptible=preemptible)
+    limit, whose = min((pool.capacity, f"pool {pool.name} has"), (most, f"your team may use in pool {pool.name}"))
+    if spec.min_devices > limit:
+        pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
+        message = f"this job needs {spec.min_devices} devices; {limit} is all that {whose}"
+        raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
+
+
+def refuse_start(spec: JobSpec, point: ResumePoint, origin: Job) -> None:
+    """Of a job that is to go on from another one's checkpoint. Raises `SpecRefused`."""
+    before = JobSpec.model_validate(origin.spec)
+    if spec.training.steps <= point.step and not spec.only_evaluates:
+        message = f"must be more than {point.step}, the step of the checkpoint; or 0, to evaluate it"
+        raise refused(f"training.steps {message}.", pointer="/training/steps", code="nothing_left", message=message)
+    same: list[tuple[str, object, object]] = [("/model/source", spec.model.source, before.model.source)]
+    if not spec.only_evaluates:  # an evaluation reads the merged weights, whichever trainer wrote them
+        same.append(("/trainer/lora_rank", spec.trainer.lora_rank, before.trainer.lora_rank))
+        same.append(("/trainer/backend", spec.trainer.backend, before.trainer.backend))
+    for pointer, mine, its in same:
+        if mine != its:
+            message = f"must be {its!r} as in the job that wrote the checkpoint, not {mine!r}"
+            raise refused(f"{pointer[1:]} {message}.", pointer=pointer, code="other_weights", message=message)
+
+
+def refused(detail: str, *, pointer: str, code: str, message: str) -> SpecRefused:
+    return SpecRefused(detail, code=code, errors=[FieldError(pointer=pointer, code=code, message=message)])

@@ -1,0 +1,95 @@
+"""Retry: a new job made of a finished one, with changes, from one of its checkpoints.
+
+Invariant: the finished job stays as it is; its successor names it as parent.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import transaction
+from pydantic import ValidationError
+
+from backend.accounts.models import ApiKey, User
+from backend.audit.services import record_action
+from backend.errors import FieldError, InvalidState, NotFound, field_errors
+from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.lifecycle import locked_job, record_event
+from backend.jobs.models import Job
+from backend.jobs.submitting.key_use import refuse_spec_over_ceiling
+from backend.jobs.submitting.refusals import SpecRefused
+from backend.jobs.submitting.services import submit_job
+from engine.spec.job import JobSpec
+
+FROM_START: Final = "start"
+
+
+def retry_job(
+    job: Job,
+    *,
+    start_from: str | None,
+    changes: Mapping[str, Any],
+    actor_user: User,
+    actor: str,
+    now: datetime,
+    key: ApiKey | None = None,
+) -> Job:
+    """`start_from`: a checkpoint of this job, "start", or None for its newest. `changes` is merged into the spec as by
+    RFC 7396. `key`: whose ceilings bind. Raises `InvalidState`, `NotFound`, `SpecRefused`, `OverCeiling`."""
+    with transaction.atomic():
+        parent = locked_job(job.pk)
+        if not parent.is_terminal:
+            raise InvalidState(
+                f"a job that is {parent.state} is not retried: wait for its end, or cancel it",
+                state=parent.state,
+                allowed=[],
+            )
+        spec = _changed(parent.spec, changes)
+        if key is not None:
+            refuse_spec_over_ceiling(key, spec, now=now)
+        child = submit_job(
+            team=parent.team,
+            project=parent.project,
+            actor_user=actor_user,
+            spec=spec,
+            pool=parent.pool,
+            actor=actor,
+            now=now,
+            start_from=_checkpoint(parent, start_from),
+            parent=parent,
+        )
+        record_event(parent, "retried", actor=actor, now=now, data={"job": child.pk})
+        data = {"job": child.pk, "start_from": child.start_from}
+        record_action(team_id=parent.team_id, actor=actor, action="job.retry", target=parent.pk, now=now, data=data)
+    return child
+
+
+def _checkpoint(parent: Job, wanted: str | None) -> str:
+    if wanted == FROM_START:
+        return ""
+    if wanted is None:
+        point = resume_point(parent)
+        return point.checkpoint if point else ""
+    if not parent.checkpoints.filter(pk=wanted).exists():
+        error = FieldError(pointer="/from", code="not_found", message="this job has no checkpoint with this id")
+        raise NotFound("There is no checkpoint with this id.", errors=[error])
+    return wanted
+
+
+def _changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
+    patched = _merged(spec, changes)
+    try:
+        return JobSpec.model_validate(patched)
+    except ValidationError as failure:
+        raise SpecRefused("The changed spec breaks a rule.", errors=field_errors(failure, patched)) from None
+
+
+def _merged(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7396, but a null stays one: in a spec it is a value."""
+    merged = dict(target)
+    for key, value in patch.items():
+        below = merged.get(key)
+        merged[key] = (
+            _merged(below if isinstance(below, Mapping) else {}, value) if isinstance(value, Mapping) else value
+        )
+    return merged

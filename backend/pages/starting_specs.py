@@ -1,0 +1,74 @@
+"""What a new job begins with: a template's or an earlier job's spec, and perhaps the weights of a checkpoint.
+
+Invariants:
+- a job that is run again begins where the earlier one did, or the page says why it cannot;
+- only checkpoints of teams in which the user may submit are offered.
+"""
+
+from dataclasses import dataclass
+
+from django.http import QueryDict
+from pydantic import ValidationError
+
+from backend.accounts.models import User
+from backend.accounts.selectors import may_submit, teams_of
+from backend.checkpoints.models import Checkpoint
+from backend.jobs.selectors import job_visible_to
+from backend.jobs.submitting.templates import templates
+from engine.spec.job import JobSpec
+
+_DEFAULT_TEMPLATE = "running_sums"
+GONE = "The checkpoint that was asked for cannot be used any more: this job would begin with the model as it is."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    checkpoint: Checkpoint | None = None
+    """That the page offers to begin with."""
+    is_chosen: bool = False
+    remark: str = ""
+
+    @property
+    def start_from(self) -> str:
+        return self.checkpoint.pk if self.checkpoint is not None and self.is_chosen else ""
+
+
+def asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec, Beginning]:
+    """By the page's address: the name of a template or an earlier job's id, the spec, and the checkpoint."""
+    earlier = job_visible_to(user, asked.get("from", ""))
+    wanted = asked.get("checkpoint", "") or (earlier.start_from if earlier is not None else "")
+    checkpoint = _usable(user, wanted)
+    beginning = Beginning(checkpoint=checkpoint, is_chosen=True, remark=GONE if wanted and checkpoint is None else "")
+    if earlier is None and checkpoint is not None:
+        earlier = checkpoint.job
+    if earlier is None:
+        name = asked.get("template", _DEFAULT_TEMPLATE)
+        name = name if name in templates() else next(iter(templates()))
+        return name, templates()[name], beginning
+    spec = JobSpec.model_validate(earlier.spec)
+    return earlier.pk, _beyond(spec, checkpoint) if checkpoint is not None else spec, beginning
+
+
+def sent_with(user: User, sent: QueryDict) -> Beginning:
+    """By the form: what it offered, and whether its box was ticked."""
+    return Beginning(checkpoint=_usable(user, sent.get("offered", "")), is_chosen="start_from" in sent)
+
+
+def _usable(user: User, checkpoint: str) -> Checkpoint | None:
+    if "\x00" in checkpoint:  # Postgres would choke on it
+        return None
+    teams = [team for team in teams_of(user) if may_submit(user, team)]
+    found = Checkpoint.objects.filter(pk=checkpoint, job__team__in=teams).usable()
+    return found.select_related("job").first()
+
+
+def _beyond(spec: JobSpec, checkpoint: Checkpoint) -> JobSpec:
+    """As many steps again, where it would have none left."""
+    if spec.training.steps > checkpoint.step or spec.only_evaluates:
+        return spec
+    document = spec.model_dump(mode="json")
+    document["training"]["steps"] += checkpoint.step
+    try:
+        return JobSpec.model_validate(document)
+    except ValidationError:  # more than a job may have: the form will say so
+        return spec

@@ -1,0 +1,85 @@
+"""What every Ray actor of the pipeline is: a body in a loop, peers to send to, and an outbox for the driver.
+
+Invariants:
+- all calls are one-way: `deliver` enqueues and returns nothing, `collect` is the driver's own poll;
+- an actor restarts never by itself: what it knew would be gone and nobody told. The manager decides.
+"""
+
+import logging
+import os
+import socket
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from engine.live.body.loop import Body, Loop, Upward
+from engine.live.body.recording import Recording
+from engine.pipeline.messages.addresses import DRIVER, Address
+from engine.pipeline.messages.message import Message
+from engine.sinks.lines import LineKeeper, LinesSaid
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+# One thread each: messages keep their order, and a waiting poll never holds up a delivery.
+CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
+
+
+class BodyActor:
+    def __init__(
+        self,
+        *,
+        name: str,
+        incarnation: int = 0,
+        recordings: Path | None = None,
+        built_with: Mapping[str, object] | None = None,
+    ) -> None:
+        """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        self._lines = LineKeeper(name)
+        logging.getLogger().addHandler(self._lines)
+        log.info("part=%s incarnation=%d host=%s pid=%d", name, incarnation, socket.gethostname(), os.getpid())
+        self._name = name
+        self._peers: dict[Address, Any] = {}
+        recording: Recording | None = None
+        if recordings is not None and built_with is not None:
+            file = recordings / f"{name.replace('/', '-')}.{incarnation}.jsonl"
+            recording = Recording(file, part=name, built_with=built_with)
+        self._loop = Loop(name=name, build=self.build, send=self._send, recording=recording)
+
+    @staticmethod
+    def options(spec: JobSpec) -> dict[str, Any]:
+        """What Ray is asked for beyond the placement."""
+        return {}
+
+    @abstractmethod
+    def build(self) -> Body:
+        """On the loop's thread; whatever is heavy is imported and loaded here."""
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def deliver(self, message: Message) -> None:
+        self._loop.deliver(message)
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def connect(self, peers: dict[Address, Any]) -> None:
+        self._peers = {**self._peers, **peers}
+        self.met(peers)
+
+    def met(self, peers: Mapping[Address, Any]) -> None:
+        """These are new, or in the place of others."""
+
+    @ray.method(concurrency_group="outbox")
+    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
+        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._loop.outbox.collect(timeout_s)]
+        said = self._lines.take()
+        return collected if said is None else [(DRIVER, said), *collected]  # before what may be this actor's last word
+
+    def _send(self, to: Address, message: Message) -> None:
+        peer = self._peers.get(to)
+        if peer is None:
+            log.info("body=%s dropped=%s to=%s, not connected yet", self._name, type(message).__name__, to)
+            return
+        peer.deliver.remote(message)

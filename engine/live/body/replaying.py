@@ -1,0 +1,76 @@
+"""`python -m engine replay LOG`: builds the brain of a recording, tells it the same, and compares what it decides.
+
+Invariant: the brain is the engine's own; nothing of the run but the recording is needed, neither Ray nor weights.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from engine.live.body.loop import Brain
+from engine.live.body.recording import Heard, digest, read_recording
+from engine.pipeline.data.brain import DataBrain
+from engine.pipeline.effects import Effect
+from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.repacker import Repacker
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
+from engine.pipeline.relay.brain import RelayBrain
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    number: int
+    heard: Heard
+    effects: list[Effect]
+
+    @property
+    def is_the_same(self) -> bool:
+        return digest(self.effects) == self.heard.decided
+
+
+def replay(file: Path) -> tuple[str, Iterator[Decision]]:
+    """The part, and its decisions one after the other. `ValueError` for what is no recording."""
+    part, built_with, heard = read_recording(file)
+    brain = _brain(part, built_with)
+
+    def decisions() -> Iterator[Decision]:
+        for number, each in enumerate(heard, start=1):
+            yield Decision(number=number, heard=each, effects=brain.handle(each.message, each.now))
+
+    return part, decisions()
+
+
+def _brain(part: str, built_with: Mapping[str, Any]) -> Brain:
+    kind = part.partition("/")[0]
+    if kind == "relay":
+        return RelayBrain(
+            host=built_with["host"],
+            hosts=tuple(built_with["hosts"]),
+            incarnation=built_with["incarnation"],
+            anchor_every=built_with["anchor_every"],
+        )
+    plan = Plan.from_spec(JobSpec.model_validate(built_with["spec"]))
+    match kind:
+        case "manager":
+            return ManagerBrain(
+                now=built_with["now"],
+                incarnations=built_with["incarnations"],
+                away=built_with["away"],
+                repacker=Repacker.for_plan(plan),
+            )
+        case "data":
+            progress = TypeAdapter(DataProgress).validate_python(built_with["progress"])
+            return DataBrain(plan, start_step=built_with["start_step"], progress=progress)
+        case "trainer":
+            return TrainerBrain(plan, epoch=built_with["epoch"])
+        case "rollout":
+            return RolloutBrain(plan, replica=built_with["replica"], incarnation=built_with["incarnation"])
+        case _:
+            raise ValueError(f"a recording of {part!r}, which no brain is")

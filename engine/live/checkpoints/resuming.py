@@ -1,0 +1,120 @@
+"""An attempt's checkpoints: the trainer's folder, and beside it how far the data had come.
+
+    step-000050/            weights, optimizer, tokenizer, manifest.json   (written by the trainer)
+    step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)
+
+Invariants:
+- a checkpoint is reported only when both manifests were read back;
+- step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
+- each checkpoint of an attempt descends from the one before it.
+"""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, ValidationError
+
+from engine.live.checkpoints.store import RemoteCheckpoints
+from engine.pipeline.messages.to_trainer import CheckpointWritten
+from engine.pipeline.records import DataProgress
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
+from engine.spec.strict import Strict
+from engine.training.checkpoint import (
+    CheckpointUnverified,
+    checkpoint_num_bytes,
+    verify_checkpoint,
+    write_checkpoint,
+)
+
+log = logging.getLogger(__name__)
+
+PROGRESS_FILE: Final = "progress.json"
+# The manifest of a checkpoint that a run went back beyond.
+PASSED_OVER_FILE: Final = "manifest.passed-over.json"
+
+
+class SavedProgress(Strict):
+    step: int = Field(ge=0)
+    trainer_manifest_sha256: str
+    ended: tuple[tuple[int, int], ...]
+    ledger: dict[str, int]
+
+
+class ResumePoint(Strict):
+    folder: Path
+    step: int
+    progress: SavedProgress
+
+    def data_progress(self) -> DataProgress:
+        return DataProgress(ended=self.progress.ended, ledger=tuple(sorted(self.progress.ledger.items())))
+
+
+def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
+    """The trainer's part is written: put the data's beside it and read both back."""
+    manifest_sha256 = verify_checkpoint(folder)
+    saved = SavedProgress(
+        step=step,
+        trainer_manifest_sha256=manifest_sha256,
+        ended=progress.ended,
+        ledger=dict(progress.ledger),
+    )
+    content = saved.model_dump_json(indent=2).encode()
+    write_checkpoint(folder / PROGRESS_FOLDER, {PROGRESS_FILE: lambda path: _write(path, content)})
+    verify_checkpoint(folder / PROGRESS_FOLDER)
+    return CheckpointWritten(
+        step=step,
+        uri=folder.resolve().as_uri(),
+        manifest_sha256=manifest_sha256,
+        num_bytes=checkpoint_num_bytes(folder) + checkpoint_num_bytes(folder / PROGRESS_FOLDER),
+    )
+
+
+def open_checkpoint(uri: str, remote: RemoteCheckpoints | None = None) -> ResumePoint:
+    """`remote`: where an s3 address leads; by default, where the environment says."""
+    folder = _fetched(uri, remote) if uri.startswith("s3://") else folder_of(uri)
+    manifest_sha256 = verify_checkpoint(folder)
+    verify_checkpoint(folder / PROGRESS_FOLDER)
+    try:
+        progress = SavedProgress.model_validate_json((folder / PROGRESS_FOLDER / PROGRESS_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CheckpointUnverified(f"{folder}: the data's progress cannot be read: {error}") from error
+    if progress.trainer_manifest_sha256 != manifest_sha256:
+        raise CheckpointUnverified(f"{folder}: the data's progress belongs to other weights")
+    return ResumePoint(folder=folder, step=progress.step, progress=progress)
+
+
+def _fetched(uri: str, remote: RemoteCheckpoints | None) -> Path:
+    remote = remote or RemoteCheckpoints.from_environment()
+    if remote is None:
+        raise ValueError(f"resume_from: {uri} is in a store, and LAMINAR_STORE_URL names none on this node")
+    return remote.fetch(uri)
+
+
+def go_back(folder: Path) -> ResumePoint | None:
+    """To the last one under this folder that is whole; None: there is none.
+
+    Those passed over never count again, even if their bytes can be read the next time: what is trained from here on
+    does not descend from them.
+    """
+    for candidate in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            return open_checkpoint(str(candidate))
+        except CheckpointUnverified as error:
+            log.warning("checkpoint passed over: %s", error)
+            with suppress(FileNotFoundError):  # it was never finished
+                (candidate / MANIFEST_FILE).rename(candidate / PASSED_OVER_FILE)
+    return None
+
+
+def folder_of(uri: str) -> Path:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("", "file") or parts.netloc:
+        raise ValueError(f"resume_from: a path or a file:// address, got {uri!r}")
+    return Path(unquote(parts.path)) if parts.scheme else Path(uri)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

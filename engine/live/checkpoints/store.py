@@ -1,0 +1,221 @@
+"""Checkpoints in a bucket: they outlive the node and travel to the next one.
+
+    step-000050/parts/<sha256>            every part of both manifests, named by what it holds
+    step-000050/progress/manifest.json
+    step-000050/manifest.json             last: before it is there, there is no checkpoint
+
+Invariants:
+- a part is uploaded under its own hash, so an upload that broke off goes on where it stopped and never mixes contents;
+- whatever dies, in the middle of whatever, leaves no manifest without all of its parts;
+- what was fetched is verified like any other folder before anything is loaded from it;
+- a store that is slow or away costs time, then this one checkpoint: `ConnectionError`, never a broken one.
+
+boto3 is an extra of the engine, imported only where an address of a store is configured.
+"""
+
+import hashlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from engine.live.process.settings import Settings, store_address
+from engine.spec.checkpoint_manifest import (
+    MANIFEST_FILE,
+    PROGRESS_FOLDER,
+    STORED_PARTS,
+    CheckpointManifest,
+    CheckpointPart,
+)
+from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TRIES: Final = 6
+"""Beside boto's own; the waits between them add up to half a minute, for a server that is being restarted."""
+FIRST_WAIT_S: Final = 1.0
+_MULTIPART_BYTES: Final = 16 * 2**20
+_GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "404", "NotFound"})
+_REFUSED: Final = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+
+
+class CheckpointStore:
+    def __init__(
+        self, url: str, *, endpoint: str = "", client: Any = None, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        """`url`: s3://bucket/prefix. Raises `ValueError`."""
+        parts = urlsplit(url)
+        if parts.scheme != "s3" or not parts.netloc:
+            raise ValueError(f"LAMINAR_STORE_URL: s3://bucket/prefix, got {url!r}")
+        self._bucket, self._prefix = parts.netloc, parts.path.strip("/")
+        self._client = client or _client(endpoint)
+        self._wait = wait
+
+    def upload(self, folder: Path, key: str) -> str:
+        """A checkpoint that was verified. Its address. Raises `ConnectionError`."""
+        manifests = {f"{PROGRESS_FOLDER}/{MANIFEST_FILE}": folder / PROGRESS_FOLDER, MANIFEST_FILE: folder}
+        for below in manifests.values():
+            for name, part in _parse(below, (below / MANIFEST_FILE).read_bytes()).parts.items():
+                self._put_part(below / name, f"{key}/{STORED_PARTS}/{part.sha256}", part)
+        for name, below in manifests.items():
+            content = (below / MANIFEST_FILE).read_bytes()
+            self._try(
+                partial(self._client.put_object, Bucket=self._bucket, Key=self._name(f"{key}/{name}"), Body=content)
+            )
+        return f"s3://{self._bucket}/{self._name(key)}"
+
+    def fetch(self, uri: str, into: Path) -> Path:
+        """A folder with the checkpoint, verified. Raises `CheckpointUnverified` and `ConnectionError`."""
+        folder = into / hashlib.sha256(uri.encode()).hexdigest()[:24]
+        if _is_whole(folder):
+            return folder
+        into.mkdir(parents=True, exist_ok=True)
+        fetching = Path(tempfile.mkdtemp(prefix="fetching-", dir=into))
+        try:
+            key = self._key_of(uri)
+            for manifest, below in ((f"{PROGRESS_FOLDER}/{MANIFEST_FILE}", PROGRESS_FOLDER), (MANIFEST_FILE, "")):
+                self._fetch_folder(key, manifest, fetching / below)
+            verify_checkpoint(fetching)
+            shutil.rmtree(folder, ignore_errors=True)
+            fetching.rename(folder)
+        finally:
+            shutil.rmtree(fetching, ignore_errors=True)
+        return folder
+
+    def _fetch_folder(self, key: str, manifest: str, folder: Path) -> None:
+        name = self._name(f"{key}/{manifest}")
+        content = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
+        for part_name, part in _parse(folder, content).parts.items():
+            target = folder / part_name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
+            self._try(partial(self._client.download_file, self._bucket, stored, str(target), Config=_transfer()))
+        (folder / MANIFEST_FILE).write_bytes(content)
+
+    def _put_part(self, file: Path, key: str, part: CheckpointPart) -> None:
+        name = self._name(key)
+        if self._try(lambda: self._size_of(name)) != part.num_bytes:
+            self._try(lambda: self._client.upload_file(str(file), self._bucket, name, Config=_transfer()))
+
+    def _size_of(self, name: str) -> int | None:
+        try:
+            size: int = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
+        except self._client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] in _GONE:
+                return None
+            raise
+        return size
+
+    def _try(self, call: Callable[[], T]) -> T:
+        """Again and again while the store is busy or away."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        for wait_s in _waits():
+            try:
+                return call()
+            except (ClientError, BotoCoreError, Boto3Error) as error:
+                code = _code_of(error)
+                if code in _GONE:
+                    raise CheckpointUnverified(f"the store has no such object: {error}") from error
+                if code in _REFUSED or wait_s is None:
+                    raise ConnectionError(f"the store of checkpoints: {error}") from error
+                log.warning("store is busy or away, trying again in_s=%.0f error=%s", wait_s, error)
+                self._wait(wait_s)
+        raise AssertionError("the last wait is None")
+
+    def _key_of(self, uri: str) -> str:
+        parts = urlsplit(uri)
+        name, prefix = parts.path.strip("/"), f"{self._prefix}/" if self._prefix else ""
+        if parts.scheme != "s3" or parts.netloc != self._bucket or not name.startswith(prefix):
+            raise ValueError(f"resume_from: an address in s3://{self._bucket}/{self._prefix}, got {uri!r}")
+        return name.removeprefix(prefix)
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCheckpoints:
+    """A store, and the folder whose paths are its keys."""
+
+    store: CheckpointStore
+    root: Path
+
+    @classmethod
+    def from_environment(cls) -> "RemoteCheckpoints | None":
+        address = store_address()
+        if address is None:
+            return None
+        url, endpoint = address
+        return cls(store=CheckpointStore(url, endpoint=endpoint), root=Settings.from_environment().store)
+
+    def upload(self, folder: Path) -> str:
+        return self.store.upload(folder, folder.resolve().relative_to(self.root.resolve()).as_posix())
+
+    def fetch(self, uri: str) -> Path:
+        return self.store.fetch(uri, self.root / "fetched")
+
+
+def forget_older(folder: Path) -> None:
+    """Of the local copies: this one and the one before stay, for a trainer that dies and begins again beside them."""
+    earlier = [other for other in folder.parent.glob("step-*") if other.name < folder.name]
+    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # one passed over is no help
+    for other in earlier[:-1]:
+        (other / MANIFEST_FILE).unlink(missing_ok=True)
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def _client(endpoint: str) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise ValueError("LAMINAR_STORE_URL: an s3 address needs the package boto3 on this node") from error
+    config = Config(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        s3={"addressing_style": "path"},  # as on most servers of one's own
+    )
+    return boto3.client("s3", endpoint_url=endpoint or None, config=config)
+
+
+def _transfer() -> Any:
+    from boto3.s3.transfer import TransferConfig
+
+    return TransferConfig(multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES, max_concurrency=4)
+
+
+def _waits() -> Iterator[float | None]:
+    yield from (FIRST_WAIT_S * 2**number for number in range(TRIES - 1))
+    yield None
+
+
+def _code_of(error: BaseException) -> str:
+    """boto3 wraps what the calls of a transfer raised."""
+    response = getattr(error, "response", None) or getattr(error.__context__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return bool(verify_checkpoint(folder) and verify_checkpoint(folder / PROGRESS_FOLDER))
+    except CheckpointUnverified:
+        return False
+
+
+def _parse(folder: Path, content: bytes) -> CheckpointManifest:
+    try:
+        return CheckpointManifest.model_validate_json(content)
+    except ValidationError as error:
+        raise CheckpointUnverified(f"{folder}: {MANIFEST_FILE} is not a manifest: {error}") from error

@@ -1,0 +1,60 @@
+"""Writes checkpoints beside training: what they hold is copied at once, the disk is waited for on a thread.
+
+    prepare (the copy) ──▶ one in line ──▶ writer thread: write, read back, progress beside it, upload ──▶ told
+
+Invariants:
+- checkpoints are written one after the other, in the order of their steps;
+- at most one copy waits: on a disk that is slower than training, training waits rather than memory grows;
+- where there is a store, a checkpoint is told of once it is there, and by its address there.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+from engine.live.checkpoints.resuming import finish_checkpoint
+from engine.live.checkpoints.store import RemoteCheckpoints, forget_older
+from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
+from engine.pipeline.records import DataProgress
+from engine.training.port import Write
+
+log = logging.getLogger(__name__)
+
+Told = Callable[[CheckpointWritten | CheckpointFailed], None]
+
+
+class CheckpointWriter:
+    def __init__(self, told: Told, remote: RemoteCheckpoints | None = None) -> None:
+        """`told` is called on the writer's thread. `remote`: by default, where the environment says."""
+        self._told, self._remote = told, remote or RemoteCheckpoints.from_environment()
+        self._line: Queue[Callable[[], CheckpointWritten | CheckpointFailed]] = Queue(maxsize=1)
+        Thread(target=self._run, name="checkpoints", daemon=True).start()
+
+    def put(self, write: Write, folder: Path, *, step: int, progress: DataProgress) -> None:
+        self._line.put(lambda: self._written(write, folder, step=step, progress=progress))
+
+    def _run(self) -> None:
+        while True:
+            job = self._line.get()
+            self._told(job())
+            del job  # the copy
+
+    def _written(
+        self, write: Write, folder: Path, *, step: int, progress: DataProgress
+    ) -> CheckpointWritten | CheckpointFailed:
+        try:
+            write()
+            written = finish_checkpoint(folder, step=step, progress=progress)
+            if self._remote is None:
+                return written
+            uri = self._remote.upload(folder)
+            forget_older(folder)
+            return replace(written, uri=uri)
+        except (
+            Exception
+        ) as error:  # a full disk, a store that is away, a bug; the brain decides what becomes of the run
+            log.warning("checkpoint of step %d failed", step, exc_info=error)
+            return CheckpointFailed(step=step, reason=str(error) or type(error).__name__)

@@ -1,0 +1,94 @@
+"""Data's actor: the brain decides, the body keeps its log.
+
+Invariant: the brain hears that records are kept only after they are on the disk; records that come close together
+share one wait for it.
+"""
+
+from pathlib import Path
+
+from engine.live.body.actor import BodyActor
+from engine.live.body.loop import Body
+from engine.live.body.recording import plain
+from engine.live.data.journal_file import JournalFile, read_journal
+from engine.pipeline.data.brain import DataBrain, Recovered
+from engine.pipeline.effects import Effect, Persist
+from engine.pipeline.journal import Record
+from engine.pipeline.messages.addresses import DATA
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_data import Persisted
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
+from engine.spec.job import JobSpec
+
+
+class DataBody:
+    tick_s = 0.5
+
+    def __init__(self, brain: DataBrain, journal: JournalFile) -> None:
+        self.brain = brain
+        self._journal = journal
+        self._unkept: list[Persist] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._unkept)
+
+    def start(self) -> list[Message]:
+        return []
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case Persist():
+                self._unkept.append(effect)
+                return []
+            case _:
+                raise TypeError(f"data's body does not do {type(effect).__name__}")
+
+    def work(self) -> list[Message]:
+        unkept, self._unkept = self._unkept, []
+        records: list[Record] = []
+        for persist in unkept:
+            records += persist.records
+            if persist.snapshot is not None:  # it holds all of these
+                self._journal.begin_anew(persist.snapshot)
+                records = []
+        if records:
+            self._journal.append(records)
+        return [Persisted(serial=unkept[-1].serial)]
+
+    def measure(self, now: float) -> list[Message]:
+        return []
+
+
+class DataActor(BodyActor):
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        incarnation: int,
+        start_step: int,
+        progress: DataProgress,
+        journal: Path,
+        recordings: Path | None,
+    ) -> None:
+        self._spec, self._start_step, self._progress = spec, start_step, progress
+        self._journal, self._incarnation = journal, incarnation
+        built_with = {"spec": spec.model_dump(mode="json"), "start_step": start_step, "progress": plain(progress)}
+        # A later incarnation begins with a log, which its recording does not hold.
+        super().__init__(
+            name=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
+        )
+
+    def build(self) -> Body:
+        recovered: Recovered | None = None
+        if self._incarnation > 0:
+            snapshot, records = read_journal(self._journal)
+            recovered = Recovered(snapshot=snapshot, records=records, serial=len(records))
+        brain = DataBrain(
+            Plan.from_spec(self._spec),
+            start_step=self._start_step,
+            progress=self._progress,
+            incarnation=self._incarnation,
+            recovered=recovered,
+        )
+        return DataBody(brain, JournalFile(self._journal))

@@ -1,0 +1,100 @@
+"""An environment worker's actor: answers the turns of every replica, in a process of its own.
+
+Graders and tools compete neither with decoding for the interpreter's lock nor with each other, and an answer that
+comes while its trajectory moves to another replica finds it there.
+
+Invariant: its death loses nothing: replicas ask again.
+"""
+
+import logging
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+import ray
+
+from engine.live.body.loop import BodyFailed, Outbox, Upward
+from engine.live.environment.turn_threads import Respondents
+from engine.live.environment.turns import Answer, Ask
+from engine.pipeline.messages.addresses import DRIVER, Address
+from engine.sinks.lines import LineKeeper, LinesSaid
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+ENVIRONMENT: Final = "environment"
+GATHER: Final = 256  # answers that go out together
+
+
+class EnvironmentActor:
+    def __init__(self, *, spec: JobSpec, data_folder: Path | None) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        self._lines = LineKeeper(ENVIRONMENT)
+        logging.getLogger().addHandler(self._lines)
+        log.info("part=%s host=%s pid=%d", ENVIRONMENT, socket.gethostname(), os.getpid())
+        self._spec, self._data_folder = spec, data_folder
+        self._peers: dict[Address, Any] = {}
+        self._outbox = Outbox()
+        self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
+        self._asks: SimpleQueue[Sequence[Ask]] = SimpleQueue()
+        Thread(target=self._run, name=ENVIRONMENT, daemon=True).start()
+        Thread(target=self._send, name="answers", daemon=True).start()
+
+    @staticmethod
+    def options(spec: JobSpec) -> dict[str, Any]:
+        return {}
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def connect(self, peers: dict[Address, Any]) -> None:
+        self._peers = {**self._peers, **peers}
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def ask(self, asks: Sequence[Ask]) -> None:
+        self._asks.put(asks)
+
+    @ray.method(concurrency_group="outbox")
+    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
+        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._outbox.collect(timeout_s)]
+        said = self._lines.take()
+        return collected if said is None else [(DRIVER, said), *collected]
+
+    def _run(self) -> None:
+        try:
+            from engine.environments.registry import make_environment  # heavy imports on this thread, not before
+
+            spec = self._spec
+            respondents = Respondents(
+                make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder),
+                timeout_s=spec.environment.turn_timeout_s,
+                answer=lambda to, answer: self._answers.put((to, answer)),
+            )
+        except ValueError as error:  # the spec asks for what this machine does not have
+            self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
+            return
+        except Exception as error:
+            log.exception("the environment does not start")
+            self._outbox.put(DRIVER, BodyFailed(failure_class="platform", message=f"environment: {error!r}"))
+            return
+        while True:
+            for ask in self._asks.get():
+                respondents.ask(ask)
+
+    def _send(self) -> None:
+        while True:
+            answers: defaultdict[Address, list[Answer]] = defaultdict(list)
+            to, answer = self._answers.get()
+            answers[to].append(answer)
+            try:
+                for _ in range(GATHER - 1):
+                    to, answer = self._answers.get_nowait()
+                    answers[to].append(answer)
+            except Empty:
+                pass
+            for address, its in answers.items():
+                if address in self._peers:
+                    self._peers[address].answer.remote(its)

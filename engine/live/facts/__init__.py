@@ -1,0 +1,5 @@
+"""From what the parts report to the facts that cross the border.
+
+from_reports  one report, one fact
+recorder      facts in the order in which a job lives
+"""

@@ -1,0 +1,92 @@
+"""The memory of a version, made from what a relay was offered or sent: from the trainer's, from chunks, or from deltas.
+
+Invariants:
+- what is served is the very memory whose hashes were taken;
+- all of it may run on any thread: of the relay it touches only the parcels, which guard themselves;
+- what cannot be made leaves no memory behind.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
+
+from engine.live.relay.buffers import Parcel, Parcels
+from engine.live.weights.handover import pull
+from engine.live.weights.offered_bytes import OfferedBytes
+from engine.live.weights.segments import Segment, own_memory
+from engine.pipeline.effects import AssembleWeights, FetchWeights
+from engine.pipeline.relay.arrivals import whole_of
+from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.delta import apply_delta
+from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+
+
+class Making:
+    def __init__(self, *, owner: str, token: bytes, parcels: Parcels) -> None:
+        self._owner, self._token, self._parcels = owner, token, parcels
+
+    def fetched(self, effect: FetchWeights) -> tuple[Parcel, WeightManifest]:
+        """What the trainer offers, and its manifest with the hashes taken."""
+        manifest, offered = effect.manifest, effect.payload
+        assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
+        segment = self._taken_over(manifest, offered)
+        hashed = _hashed(manifest, segment.buffer, effect.chunk_bytes)
+        if manifest.is_hashed and manifest.sha256 != hashed.sha256:
+            segment.remove()
+            raise TornWeights("other bytes than the trainer hashed")
+        return all_here(segment.buffer, segment, hashed, arrival=effect.arrival), hashed
+
+    def assembled(self, effect: AssembleWeights) -> Parcel:
+        manifest, path = effect.manifest, effect.path
+        if not path:
+            return self._present(whole_of(manifest.id))
+        base = self._present(whole_of(path[0].base))
+        deltas = [self._present(delta.parcel) for delta in path]
+        segment = Segment.create(self._owner, manifest.num_bytes)
+        segment.buffer[:] = base.buffer
+        try:
+            for delta in deltas:
+                apply_delta(delta.buffer, segment.buffer)
+        except TornWeights:
+            segment.remove()
+            raise
+        return all_here(segment.buffer, segment, manifest, arrival=effect.arrival)
+
+    def _present(self, parcel: ParcelId) -> Parcel:
+        content = self._parcels.get(parcel)
+        if content is None:  # it was dropped meanwhile
+            raise TornWeights("what it is made of is gone")
+        return content
+
+    def _taken_over(self, manifest: WeightManifest, offered: OfferedBytes) -> Segment:
+        if offered.shared.memory == own_memory():
+            return Segment.adopt(self._owner, offered.shared)
+        if offered.reach is None:
+            raise TornWeights("the trainer is on another host and offers no link")
+        segment = Segment.create(self._owner, manifest.num_bytes)
+        try:
+            pull(offered.reach, self._token, manifest, segment.buffer)
+        except TornWeights:
+            segment.remove()
+            raise
+        return segment
+
+
+def all_here(
+    buffer: memoryview, segment: Segment | None, manifest: WeightManifest | DeltaManifest, *, arrival: int = 0
+) -> Parcel:
+    return Parcel(
+        buffer=buffer,
+        segment=segment,
+        chunk_bytes=manifest.chunk_bytes,
+        arrival=arrival,
+        states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
+    )
+
+
+def _hashed(manifest: WeightManifest, buffer: memoryview, chunk_bytes: int) -> WeightManifest:
+    """Two passes, side by side."""
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        whole = beside.submit(lambda: sha256(buffer).hexdigest())
+        chunks = hash_chunks(buffer, chunk_bytes)
+        return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)

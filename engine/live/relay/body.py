@@ -1,0 +1,246 @@
+"""What a relay's brain decides, carried out: memory, hashes, deltas, links.
+
+    trainer's memory ──adopt──▶ segment ──map──▶ replicas of this host
+                                   └──chunks, by a sender──▶ link ──▶ the next relay's segment
+
+Invariants:
+- the relay holds its own name for the memory of a version: it outlives the trainer that made it;
+- the loop's thread only thinks: hashing, deltas and copies are done by workers, so a heartbeat is never late for them;
+- what a worker made for an arrival that was given up meanwhile is thrown away.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engine.live.body.loop import BodyCall
+from engine.live.relay.assembly import Making, all_here
+from engine.live.relay.buffers import Parcel, Parcels
+from engine.live.weights.link import Listener, Reach, Senders, receive_chunks
+from engine.live.weights.segments import Segment
+from engine.pipeline.effects import (
+    AssembleWeights,
+    DropParcel,
+    Effect,
+    FetchWeights,
+    ForwardChunk,
+    MakeDelta,
+    OpenParcel,
+    ServeWeights,
+)
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import BufferHashed, DeltaMade, FetchFailed, WeightsHashed
+from engine.pipeline.messages.to_rollout import WeightsServed
+from engine.pipeline.relay.arrivals import whole_of
+from engine.pipeline.relay.brain import RelayBrain
+from engine.policy.lineage import WeightsId
+from engine.weights.chunks import TornWeights, WeightsGone
+from engine.weights.delta import make_delta
+from engine.weights.port import ParcelId, WeightManifest, WeightVersion
+
+log = logging.getLogger(__name__)
+
+# One that takes the whole's hash while chunks come, one for what takes long.
+WORKERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayView:
+    """For whoever looks into a run."""
+
+    pid: int
+    epoch: int
+    leads: bool
+    visible: frozenset[WeightsId]
+    num_chunks: int
+    """That came over links and were right."""
+    num_bytes: int
+    """Of these chunks."""
+    num_useless_chunks: int
+    """That came although they were here already."""
+
+
+class RelayBody:
+    tick_s = 0.25
+    is_busy = False
+
+    def __init__(
+        self,
+        *,
+        brain: Callable[..., RelayBrain],
+        owner: str,
+        listen: str | None,
+        token: bytes,
+        post: Callable[[Address, Message], None],
+        on_loop: Callable[[BodyCall], None],
+    ) -> None:
+        """`brain` is told how this body is reached. `listen`: an address of this host, if there are other relays."""
+        self._owner = owner
+        self._post, self._on_loop = post, on_loop
+        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
+        self.parcels = Parcels(
+            tell=lambda message: on_loop(lambda body: [message]),
+            hash_on=lambda parcel: self._submit(parcel.hash_on),
+        )
+        self._making = Making(owner=owner, token=token, parcels=self.parcels)
+        self._listener = None if listen is None else Listener(listen, token, self._receive)
+        self._senders = Senders(token)
+        self._manifests: dict[WeightsId, WeightManifest] = {}
+        self._expected: dict[ParcelId, int] = {}
+        """What workers are making → for which arrival."""
+        self.brain = brain(reach=None if self._listener is None else self._listener.reach)
+
+    def start(self) -> list[Message]:
+        return []
+
+    def work(self) -> list[Message]:
+        return []
+
+    def measure(self, now: float) -> list[Message]:
+        return []
+
+    def view(self) -> RelayView:
+        return RelayView(
+            pid=os.getpid(),
+            epoch=self.brain.epoch,
+            leads=self.brain.leads,
+            visible=self.brain.visible,
+            num_chunks=self.parcels.num_chunks,
+            num_bytes=self.parcels.num_bytes,
+            num_useless_chunks=self.parcels.num_useless_chunks,
+        )
+
+    def end(self) -> list[Message]:
+        self.parcels.drop_all()
+        return []
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case FetchWeights():
+                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._submit(lambda: self._fetch(effect))
+            case OpenParcel():
+                return self._open(effect)
+            case ForwardChunk():
+                self._forward(effect)
+            case AssembleWeights():
+                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._submit(lambda: self._assemble(effect))
+            case MakeDelta():
+                self._make_delta(effect)
+            case ServeWeights():
+                self._serve(effect)
+            case DropParcel():
+                self._expected.pop(effect.parcel, None)
+                self.parcels.drop(effect.parcel)
+            case _:
+                raise TypeError(f"a relay's body does not do {type(effect).__name__}")
+        return []
+
+    # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, effect: OpenParcel) -> list[Message]:
+        if effect.parcel.base is not None:
+            self.parcels.open(effect, memoryview(bytearray(effect.num_bytes)), None)
+            return []
+        try:
+            segment = Segment.create(self._owner, effect.num_bytes)
+        except OSError as error:
+            return [FetchFailed(arrival=effect.arrival, reason=f"no room: {error}")]
+        self.parcels.open(effect, segment.buffer, segment)
+        return []
+
+    def _forward(self, effect: ForwardChunk) -> None:
+        content = self.parcels.get(effect.parcel)
+        if content is not None and isinstance(effect.reach, Reach):
+            sender = self._senders.to(effect.to, effect.reach)
+            sender.send(effect.parcel, effect.index, content.chunk(effect.index))
+
+    def _serve(self, effect: ServeWeights) -> None:
+        content = self.parcels.get(whole_of(effect.version))
+        assert content is not None and content.segment is not None, f"version {effect.version} is visible and not here"
+        manifest = self._manifests[effect.version]
+        self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
+
+    def _make_delta(self, effect: MakeDelta) -> None:
+        base, new = self._version(effect.base), self._version(effect.version)
+        self._submit(lambda: self._encode(effect, base, new))
+
+    def _version(self, version: WeightsId) -> WeightVersion:
+        content = self.parcels.get(whole_of(version))
+        assert content is not None, f"a delta with version {version}, which is not here"
+        return WeightVersion(manifest=self._manifests[version], buffer=content.buffer)
+
+    def _made(self, parcel: ParcelId, content: Parcel, manifest: WeightManifest, message: Message) -> list[Message]:
+        if self._expected.get(parcel) != content.arrival:
+            if content.segment is not None and self.parcels.get(parcel) is not content:
+                content.segment.remove()
+            return []
+        del self._expected[parcel]
+        self._manifests[manifest.id] = manifest
+        if self.parcels.get(parcel) is not content:
+            self.parcels.put(parcel, content)
+        return [message]
+
+    # ── on other threads ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                job()
+            except Exception:  # a bug: the loop ends with it, as it does with its own
+                log.exception("a worker of %s failed", self._owner)
+                self._on_loop(_broken)
+
+        self._workers.submit(run)
+
+    def _receive(self, link: Any) -> None:
+        receive_chunks(link, self.parcels)
+
+    def _fetch(self, effect: FetchWeights) -> None:
+        try:
+            content, manifest = self._making.fetched(effect)
+        except (OSError, TornWeights) as error:
+            self._tell(_failed(effect.arrival, error))
+            return
+        message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
+        self._on_loop(lambda body: body._made(whole_of(manifest.id), content, manifest, message))
+
+    def _assemble(self, effect: AssembleWeights) -> None:
+        try:
+            content = self._making.assembled(effect)
+        except (OSError, TornWeights) as error:
+            self._tell(_failed(effect.arrival, error))
+            return
+        message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
+        parcel = whole_of(effect.manifest.id)
+        self._on_loop(lambda body: body._made(parcel, content, effect.manifest, message))
+
+    def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
+        delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
+        if delta is None:
+            self._tell(DeltaMade(version=effect.version, delta=None))
+            return
+        manifest = delta.manifest
+        content = all_here(delta.buffer, None, manifest)
+
+        def put(body: "RelayBody") -> list[Message]:
+            body.parcels.put(manifest.parcel, content)
+            return [DeltaMade(version=effect.version, delta=manifest)]
+
+        self._on_loop(put)
+
+    def _tell(self, message: Message) -> None:
+        self._on_loop(lambda body: [message])
+
+
+def _failed(arrival: int, error: Exception) -> FetchFailed:
+    return FetchFailed(arrival=arrival, reason=str(error), is_gone=isinstance(error, WeightsGone))
+
+
+def _broken(body: Any) -> list[Message]:
+    raise RuntimeError("a worker failed; its traceback is in the log")

@@ -1,0 +1,149 @@
+"""The memory of a relay: parcels that are here and parcels that arrive, chunk by chunk, from several links at once.
+
+    chunk: absent ──room──▶ filling ──arrived, hashed──▶ here
+                              └──broken, or with another hash──▶ absent
+
+Invariants:
+- a chunk that is here is never written again, and one that is filling is written by one link only: who comes with the
+  same chunk takes it over from a link that stalls, and waits until that one has let go;
+- the hash of the whole is taken along the way, in order, over chunks whose own hash was right.
+"""
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from threading import Condition, Lock
+from typing import Any, Final, Literal
+
+from engine.live.weights.segments import Segment
+from engine.pipeline.effects import OpenParcel
+from engine.pipeline.messages.to_relay import ChunkHashed
+from engine.weights.port import ParcelId
+
+LET_GO_S: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Parcel:
+    buffer: memoryview
+    segment: Segment | None
+    """None: in the process's own memory, as deltas are."""
+    chunk_bytes: int
+    arrival: int = 0
+    expected: tuple[str, ...] = ()
+    states: dict[int, Literal["filling", "here"]] = field(default_factory=dict)
+    filled_by: dict[int, socket.socket] = field(default_factory=dict)
+    whole: Any = field(default_factory=sha256)
+    num_hashed: int = 0
+    """Chunks that the hash of the whole has taken in."""
+    hashing: Lock = field(default_factory=Lock)
+
+    def chunk(self, index: int) -> memoryview:
+        return self.buffer[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
+
+    def hash_on(self) -> None:
+        """Take in what has come in order. Two callers never mix: one does it, the other has nothing left to do."""
+        with self.hashing:
+            while self.states.get(self.num_hashed) == "here":
+                self.whole.update(self.chunk(self.num_hashed))
+                self.num_hashed += 1
+
+    def hexdigest(self) -> str:
+        self.hash_on()
+        with self.hashing:
+            return str(self.whole.hexdigest())
+
+
+class Parcels:
+    """A sink for links."""
+
+    def __init__(self, tell: Callable[[ChunkHashed], None], hash_on: Callable[[Parcel], None]) -> None:
+        self._tell, self._hash_on = tell, hash_on
+        self._parcels: dict[ParcelId, Parcel] = {}
+        self._changed = Condition()
+        self.num_chunks = self.num_bytes = self.num_useless_chunks = 0
+        """That came and were right; that came although they were here already."""
+
+    def get(self, parcel: ParcelId) -> Parcel | None:
+        return self._parcels.get(parcel)
+
+    def put(self, parcel: ParcelId, content: Parcel) -> None:
+        with self._changed:
+            before, self._parcels[parcel] = self._parcels.get(parcel), content
+        _remove(before)
+
+    def open(self, effect: OpenParcel, buffer: memoryview, segment: Segment | None) -> None:
+        content = Parcel(
+            buffer=buffer,
+            segment=segment,
+            chunk_bytes=effect.chunk_bytes,
+            arrival=effect.arrival,
+            expected=effect.chunk_sha256,
+        )
+        self.put(effect.parcel, content)
+
+    def drop(self, parcel: ParcelId) -> None:
+        with self._changed:
+            content = self._parcels.pop(parcel, None)
+        _remove(content)
+
+    def drop_all(self) -> None:
+        for parcel in list(self._parcels):
+            self.drop(parcel)
+
+    # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def room(self, link: socket.socket, parcel: ParcelId, index: int, num_bytes: int) -> memoryview | None:
+        with self._changed:
+            content = self._parcels.get(parcel)
+            if content is None or index >= len(content.expected) or len(content.chunk(index)) != num_bytes:
+                return None
+            holder = content.filled_by.get(index)
+            if holder is not None:
+                with suppress(OSError):  # it has ended by itself
+                    holder.shutdown(socket.SHUT_RDWR)
+                self._changed.wait_for(lambda: index not in content.filled_by, LET_GO_S)
+            if index in content.states:
+                self.num_useless_chunks += content.states[index] == "here"
+                return None
+            content.states[index], content.filled_by[index] = "filling", link
+            return content.chunk(index)
+
+    def arrived(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
+        content = self._held_by(link, parcel, index)
+        if content is None:
+            return
+        digest = sha256(content.chunk(index)).hexdigest()
+        is_right = digest == content.expected[index]
+        self._let_go(content, index, is_here=is_right)
+        self._tell(ChunkHashed(arrival=content.arrival, parcel=parcel, index=index, sha256=digest))
+        if is_right:
+            self._hash_on(content)
+
+    def broken(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
+        content = self._held_by(link, parcel, index)
+        if content is not None:
+            self._let_go(content, index, is_here=False)
+
+    def _held_by(self, link: socket.socket, parcel: ParcelId, index: int) -> Parcel | None:
+        """The parcel may have been dropped and opened anew meanwhile: then this link has nothing to say."""
+        content = self._parcels.get(parcel)
+        return content if content is not None and content.filled_by.get(index) is link else None
+
+    def _let_go(self, content: Parcel, index: int, *, is_here: bool) -> None:
+        with self._changed:
+            content.filled_by.pop(index, None)
+            if is_here:
+                content.states[index] = "here"
+                self.num_chunks += 1
+                self.num_bytes += len(content.chunk(index))
+            else:
+                content.states.pop(index, None)
+            self._changed.notify_all()
+
+
+def _remove(content: Parcel | None) -> None:
+    if content is not None and content.segment is not None:
+        content.segment.remove()

@@ -1,0 +1,90 @@
+"""A replica's actor: builds its engine, and passes messages between its body and everybody else."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from engine.inference.port import RolloutEngine
+from engine.live.body.actor import BodyActor
+from engine.live.body.loop import Body
+from engine.live.environment.actor import ENVIRONMENT
+from engine.live.environment.turns import Answer, Ask
+from engine.live.process.devices import claim_device
+from engine.live.process.settings import vllm_python
+from engine.pipeline.messages.addresses import DRIVER, Address, rollout_address
+from engine.pipeline.messages.to_driver import ReplicaObserved
+from engine.pipeline.plan import Plan
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.spec.job import JobSpec
+
+
+class RolloutActor(BodyActor):
+    def __init__(self, *, spec: JobSpec, replica: int, incarnation: int, recordings: Path | None) -> None:
+        self._spec, self._replica, self._incarnation = spec, replica, incarnation
+        built_with = {"spec": spec.model_dump(mode="json"), "replica": replica, "incarnation": incarnation}
+        super().__init__(
+            name=rollout_address(replica), incarnation=incarnation, recordings=recordings, built_with=built_with
+        )
+
+    @staticmethod
+    def options(spec: JobSpec) -> dict[str, Any]:
+        if spec.rollout.engine != "vllm":
+            return {}
+        from engine.live.process.ray_session import (
+            in_interpreter,  # the driver's: no replica loads an HTTP client for it
+        )
+
+        return {"runtime_env": in_interpreter(vllm_python())}
+
+    def build(self) -> Body:
+        device = claim_device()
+        from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
+        from engine.live.rollout.weight_slots import Lanes
+        from engine.models.loading import resolve_model
+        from engine.models.tokenizer import Tokenizer
+
+        spec = self._spec
+        folder = resolve_model(spec.model.source)
+        plan = Plan.from_spec(spec)
+        num_slots = plan.weight_slots
+        return RolloutBody(
+            spec=spec,
+            brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation),
+            replica=self._replica,
+            incarnation=self._incarnation,
+            lanes=Lanes(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
+            tokenizer=Tokenizer.from_folder(folder),
+            wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
+        )
+
+    @ray.method(concurrency_group="inbox", num_returns=0)
+    def answer(self, answers: Sequence[Answer]) -> None:
+        self._loop.call(lambda body: body.on_answers(answers))
+
+    def met(self, peers: Mapping[Address, Any]) -> None:
+        if ENVIRONMENT in peers:  # a new worker knows of nothing that the one before was asked
+            self._loop.call(lambda body: body.ask_again())
+
+    def _ask(self, asks: Sequence[Ask]) -> None:
+        worker = self._peers.get(ENVIRONMENT)
+        if worker is not None:  # what is not asked now is asked again
+            worker.ask.remote(asks)
+
+    def _observe(self, observed: ReplicaObserved) -> None:
+        self._loop.outbox.put(DRIVER, observed)
+
+
+def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
+    """For one of so many slots: the job's KV cache is divided among them."""
+    rollout = spec.rollout
+    kv_tokens = rollout.kv_tokens // num_slots
+    if rollout.engine == "vllm":
+        from engine.inference.vllm_engine import VllmRolloutEngine
+
+        return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
+    from engine.inference.torch_engine import TorchRolloutEngine
+
+    return TorchRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)

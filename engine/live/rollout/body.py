@@ -1,0 +1,174 @@
+"""A replica's body: runs its samples, installs weights in place, and hands unfinished samples to another replica.
+
+Invariant: bytes are verified against their manifest before they replace weights.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.inference.port import SequenceRequest
+from engine.live.environment.turns import Answer, Ask
+from engine.live.rollout.moved_kv import KvBySample
+from engine.live.rollout.open_turns import Asking
+from engine.live.rollout.samples import Samples
+from engine.live.rollout.self_report import ReplicaWatch
+from engine.live.rollout.weight_slots import Lanes
+from engine.live.weights.offered_bytes import map_version
+from engine.models.tokenizer import Tokenizer
+from engine.pipeline.effects import (
+    Effect,
+    HandOverSequences,
+    InstallWeights,
+    ReportProgress,
+    ResumeSequences,
+    StartSequences,
+    StopSequences,
+)
+from engine.pipeline.messages.addresses import Address, rollout_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_driver import Doing, ReplicaObserved
+from engine.pipeline.messages.to_rollout import (
+    InstallRefused,
+    ProgressReported,
+    SequencesHandedOver,
+    TrajectoriesEnded,
+    WeightsInstalled,
+)
+from engine.pipeline.records import HeldGroup, SampleKey
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.spec.job import JobSpec
+from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wires:
+    """Where a body's words go."""
+
+    post: Callable[[Address, Message], None]
+    ask: Callable[[Sequence[Ask]], None]
+    observe: Callable[[ReplicaObserved], None]
+
+
+class RolloutBody:
+    tick_s = 0.05
+
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        brain: RolloutBrain,
+        replica: int,
+        incarnation: int,
+        lanes: Lanes,
+        tokenizer: Tokenizer,
+        wires: Wires,
+    ) -> None:
+        self.brain = brain
+        self._lanes, self._post = lanes, wires.post
+        self._asking = Asking(by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s)
+        self._samples = Samples(spec=spec, lanes=lanes, tokenizer=tokenizer, asking=self._asking)
+        self._watch = ReplicaWatch(replica=replica, incarnation=incarnation, observe=wires.observe)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._lanes.num_decoding or self._samples.have_ended)
+
+    def start(self) -> list[Message]:
+        return []
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case StartSequences():
+                self._samples.start(effect.tasks)
+            case InstallWeights():
+                return [self._install(effect)]
+            case StopSequences():
+                stopped = self._samples.take_out(_keys(effect.groups))
+                return [ProgressReported(progress=tuple(stopped), is_stopped=True)] if effect.reports else []
+            case HandOverSequences():
+                self._hand_on(effect)
+            case ResumeSequences():
+                handed = effect.handed
+                assert isinstance(handed.payload, dict)
+                self._samples.resume(handed.progress, handed.weights, handed.payload)
+            case ReportProgress():
+                return [ProgressReported(progress=tuple(self._samples.look_at(_keys(effect.groups))))]
+            case _:
+                raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
+        self._send_asks()
+        return []
+
+    def work(self) -> list[Message]:
+        self._watch.turn_to("decode" if self._lanes.num_decoding else self._resting)
+        self._samples.decode()
+        return self._hand_in()
+
+    def measure(self, now: float) -> list[Message]:
+        if not self._lanes.num_decoding:
+            self._watch.turn_to(self._resting)
+        self._send_asks()
+        if not self._watch.is_due(now):
+            return []
+        load = self._watch.measure(
+            now, self._lanes.view(), num_queued=self._samples.num_queued, num_with_environment=self._asking.num_open
+        )
+        self._asking.again(lost_only=True)
+        return [replace(load, kv_by_weights=self._lanes.kv_by_weights())]
+
+    def on_answers(self, answers: Sequence[Answer]) -> list[Message]:
+        self._samples.on_answers(answers)
+        return self._hand_in()
+
+    def ask_again(self) -> list[Message]:
+        self._asking.again(lost_only=False)
+        self._send_asks()
+        return []
+
+    def _install(self, effect: InstallWeights) -> Message:
+        self._watch.turn_to("weights")
+        manifest = effect.manifest
+        try:
+            weights = map_version(manifest, effect.payload)
+            verify_weights(weights)
+        except TornWeights as error:
+            is_gone = isinstance(error, WeightsGone)
+            return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error), is_gone=is_gone)
+        lane = self._lanes.free_for(manifest.id, effect.keeps)
+        interrupted: list[SequenceRequest] = []
+        if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
+            interrupted = lane.engine.export(list(lane.decoding), leave=True, with_kv=False)
+        lane.install(weights, manifest.id)
+        self._lanes.newest = lane
+        if interrupted:
+            lane.engine.submit(interrupted)
+        return WeightsInstalled(version=manifest.version, epoch=manifest.epoch)
+
+    def _hand_on(self, effect: HandOverSequences) -> None:
+        self._watch.turn_to("move")
+        moved: KvBySample = {}
+        progress = self._samples.take_out(_keys([effect.group]), moved=moved)
+        handed = SequencesHandedOver(
+            incarnation=effect.host_incarnation,
+            key=effect.group.key,
+            lease=effect.group.lease,
+            weights=effect.weights,
+            progress=tuple(progress),
+            payload=moved,
+        )
+        self._post(rollout_address(effect.host), handed)
+
+    def _hand_in(self) -> list[Message]:
+        ended = self._samples.hand_in()
+        self._send_asks()
+        return [TrajectoriesEnded(trajectories=ended)] if ended else []
+
+    def _send_asks(self) -> None:
+        self._asking.send(at_once=not self._lanes.num_decoding)
+
+    @property
+    def _resting(self) -> Doing:
+        return "environment" if self._asking.num_open else "idle"
+
+
+def _keys(groups: Iterable[HeldGroup]) -> set[SampleKey]:
+    return {SampleKey(group=group.key, sample=sample) for group in groups for sample in group.samples}

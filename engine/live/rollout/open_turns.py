@@ -1,0 +1,109 @@
+"""What one replica has asked of its environment and not heard yet.
+
+Invariants:
+- a sample waits for its prompt or for the answer to its turns, never for both;
+- asks that come close upon each other go out together: where turns are short, calls cost more than what they say;
+- an ask or answer that was lost is asked for again; an answer that comes twice is taken once;
+- what was forgotten (stopped, or moved to another replica) is not taken when its answer comes.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from engine.live.environment.turns import Answer, Ask, AskId
+from engine.live.rollout.conversation import Conversation
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.records import GroupKey, SampleKey
+
+# The environment answers within its timeout, whatever happens; then the ask or the answer was lost on the way.
+GRACE_S: Final = 5.0
+# While others decode, an ask waits for company for so long; a place that is free so much later is not missed.
+GATHER_S: Final = 0.02
+
+
+class Asking:
+    def __init__(self, *, by: Address, ask: Callable[[Sequence[Ask]], None], timeout_s: float) -> None:
+        self._by, self._ask, self._patience_s = by, ask, timeout_s + GRACE_S
+        self._asked: dict[AskId, tuple[Ask, float]] = {}
+        self._unsent: dict[AskId, None] = {}
+        self._sent_at = float("-inf")
+        self._prompts: dict[AskId, set[SampleKey]] = {}
+        self._turns: dict[AskId, Conversation] = {}
+
+    @property
+    def num_open(self) -> int:
+        return len(self._asked)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self._turns) + sum(map(len, self._prompts.values()))
+
+    def prompts(self, keys: Sequence[SampleKey]) -> None:
+        """One ask for all samples of a group."""
+        by_group: dict[GroupKey, set[SampleKey]] = {}
+        for key in keys:
+            by_group.setdefault(key.group, set()).add(key)
+        asks = []
+        for group, its in by_group.items():
+            ask = Ask(by=self._by, key=SampleKey(group=group, sample=0), prompt=None, turns=())
+            self._prompts.setdefault(ask.id, set()).update(its)
+            asks.append(ask)
+        self._keep(asks)
+
+    def turns(self, conversations: Sequence[Conversation]) -> None:
+        asks = []
+        for each in conversations:
+            ask = Ask(by=self._by, key=each.key, prompt=each.prompt, turns=tuple(each.turns))
+            self._turns[ask.id] = each
+            asks.append(ask)
+        self._keep(asks)
+
+    def again(self, *, lost_only: bool) -> None:
+        now = time.monotonic()
+        self._keep([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
+
+    def send(self, *, at_once: bool) -> None:
+        """What was gathered, if it is time."""
+        now = time.monotonic()
+        if not self._unsent or (now - self._sent_at < GATHER_S and not at_once):
+            return
+        asks = [self._asked[id][0] for id in self._unsent if id in self._asked]  # others were forgotten meanwhile
+        self._unsent, self._sent_at = {}, now
+        if asks:
+            self._ask(asks)
+
+    def awaited_prompt(self, answer: Answer) -> set[SampleKey]:
+        keys = self._prompts.pop(answer.id, set())
+        if keys:
+            del self._asked[answer.id]
+        return keys
+
+    def awaited_turn(self, answer: Answer) -> Conversation | None:
+        conversation = self._turns.pop(answer.id, None)
+        if conversation is not None:
+            del self._asked[answer.id]
+        return conversation
+
+    def open_turns(self, keys: set[SampleKey]) -> list[Conversation]:
+        return [each for each in self._turns.values() if each.key in keys]
+
+    def forget_turns(self, keys: set[SampleKey]) -> list[Conversation]:
+        gone = [id for id, each in self._turns.items() if each.key in keys]
+        for id in gone:
+            del self._asked[id]
+        return [self._turns.pop(id) for id in gone]
+
+    def forget_prompts(self, keys: set[SampleKey]) -> list[SampleKey]:
+        forgotten: list[SampleKey] = []
+        for id, waiting in list(self._prompts.items()):
+            forgotten += sorted(waiting & keys, key=lambda key: key.sample)
+            waiting -= keys
+            if not waiting:
+                del self._prompts[id], self._asked[id]
+        return forgotten
+
+    def _keep(self, asks: Iterable[Ask]) -> None:
+        now = time.monotonic()
+        for ask in asks:
+            self._asked[ask.id], self._unsent[ask.id] = (ask, now), None

@@ -1,0 +1,206 @@
+"""The samples of one replica, from grant to end: they wait for a place, for their prompt, decode, and take turns with
+the environment.
+
+    granted ──▶ waits for a place ──▶ prompt asked for ──▶ decoding ⇄ with the environment ──▶ ended
+                                                             └────── between replicas ──────┘
+
+Invariants:
+- a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
+- every sample started comes back as exactly one trajectory, judged or with the reason why not, unless it was taken
+  out: then it is gone from here at once;
+- at most `max_batch` samples are begun; what was granted beyond that waits its turn.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.environments.port import Observation, Prompt, Verdict
+from engine.inference.port import KvPages
+from engine.live.environment.turns import Answer
+from engine.live.rollout.conversation import Conversation, sampling_of
+from engine.live.rollout.moved_kv import KvBySample, MovedKv
+from engine.live.rollout.open_turns import Asking
+from engine.live.rollout.weight_slots import Lanes
+from engine.models.tokenizer import Tokenizer
+from engine.pipeline.records import GroupTask, SampleKey, SampleProgress, Trajectory
+from engine.policy.lineage import WeightsId
+from engine.spec.job import JobSpec
+
+OUT_OF_TOKENS: Final = "It ran out of tokens before the environment reached a verdict."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A sample that was granted and has no place yet."""
+
+    progress: SampleProgress
+    """What it goes on from; without a token where it is fresh."""
+    weights: WeightsId
+
+
+class Samples:
+    def __init__(self, *, spec: JobSpec, lanes: Lanes, tokenizer: Tokenizer, asking: Asking) -> None:
+        self._spec, self._lanes, self._tokenizer, self._asking = spec, lanes, tokenizer, asking
+        self._queued: deque[Queued] = deque()
+        self._unprompted: dict[SampleKey, WeightsId] = {}
+        """On which weights samples begin whose prompts are not here yet."""
+        self._ended: list[Trajectory] = []
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._queued)
+
+    @property
+    def have_ended(self) -> bool:
+        """Some have, and were not handed in yet."""
+        return bool(self._ended)
+
+    # ── they begin and go on ──────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, tasks: Iterable[GroupTask]) -> None:
+        for task in tasks:
+            weights = task.exact or self._lanes.newest.weights
+            begun = {progress.key.sample: progress for progress in task.progress}
+            for at in task.samples:
+                key = SampleKey(group=task.key, sample=at)
+                known = begun.get(at, SampleProgress(key=key, num_tokens=0, runs=()))
+                self._queued.append(Queued(progress=known, weights=weights))
+        self._fill()
+
+    def resume(self, progress: Iterable[SampleProgress], weights: WeightsId, moved: KvBySample) -> None:
+        """From where they were left, here or by another replica."""
+        fresh: list[SampleKey] = []
+        asked: list[Conversation] = []
+        for each in progress:
+            state = each.state
+            if not isinstance(state, Conversation):  # it has not even its prompt
+                fresh.append(each.key)
+                self._unprompted[each.key] = weights
+            elif state.awaits_answer:
+                asked.append(replace(state, weights=weights))
+            else:
+                self._submit(replace(state, weights=weights), moved)
+        self._asking.prompts(fresh)
+        self._asking.turns(asked)
+
+    def decode(self) -> None:
+        """One step of every engine; whose turn has ended is asked about."""
+        said: list[Conversation] = []
+        for lane, output in self._lanes.step():
+            conversation = lane.decoding.pop(output.sequence_id)
+            conversation.add_turn(output, self._tokenizer.decode(output.token_ids), lane.named)
+            said.append(conversation)
+        self._asking.turns(said)
+
+    def on_answers(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            for key in self._asking.awaited_prompt(answer):
+                self._begin(key, answer)
+            conversation = self._asking.awaited_turn(answer)
+            if conversation is not None:
+                self._go_on(conversation, answer)
+
+    def _fill(self) -> None:
+        """The places that are free, from the queue."""
+        if not self._queued:
+            return
+        room = self._spec.rollout.max_batch - self._lanes.num_decoding - self._asking.num_samples
+        begun: dict[WeightsId, list[SampleProgress]] = {}
+        for _ in range(min(room, len(self._queued))):
+            queued = self._queued.popleft()
+            begun.setdefault(queued.weights, []).append(queued.progress)
+        for weights, progress in begun.items():
+            self.resume(progress, weights, {})
+
+    def _begin(self, key: SampleKey, answer: Answer) -> None:
+        said = answer.said
+        prompt = _of_sample(said, key) if isinstance(said, Prompt) else _no_prompt(key)
+        conversation = Conversation(
+            key=key,
+            prompt=prompt,
+            prompt_ids=tuple(self._tokenizer.encode(prompt.text)),
+            sampling=sampling_of(key, self._spec),
+            weights=self._unprompted.pop(key),
+        )
+        if isinstance(said, Prompt):
+            self._submit(conversation, {})
+        else:
+            self._ended.append(conversation.failed(f"no prompt: {answer.failure}"))
+
+    def _go_on(self, conversation: Conversation, answer: Answer) -> None:
+        conversation.environment_s += answer.seconds
+        match answer.said:
+            case Verdict():
+                self._ended.append(conversation.judged(answer.said))
+            case Observation() if conversation.may_go_on:
+                ids = self._tokenizer.encode(answer.said.text)
+                conversation.observe(ids, answer.said.text)
+                self._submit(conversation, {})
+            case Observation():
+                conversation.was_cut = True
+                verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
+                self._ended.append(conversation.judged(verdict))
+            case _:
+                self._ended.append(conversation.failed(answer.failure))
+
+    def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
+        lane = self._lanes.of(conversation.weights)
+        request = conversation.request(_opened(moved.get(conversation.key.sample)))
+        try:
+            lane.engine.submit([request])
+        except ValueError as error:  # this prompt does not fit the model; others do
+            self._ended.append(conversation.failed(str(error)))
+            return
+        lane.decoding[request.sequence_id] = conversation
+
+    # ── they leave ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_out(self, keys: set[SampleKey], *, moved: KvBySample | None = None) -> list[SampleProgress]:
+        """They are gone from here. `moved` gathers their keys and values."""
+        left = [queued.progress for queued in self._queued if queued.progress.key in keys]
+        self._queued = deque(queued for queued in self._queued if queued.progress.key not in keys)
+        unprompted = self._asking.forget_prompts(keys)
+        left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
+        for key in unprompted:
+            del self._unprompted[key]
+        left += [each.progress(None) for each in self._asking.forget_turns(keys)]
+        left += self._exported(keys, leave=True, moved=moved)
+        self._fill()
+        return left
+
+    def look_at(self, keys: set[SampleKey]) -> list[SampleProgress]:
+        seen = [each.progress(None) for each in self._asking.open_turns(keys)]
+        return seen + self._exported(keys, leave=False, moved=None)
+
+    def hand_in(self) -> tuple[Trajectory, ...]:
+        """Those that have ended; others take their places."""
+        self._fill()
+        ended, self._ended = self._ended, []
+        return tuple(ended)
+
+    def _exported(self, keys: set[SampleKey], *, leave: bool, moved: KvBySample | None) -> list[SampleProgress]:
+        exported: list[SampleProgress] = []
+        for lane in self._lanes:
+            wanted = [name for name, conversation in lane.decoding.items() if conversation.key in keys]
+            for request in lane.engine.export(wanted, leave=leave, with_kv=moved is not None) if wanted else ():
+                conversation = lane.decoding.pop(request.sequence_id) if leave else lane.decoding[request.sequence_id]
+                partial = request.progress
+                exported.append(conversation.progress(partial, lane.named))
+                if moved is not None and partial is not None and partial.kv is not None:
+                    moved[conversation.key.sample] = MovedKv.of(partial.kv)
+        return exported
+
+
+def _of_sample(prompt: Prompt, key: SampleKey) -> Prompt:
+    """The environment may treat the samples of a group differently: waits are drawn for each."""
+    return replace(prompt, facts={**prompt.facts, "sample": key.sample})
+
+
+def _no_prompt(key: SampleKey) -> Prompt:
+    return Prompt(split=key.group.split, ordinal=key.group.ordinal, text="", facts={})
+
+
+def _opened(moved: MovedKv | None) -> KvPages | None:
+    return None if moved is None else moved.opened()

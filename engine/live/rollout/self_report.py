@@ -1,0 +1,45 @@
+"""What a replica tells of itself about once a second: what it did with its time, and what its engine holds."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from engine.inference.port import EngineView
+from engine.live.rollout.activity import ActivityLog
+from engine.pipeline.messages.to_driver import Doing, ReplicaObserved
+from engine.pipeline.messages.to_rollout import LoadMeasured
+
+EVERY_S: Final = 1.0
+
+
+class ReplicaWatch:
+    def __init__(self, *, replica: int, incarnation: int, observe: Callable[[ReplicaObserved], None]) -> None:
+        self._replica, self._incarnation, self._observe = replica, incarnation, observe
+        self._activity = ActivityLog("idle", time.monotonic())
+        self._due_at = float("-inf")
+
+    def turn_to(self, doing: Doing) -> None:
+        self._activity.turn_to(doing, time.monotonic())
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._due_at
+
+    def measure(self, now: float, view: EngineView, *, num_queued: int, num_with_environment: int) -> LoadMeasured:
+        """`num_queued`: samples that wait for a place."""
+        self._due_at = now + EVERY_S
+        self._observe(
+            ReplicaObserved(
+                replica=self._replica,
+                incarnation=self._incarnation,
+                version=view.version,
+                observed_at=now,
+                spans=self._activity.take(now),
+                kv_used=view.kv_used,
+                num_running=view.num_running,
+                num_waiting=view.num_waiting + num_queued,
+                num_with_environment=num_with_environment,
+                num_prefilled=view.num_prefilled,
+                num_decoded=view.num_decoded,
+            )
+        )
+        return LoadMeasured(kv_used=view.kv_used, num_tokens=view.num_decoded)

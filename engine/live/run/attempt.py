@@ -1,0 +1,141 @@
+"""One attempt from its first fact to its last: place, wire, supervise, clean up.
+
+Invariants:
+- the last fact is `RunFinished`, whatever happened in between, unless the attempt was fenced off;
+- no actor and no placement group is left when `run_attempt` returns.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray.exceptions import RayError
+
+from engine.live.checkpoints.resuming import open_checkpoint
+from engine.live.facts.from_reports import printable
+from engine.live.facts.recorder import Recorder
+from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
+from engine.live.run.model_source import confined
+from engine.live.run.placement import NoCapacity, place
+from engine.live.run.supervisor import NO_PROGRESS_S, Supervisor
+from engine.live.run.wiring import Folders, Network
+from engine.pipeline.plan import Plan
+from engine.sinks.http_shipper import Signal
+from engine.sinks.port import EventSink
+from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
+from engine.spec.job import JobSpec
+from engine.training.checkpoint import CheckpointUnverified
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlan:
+    spec: JobSpec
+    checkpoints: Path
+    resume_from: str | None = None
+    models: Path | None = None
+    """Where a model's name leads; None: the spec may hold the path of any folder."""
+    data: Path | None = None
+    """Where the name of a file of prompts leads; None: any path."""
+    recordings: Path | None = None
+    """Where every brain's words and decisions are kept, to be replayed; None: nowhere."""
+    no_progress_s: float = NO_PROGRESS_S
+    replicas: int | None = None
+    """How many to begin with; None: all of the spec's."""
+    runtime_left_s: float | None = None
+    """None: the spec's max_runtime_s."""
+
+
+class Attempt:
+    def __init__(self, plan: AttemptPlan, sink: EventSink, signals: Callable[[], list[Signal]] = list) -> None:
+        self._plan, self._sink = plan, sink
+        self._recorder: Recorder | None = None
+        left_s = plan.spec.max_runtime_s if plan.runtime_left_s is None else plan.runtime_left_s
+        self._interruptions = Interruptions(signals, max_runtime_s=left_s)
+
+    @property
+    def step(self) -> int:
+        return 0 if self._recorder is None else self._recorder.step
+
+    def run(self, connect: Callable[[], None]) -> RunFinished:
+        """`connect`: to Ray. Raises `Fenced`, once everything was ended."""
+        self._sink.record(DriverStarted(host=printable(socket.gethostname(), 255), pid=os.getpid()))
+        try:
+            finished = self._run(connect)
+        except Fenced:
+            raise
+        except Cancelled as cancelled:
+            self._sink.record(RequestAcknowledged(request_id=cancelled.request_id))
+            finished = RunFinished(outcome="cancelled", message="cancelled on request", ledger=self._ledger)
+        except PausedEarly as paused:
+            self._sink.record(RequestAcknowledged(request_id=paused.request_id))
+            finished = RunFinished(outcome="paused", message="Paused before it was set up.", ledger=self._ledger)
+        except Interrupted:
+            finished = self._failed("infrastructure", "the driver was told to end")
+        except Exception as error:
+            log.warning("attempt failed", exc_info=error)
+            finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
+        self._sink.record(finished)
+        log.info("finished outcome=%s message=%s ledger=%s", finished.outcome, finished.message, finished.ledger)
+        return finished
+
+    def _run(self, connect: Callable[[], None]) -> RunFinished:
+        plan = self._plan
+        resume = None if plan.resume_from is None else open_checkpoint(plan.resume_from)
+        spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
+        num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
+        start_step = 0 if resume is None else resume.step
+        recorder = Recorder(spec, self._sink, start_step=start_step, num_replicas=num_replicas)
+        self._recorder = recorder
+        recorder.enter("provisioning")
+        connect()
+        placement = place(spec, heed=self._interruptions.heed)
+        recorder.enter("loading_weights")
+        folders = Folders(
+            checkpoints=plan.checkpoints,
+            journal=plan.checkpoints.parent / "journal",
+            data=plan.data,
+            recordings=plan.recordings,
+        )
+        network = Network(spec=spec, placement=placement, folders=folders, resume=resume, num_replicas=num_replicas)
+        try:
+            supervisor = Supervisor(
+                plan=Plan.from_spec(spec),
+                network=network,
+                recorder=recorder,
+                heed=self._interruptions.listen,
+                no_progress_s=plan.no_progress_s,
+                recordings=plan.recordings,
+            )
+            return supervisor.run()
+        finally:
+            network.end_all()
+
+    @property
+    def _ledger(self) -> dict[str, int]:
+        return {} if self._recorder is None else self._recorder.ledger
+
+    def _failed(self, failure_class: FailureClass, message: str) -> RunFinished:
+        return RunFinished(
+            outcome="failed", failure_class=failure_class, message=printable(message), ledger=self._ledger
+        )
+
+
+def _failure_class(error: Exception) -> FailureClass:
+    match error:
+        case OutOfTime():
+            return "timeout"
+        case NoCapacity():
+            return "capacity"
+        case CheckpointUnverified():
+            return "data"
+        case ValueError():
+            return "config"
+        case RayError() | ConnectionError():
+            return "infrastructure"
+        case _:
+            return "platform"

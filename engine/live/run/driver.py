@@ -1,0 +1,92 @@
+"""The driver: `python -m engine.live.run.driver`, one process for one attempt, started through the Ray Jobs API.
+
+Reads `order.json` from its working directory (or `--order PATH`). Exits 0 when the run succeeded, was cancelled or
+paused, and everything was delivered, 1 otherwise; what happened is in the facts, not in the exit code.
+
+Invariants:
+- the first fact is on disk before anything is started, and facts are delivered after everything has ended;
+- a stale epoch ends actors and process at once, and nothing more is recorded.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from engine.live.process.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_told_to_end
+from engine.live.process.ray_session import connect_to_cluster, disconnect
+from engine.live.process.settings import Settings
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.control_plane import ControlPlane
+from engine.sinks.http_shipper import HttpSink
+from engine.sinks.lines import LineKeeper, LineShippingSink
+from engine.sinks.spool import Spool
+from engine.spec.control import AttemptOrder
+
+log = logging.getLogger(__name__)
+
+# The actors are gone by then, so waiting for a control plane that is down costs one idle process.
+DELIVER_WITHIN_S: Final = 6 * 3600.0
+INTERRUPTED_DELIVER_WITHIN_S: Final = 10.0  # whoever ends the process follows up with SIGKILL
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.live.run.driver", description="Runs one attempt of a job.")
+    parser.add_argument("--order", type=Path, default=Path("order.json"), help="the attempt's order")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
+    own_lines = LineKeeper("driver")
+    logging.getLogger().addHandler(own_lines)
+    try:
+        order = AttemptOrder.model_validate_json(arguments.order.read_bytes())
+        settings = Settings.from_environment()
+        folder = settings.attempt_folder(job=order.job, attempt=order.attempt, epoch=order.epoch)
+    except (OSError, ValidationError, ValueError) as error:
+        # There is no attempt to report to yet; the control plane sees the Ray job fail and reads its log.
+        print(f"driver: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    obey_signals()
+    try:
+        return run_order(order, folder, models=settings.models, data=settings.data, own_lines=own_lines)
+    except Interrupted:
+        log.error("told to end; facts that were not delivered are in %s", folder)
+        return 1
+
+
+def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, own_lines: LineKeeper) -> int:
+    log.info("job=%s attempt=%d epoch=%d folder=%s", order.job, order.attempt, order.epoch, folder)
+    control = ControlPlane(order.control_url, order.token)
+    sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, epoch=order.epoch)
+    plan = AttemptPlan(
+        spec=order.spec,
+        checkpoints=folder / "checkpoints",
+        resume_from=order.resume_from,
+        replicas=order.replicas,
+        runtime_left_s=order.runtime_left_s,
+        models=models,
+        data=data,
+    )
+    attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.signals)
+    sink.start(step=lambda: attempt.step)
+    try:
+        finished = attempt.run(connect_to_cluster)
+    except Fenced as fenced:
+        log.error("fenced: %s", fenced)
+        sink.close(timeout_s=0)
+        return 1
+    finally:
+        disconnect()
+    raise_on_signals()
+    is_delivered = sink.close(INTERRUPTED_DELIVER_WITHIN_S if was_told_to_end() else DELIVER_WITHIN_S)
+    control.close()
+    if not is_delivered:
+        log.error("not every fact was delivered; they are in %s", folder)
+    return 0 if is_delivered and finished.outcome != "failed" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The network of one job: creates the actors, tells them of each other, replaces one, ends them all.
+
+Invariants:
+- all actors are owned by the driver's process, so none outlives it;
+- an address leads to the newest incarnation only;
+- a trainer that is started again begins with the newest checkpoint that verifies, data with its log.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from engine.live.body.actor import CONCURRENCY_GROUPS
+from engine.live.checkpoints.resuming import ResumePoint, go_back
+from engine.live.data.actor import DataActor
+from engine.live.environment.actor import ENVIRONMENT, EnvironmentActor
+from engine.live.process.links import Links
+from engine.live.relay.actor import RelayActor
+from engine.live.rollout.actor import RolloutActor
+from engine.live.run.placement import Placement
+from engine.live.trainer.actor import TrainerActor
+from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.records import DataProgress
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    checkpoints: Path
+    journal: Path
+    data: Path | None
+    """Where the name of a file of prompts leads; None: any path."""
+    recordings: Path | None = None
+    """Where every brain's words and decisions are kept; None: nowhere."""
+
+
+class Network:
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        placement: Placement,
+        folders: Folders,
+        resume: ResumePoint | None,
+        num_replicas: int | None = None,
+    ) -> None:
+        """`num_replicas`: to begin with; None: all of the spec's."""
+        self._num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
+        self.spec, self._placement, self._folders, self._resume = spec, placement, folders, resume
+        self._links = Links()
+        self._actors: dict[Address, Any] = {}
+        for part in self.parts:
+            self._create(part, incarnation=0)
+        self._create(ENVIRONMENT, incarnation=0)
+        for address in self._actors:
+            self._introduce(address)
+
+    @property
+    def parts(self) -> list[Address]:
+        """What the manager watches; the slowest to start first, since they all start side by side."""
+        rollout = self.spec.rollout
+        replicas = [rollout_address(replica) for replica in range(self._num_replicas)]
+        return [TRAINER, *replicas, *(relay_address(host) for host in range(rollout.relays)), DATA]
+
+    @property
+    def away(self) -> list[Address]:
+        """Replicas that may come later."""
+        return [rollout_address(replica) for replica in range(self._num_replicas, self.spec.rollout.replicas)]
+
+    @property
+    def addresses(self) -> list[Address]:
+        return list(self._actors)
+
+    def actor(self, address: Address) -> Any:
+        return self._actors[address]
+
+    def send(self, to: Address, message: Message) -> None:
+        self._actors[to].deliver.remote(message)
+
+    def replace(self, part: Address, incarnation: int) -> None:
+        self._create(part, incarnation=incarnation)
+        self._introduce(part)
+        for address, actor in self._actors.items():
+            if part in self._known_to(address):
+                actor.connect.remote({part: self._actors[part]})
+
+    def end(self, part: Address) -> None:
+        ray.kill(self._actors[part], no_restart=True)
+
+    def end_all(self) -> None:
+        try:
+            for actor in self._actors.values():
+                ray.kill(actor, no_restart=True)
+            ray.util.remove_placement_group(self._placement.group)
+        except (RayError, ConnectionError) as error:  # Ray itself is gone, and with it all that it ran
+            log.warning("ending the actors failed: %s", error)
+
+    # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _create(self, part: Address, *, incarnation: int) -> None:
+        kind, arguments = self._made_of(part, incarnation)
+        options = {
+            **self._placement.options(part),
+            "concurrency_groups": CONCURRENCY_GROUPS,
+            **kind.options(self.spec),
+        }
+        make_remote: Any = ray.remote(**options)
+        self._actors[part] = make_remote(kind).remote(spec=self.spec, **arguments)
+
+    def _made_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
+        """The actor's class, and what its constructor is told."""
+        name, _, number = part.partition("/")
+        match name:
+            case "trainer":
+                resume = (go_back(self._folders.checkpoints) if incarnation else None) or self._resume
+                return TrainerActor, {
+                    "checkpoints": self._folders.checkpoints,
+                    "resume": resume,
+                    "incarnation": incarnation,
+                    "links": self._links,
+                    "ranks": self._placement.rank_options(),
+                    "recordings": self._folders.recordings,
+                }
+            case "data":
+                return DataActor, {
+                    "start_step": 0 if self._resume is None else self._resume.step,
+                    "progress": self._progress(),
+                    "journal": self._folders.journal,
+                    "incarnation": incarnation,
+                    "recordings": self._folders.recordings,
+                }
+            case "relay":
+                return RelayActor, {
+                    "host": int(number),
+                    "incarnation": incarnation,
+                    "links": self._links,
+                    "recordings": self._folders.recordings,
+                }
+            case "rollout":
+                return RolloutActor, {
+                    "replica": int(number),
+                    "incarnation": incarnation,
+                    "recordings": self._folders.recordings,
+                }
+            case _:
+                return EnvironmentActor, {"data_folder": self._folders.data}
+
+    def _progress(self) -> DataProgress:
+        """An evaluation takes a checkpoint's weights; what was trained into them is not its own."""
+        if self._resume is None or self.spec.only_evaluates:
+            return DataProgress()
+        return self._resume.data_progress()
+
+    def _introduce(self, address: Address) -> None:
+        """Tell this actor of all that it sends to."""
+        peers = {other: self._actors[other] for other in self._known_to(address) if other in self._actors}
+        self._actors[address].connect.remote(peers)
+
+    def _known_to(self, address: Address) -> list[Address]:
+        others = [other for other in self._actors if other != address]
+        if address == ENVIRONMENT:
+            return [other for other in others if other.startswith("rollout/")]
+        if address.startswith("rollout/"):
+            return [other for other in others if other != TRAINER]
+        return [other for other in others if other != ENVIRONMENT]

@@ -1,0 +1,81 @@
+"""The trainer's actor: builds what the spec asks for, torch on one device or DeepSpeed on several, or what only hands
+out the weights that are to be evaluated."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine.live.body.actor import BodyActor
+from engine.live.body.loop import Body
+from engine.live.checkpoints.resuming import ResumePoint
+from engine.live.process.devices import claim_device
+from engine.live.process.links import Links
+from engine.pipeline.messages.addresses import TRAINER
+from engine.pipeline.plan import Plan
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.spec.job import JobSpec
+from engine.training.port import Trainer, WeightHolder
+from engine.training.settings import TrainerSettings
+
+Holder = TypeVar("Holder", bound=WeightHolder)
+
+
+class TrainerActor(BodyActor):
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        incarnation: int,
+        checkpoints: Path,
+        resume: ResumePoint | None,
+        links: Links,
+        ranks: Sequence[Mapping[str, Any]],
+        recordings: Path | None,
+    ) -> None:
+        """`ranks`: what Ray is asked for each device beyond the first."""
+        self._spec, self._incarnation = spec, incarnation
+        self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
+        built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
+        super().__init__(name=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
+
+    def build(self) -> Body:
+        device = claim_device()
+        from engine.live.trainer.body import TrainerBody, WeightsBody
+        from engine.live.weights.handover import Handover  # torch is imported on this thread, not before
+        from engine.models.loading import resolve_model
+
+        spec = self._spec
+        folder = resolve_model(spec.model.source)
+        brain = TrainerBrain(Plan.from_spec(spec), epoch=self._incarnation)
+        handover = Handover(owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token)
+        if spec.only_evaluates:
+            from engine.training.held_weights import HeldWeights
+
+            held = self._loaded(HeldWeights(folder))
+            return WeightsBody(brain=brain, holder=held, resume=self._resume, handover=handover, post=self._send)
+        return TrainerBody(
+            brain=brain,
+            trainer=self._loaded(self._make_trainer(folder, device)),
+            resume=self._resume,
+            checkpoints=self._checkpoints,
+            handover=handover,
+            post=self._send,
+            told=lambda message: self._loop.call(lambda body: [message]),
+        )
+
+    def _loaded(self, holder: Holder) -> Holder:
+        if self._resume is not None:
+            holder.load(self._resume.folder)
+        return holder
+
+    def _make_trainer(self, folder: Path, device: str) -> Trainer:
+        settings = TrainerSettings.of(self._spec)
+        if self._spec.trainer.backend == "torch":
+            from engine.training.torch_trainer import TorchTrainer
+
+            return TorchTrainer(folder, settings, device=device)
+        from engine.live.trainer.ranks import RankGroup
+        from engine.training.deepspeed_trainer import DeepSpeedTrainer
+
+        return RankGroup(partial(DeepSpeedTrainer, folder, settings), device=device, options=self._ranks)

@@ -1,0 +1,162 @@
+"""The trainer's body: trains, hands versions over through shared memory, has checkpoints written beside training. In a
+job that only evaluates it hands over and does nothing else.
+
+Invariant: weights are copied once, and that copy is all that training stands still for.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.live.checkpoints.resuming import ResumePoint
+from engine.live.checkpoints.writer import CheckpointWriter, Told
+from engine.live.weights.handover import Handover
+from engine.pipeline.effects import (
+    Effect,
+    ForgetWeights,
+    PublishWeights,
+    RepublishWeights,
+    SaveCheckpoint,
+    TrainOn,
+)
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
+from engine.pipeline.records import Trajectory
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.lineage import Lineage, WeightsId
+from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
+from engine.weights.port import WeightManifest
+
+Post = Callable[[Address, Message], None]
+
+
+class WeightsBody:
+    tick_s = 0.5
+    is_busy = False
+
+    def __init__(
+        self,
+        *,
+        brain: TrainerBrain,
+        holder: WeightHolder,
+        resume: ResumePoint | None,
+        handover: Handover,
+        post: Post,
+    ) -> None:
+        self.brain = brain
+        self._holder, self._resume = holder, resume
+        self._handover, self._post = handover, post
+        self._manifests: dict[int, WeightManifest] = {}
+        self._stall_s = 0.0
+
+    def start(self) -> list[Message]:
+        resume = self._resume
+        return [
+            TrainerLoaded(
+                step=0 if resume is None else resume.step,
+                num_parameters=self._holder.num_parameters,
+                progress=None if resume is None else resume.data_progress(),
+            )
+        ]
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case PublishWeights():
+                self._copy(effect)
+                self._offer(effect)
+            case RepublishWeights():
+                self._offer(effect)
+            case ForgetWeights():
+                manifest = self._manifests.pop(effect.version, None)
+                if manifest is not None:
+                    self._handover.forget(manifest.id)
+            case _:
+                raise TypeError(f"{type(self).__name__} does not do {type(effect).__name__}")
+        return []
+
+    def work(self) -> list[Message]:
+        return []
+
+    def measure(self, now: float) -> list[Message]:
+        return []
+
+    # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _copy(self, effect: PublishWeights) -> None:
+        started = time.perf_counter()
+        weights = self._holder.snapshot(effect.version, epoch=effect.epoch, allocate=self._handover.allocate)
+        self._handover.keep(weights)
+        self._manifests[effect.version] = weights.manifest
+        self._stall_s = time.perf_counter() - started
+
+    def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
+        manifest = self._manifests[effect.version]
+        payload = self._handover.payload(WeightsId(effect.epoch, effect.version))
+        self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
+
+
+class TrainerBody(WeightsBody):
+    def __init__(
+        self,
+        *,
+        brain: TrainerBrain,
+        trainer: Trainer,
+        resume: ResumePoint | None,
+        checkpoints: Path,
+        handover: Handover,
+        post: Post,
+        told: Told,
+    ) -> None:
+        super().__init__(brain=brain, holder=trainer, resume=resume, handover=handover, post=post)
+        self._trainer, self._checkpoints = trainer, checkpoints
+        self._writer = CheckpointWriter(told)
+
+    def perform(self, effect: Effect) -> list[Message]:
+        match effect:
+            case TrainOn():
+                return [self._train(effect)]
+            case SaveCheckpoint():
+                self._save(effect)
+                return []
+            case _:
+                return super().perform(effect)
+
+    def _train(self, effect: TrainOn) -> BatchTrained:
+        consumed_by = effect.step - 1
+        result = self._trainer.train_step(
+            [
+                _for_training(number, trajectory, effect.lineage, consumed_by)
+                for number, group in enumerate(effect.groups)
+                for trajectory in group.trajectories
+            ]
+        )
+        metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
+        return BatchTrained(step=effect.step, metrics=metrics, advantages=result.advantages)
+
+    def _save(self, effect: SaveCheckpoint) -> None:
+        folder = self._checkpoints / f"step-{effect.step:06d}"
+        write = self._trainer.prepare_save(folder)
+        self._writer.put(write, folder, step=effect.step, progress=effect.progress)
+
+
+def _for_training(number: int, trajectory: Trajectory, lineage: Lineage, consumed_by: int) -> TrainingTrajectory:
+    content = trajectory.content
+    assert content is not None, f"{trajectory.key} came without its tokens"
+    if trajectory.runs:
+        staleness = tuple(
+            age for run in trajectory.runs for age in (lineage.staleness(run.weights, at=consumed_by),) * run.num_tokens
+        )
+    else:
+        staleness = (lineage.staleness(trajectory.weights, at=consumed_by),) * len(content.response_ids)
+    return TrainingTrajectory(
+        group=number,
+        prompt_ids=content.prompt_ids,
+        response_ids=content.response_ids,
+        behaviour_logprobs=content.logprobs,
+        reward=trajectory.reward,
+        written=content.written,
+        staleness=staleness,
+        cut=trajectory.cut,
+    )

@@ -1,0 +1,180 @@
+"""A trainer of several devices: rank 0 in this process, every other rank in an actor of its own.
+
+    caller ──▶ RankGroup ──▶ its own rank 0
+                   └──▶ actor of rank 1 … n-1: the same call, at the same time
+
+Invariants:
+- every rank makes the same calls in the same order with the same arguments; the answer is rank 0's;
+- nothing is waited for without a bound: a rank that dies closes its connections, which ends what the others wait for;
+  one that is frozen is given up after `timeout_s`. Either way the caller gets one exception that names the rank;
+- after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from engine.live.process.devices import claim_device
+from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
+from engine.weights.port import WeightVersion
+
+# Ray starts a process, which imports torch and DeepSpeed; on a busy machine that alone is half a minute.
+STARTED_WITHIN_S: Final = 300.0
+# What the others get, once one rank has failed, to say what they saw.
+SETTLED_WITHIN_S: Final = 5.0
+
+Answer = TypeVar("Answer")
+
+
+class RankFailed(Exception):
+    """A rank of the trainer has died, was too slow or raised."""
+
+    retryable = True  # from the last checkpoint, with new ranks
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class ClosableTrainer(Trainer, Protocol):
+    def close(self) -> None: ...
+
+
+MakeTrainer = Callable[..., ClosableTrainer]
+"""With the keywords `device` and `world`: `partial(DeepSpeedTrainer, folder, settings)`."""
+
+
+class TrainerRankActor:
+    def __init__(self) -> None:
+        self._device = claim_device()
+        import engine.training.deepspeed_world  # noqa: F401 - a machine without DeepSpeed says so now
+
+        self._trainer: ClosableTrainer | None = None
+
+    def started(self) -> None:
+        """Answers once this process is up."""
+
+    def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
+        from engine.training.deepspeed_world import World
+
+        world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
+        self._trainer = make(device=self._device, world=world)
+
+    def run(self, call: str, *arguments: object) -> None:
+        try:
+            getattr(self._trainer, call)(*arguments)
+        except Exception:
+            from engine.training.deepspeed_world import hang_up
+
+            hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
+            raise
+
+
+class RankGroup:
+    def __init__(
+        self, make: MakeTrainer, *, device: str, options: Sequence[Mapping[str, Any]], timeout_s: float | None = None
+    ) -> None:
+        """`options`: what Ray is asked for each rank but the first, which has `device`."""
+        from engine.training.deepspeed_world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
+
+        self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
+        remote: Any = ray.remote(TrainerRankActor)
+        self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
+        self._trainer: ClosableTrainer | None = None
+        num_ranks = 1 + len(self._others)
+        try:
+            found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
+            if found:
+                raise RankFailed("; ".join(found))
+            world = World.open(num_ranks=num_ranks, host=_own_address(), timeout_s=self._timeout_s)
+            place = {"address": world.address, "num_ranks": num_ranks, "timeout_s": self._timeout_s}
+            self._trainer = self._together(
+                [other.build.remote(make, rank=rank, **place) for rank, other in enumerate(self._others, start=1)],
+                lambda: make(device=device, world=world),
+            )
+        except BaseException:
+            self._end_others()
+            raise
+
+    @property
+    def num_parameters(self) -> int:
+        return self._own.num_parameters
+
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+        batch = ray.put(list(trajectories))  # once, and not for each rank
+        return self._together(self._tell("train_step", batch), lambda: self._own.train_step(trajectories))
+
+    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+        """Only this rank's copy leaves it."""
+        own = partial(self._own.snapshot, version, epoch=epoch, allocate=allocate)
+        return self._together(self._tell("snapshot", version), own)
+
+    def prepare_save(self, folder: Path) -> Write:
+        return self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
+
+    def load(self, folder: Path) -> None:
+        self._together(self._tell("load", folder), lambda: self._own.load(folder))
+
+    def close(self) -> None:
+        """Also after a failure, and twice."""
+        self._end_others()
+        if self._trainer is not None:
+            self._trainer.close()
+            self._trainer = None
+
+    @property
+    def _own(self) -> ClosableTrainer:
+        assert self._trainer is not None, "the group is closed"
+        return self._trainer
+
+    def _tell(self, call: str, *arguments: object) -> list[Any]:
+        return [other.run.remote(call, *arguments) for other in self._others]
+
+    def _together(self, others: list[Any], own: Callable[[], Answer]) -> Answer:
+        try:
+            answer = own()
+        except Exception as error:
+            # When another rank is to blame, this one has only lost a connection, and it is there to say why.
+            found = self._failures(others, within_s=SETTLED_WITHIN_S)
+            self._end_others()
+            if isinstance(error, ValueError) or hasattr(error, "retryable"):
+                raise
+            raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
+        found = self._failures(others, within_s=self._timeout_s)
+        if found:
+            self._end_others()
+            raise RankFailed("; ".join(found))
+        return answer
+
+    def _failures(self, others: list[Any], *, within_s: float) -> list[str]:
+        """A sentence for each rank that did not end its call well."""
+        found: list[str] = []
+        done, _ = ray.wait(others, num_returns=len(others), timeout=within_s) if others else ([], [])
+        for rank, other in enumerate(others, start=1):
+            if other not in done:
+                found.append(f"rank {rank}: no answer")
+                continue
+            try:
+                ray.get(other)
+            except RayTaskError as error:
+                found.append(f"rank {rank}: {_brief(error.cause)}")
+            except RayError:
+                found.append(f"rank {rank}: its process has died")
+        return found
+
+    def _end_others(self) -> None:
+        for other in self._others:
+            ray.kill(other)
+        self._others = []
+
+
+def _own_address() -> str:
+    address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return address
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:500]

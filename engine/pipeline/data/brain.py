@@ -1,0 +1,339 @@
+"""Data: hands out prompts, gathers what comes back, and makes batches of whole groups.
+
+    prompt pool ──▶ groups in progress, by replica ──▶ experience buffer ──▶ the batch in training ──▶ ledger
+
+Invariants:
+- every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
+- groups reach the trainer whole, and step S always gets the same batch, however often it is asked for;
+- what was acknowledged, and which batch a step got, survives the death of this process (`commit`, `journal`);
+- the schedule bounds what is open, so the buffer cannot grow without end;
+- the evaluation before training is complete before the first prompt of training is handed out.
+"""
+
+# Over budget: every message to data is read here; what follows from it is decided elsewhere (state, dealing, commit).
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.pipeline.data.assignment import Dealer
+from engine.pipeline.data.commit import Commit
+from engine.pipeline.data.evaluation import AnswerCounter
+from engine.pipeline.data.prompts import PromptPool
+from engine.pipeline.data.releases import Releases
+from engine.pipeline.data.state import DataState
+from engine.pipeline.effects import Effect, Send
+from engine.pipeline.journal import (
+    BatchMade,
+    CheckpointKept,
+    DataSnapshot,
+    EvaluationClosed,
+    EvaluationLoosened,
+    GroupGivenUp,
+    GroupsDropped,
+    Record,
+    StepTrained,
+    TrainerForked,
+    TrainingClosed,
+    TrajectoryTaken,
+)
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import (
+    BatchWanted,
+    PauseRequested,
+    Persisted,
+    ProgressStreamed,
+    RepackPlanned,
+    ReplicaGone,
+    ReplicaSynced,
+    TrainingEnded,
+)
+from engine.pipeline.messages.to_driver import (
+    EvaluationStarted,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    RunBroken,
+    ToDriver,
+)
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_trainer import BatchReady
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import BufferView, DataProgress, Trajectory
+from engine.policy.lineage import WeightsId
+from engine.policy.recovery import grader_is_broken
+from engine.policy.sampling import oldest_first
+
+# After a recovery data listens first: in this time every replica has said at least once what it works on.
+LISTEN_S: Final = 3.0
+MAX_OVERDUE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the log held: the last snapshot, if there was one, and all records after it."""
+
+    snapshot: DataSnapshot | None
+    records: Sequence[Record]
+    serial: int
+
+
+class DataBrain:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        start_step: int = 0,
+        progress: DataProgress | None = None,
+        incarnation: int = 0,
+        recovered: Recovered | None = None,
+    ) -> None:
+        self._plan = plan
+        self._incarnation = incarnation
+        if recovered is None or recovered.snapshot is None:
+            self._state = DataState(plan, start_step=start_step, progress=progress)
+        else:
+            self._state = DataState.restored(plan, recovered.snapshot)
+        for record in () if recovered is None else recovered.records:
+            self._state.apply(record)
+        self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
+        self._dealer = Dealer(self._state, incarnation=incarnation)
+        self._wanted_step: int | None = None
+        self._listens = recovered is not None
+        self._listens_until: float | None = None
+        self._is_pausing = False
+        self._prompts = PromptPool(self._state)
+        self._counter = AnswerCounter()
+        self._has_finished = False
+        self._overdue_at = 0.0
+        self._releases = Releases(num_relays=plan.num_relays)
+        self._to_say_again: list[Effect] = []
+        if recovered is not None:  # what was decided but perhaps not said any more; saying it twice is harmless
+            self._to_say_again = [_tell(report) for report in self._state.reports]
+
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Persisted):
+            return self._commit.persisted(message.serial)
+        effects, self._to_say_again = self._to_say_again, []
+        match message:
+            case ReplicaSynced():
+                effects += self._on_synced(message, now)
+            case ProgressStreamed():
+                owner = (message.replica, message.incarnation)
+                self._dealer.partials.take(message.progress, self._state.training.owned_by(owner))
+            case ReplicaGone():
+                self._dealer.lose((message.replica, message.incarnation))
+            case RepackPlanned():
+                self._dealer.moves.plan(message.moves, now)
+            case BatchWanted():
+                effects += self._on_batch_wanted(message)
+            case PauseRequested():
+                self._is_pausing = True
+            case TrainingEnded():
+                effects += self._on_training_ended(message)
+            case Tick():
+                beat = PartReported(part=DATA, incarnation=self._incarnation)
+                effects.append(Send(to=MANAGER, message=beat))
+                effects += self._give_up_overdue(now)
+                effects += self._releases.on_tick(now)
+            case _:
+                raise TypeError(f"data does not take {type(message).__name__}")
+        effects += self._count_answers(now)
+        effects += self._finish_evaluations()
+        effects += self._make_batch()
+        effects += self._deal(now)
+        return self._commit.after(effects)
+
+    @property
+    def state(self) -> DataState:
+        return self._state
+
+    @property
+    def progress(self) -> DataProgress:
+        """As of now: what has its end."""
+        return self._state.ledger.progress()
+
+    def _record(self, record: Record) -> None:
+        self._state.apply(record)
+        self._commit.record(record)
+        self._prompts.replace_lost()
+
+    # ── what replicas deliver ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_synced(self, message: ReplicaSynced, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for trajectory in message.finished:
+            effects += self._take(trajectory)
+        self._dealer.hear(message, now)
+        if message.missing is not None:
+            self._loosen(message.missing)
+        return effects
+
+    def _take(self, trajectory: Trajectory) -> list[Effect]:
+        if not self._state.is_wanted(trajectory):
+            return []
+        num_failed = self._state.num_failed_groups
+        self._record(TrajectoryTaken(trajectory=trajectory))
+        return self._judge_grader(trajectory.failure) if self._state.num_failed_groups > num_failed else []
+
+    def _judge_grader(self, reason: str) -> list[Effect]:
+        failed, ended = self._state.num_failed_groups, self._state.num_ended_groups
+        if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
+            return []
+        message = f"{failed} of {ended} groups got no verdict; the last one: {reason}"
+        return [_tell(RunBroken(failure_class="reward", message=message))]
+
+    def _loosen(self, missing: WeightsId) -> None:
+        for evaluation in self._state.evaluations:
+            if evaluation.weights == missing and not evaluation.any_version:
+                self._record(EvaluationLoosened(version=missing.version))
+
+    def _give_up_overdue(self, now: float) -> list[Effect]:
+        """A sample that never ends must not hold its group, and with it the step, for ever."""
+        deadline_s = self._plan.sample_deadline_s
+        if now - self._overdue_at < deadline_s / 8:
+            return []
+        self._overdue_at = now
+        effects: list[Effect] = []
+        for book, group in self._dealer.owned():
+            if now - group.begun_at < deadline_s or group.key not in book:
+                continue
+            waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
+            if group.num_overdue + 1 < MAX_OVERDUE:
+                self._dealer.begin_elsewhere(book, group)
+                effects.append(_tell(FaultReported(component="data", message=waited, action="begun anew elsewhere")))
+                continue
+            self._record(GroupGivenUp(key=group.key, reason=waited))
+            effects.append(_tell(FaultReported(component="data", message=waited, action="the group was given up")))
+            effects += self._judge_grader(waited)
+        return effects
+
+    # ── what the trainer asks for ─────────────────────────────────────────────────────────────────────────────────
+
+    def _on_batch_wanted(self, message: BatchWanted) -> list[Effect]:
+        if message.epoch < self._state.lineage.epoch:
+            return []
+        effects = self._on_trained(message.step - 1)
+        effects += self._follow(message)
+        self._keep(message.checkpointed)
+        if self._state.batch is not None and self._state.batch.step == message.step:
+            effects.append(self._send_batch())
+        elif message.step == self._state.trained_version + 1:
+            self._wanted_step = message.step
+        return effects
+
+    def _on_training_ended(self, message: TrainingEnded) -> list[Effect]:
+        if message.epoch < self._state.lineage.epoch:
+            return []
+        effects = self._on_trained(message.version)
+        effects += self._follow(message)
+        self._keep(message.checkpointed)
+        if self._state.is_over or message.version != self._state.trained_version:
+            return effects
+        self._record(TrainingClosed(version=message.version))
+        return [*effects, _tell(EvaluationStarted(version=message.version))]
+
+    def _keep(self, step: int) -> None:
+        if self._state.checkpointed < step <= self._state.trained_version:
+            self._record(CheckpointKept(step=step))
+
+    def _on_trained(self, step: int) -> list[Effect]:
+        """The batch in training has met its end. Steps are trained one after the other, so there is only one."""
+        if self._state.batch is None or self._state.batch.step != step:
+            return []
+        self._record(StepTrained(step=step))
+        return [_tell(LedgerReported(counts=self._state.counts()))]
+
+    def _follow(self, message: BatchWanted | TrainingEnded) -> list[Effect]:
+        """A new incarnation of the trainer: what the one before trained after this checkpoint is undone."""
+        resumed = message.resumed
+        if message.epoch <= self._state.lineage.epoch or resumed is None:
+            return []
+        before = self._state.counts()["trained"]
+        self._record(TrainerForked(epoch=message.epoch, step=resumed.step, progress=resumed.progress))
+        self._wanted_step, self._has_finished = None, False
+        self._prompts.begin_anew()
+        self._dealer.fork()
+        num_undone = before - self._state.counts()["trained"]
+        fault = FaultReported(
+            component="trainer",
+            message=f"a new trainer began from the checkpoint of step {resumed.step}",
+            action=f"{num_undone} samples that were trained after it are trained again",
+        )
+        return [_tell(fault), _tell(LedgerReported(counts=self._state.counts()))]
+
+    def _make_batch(self) -> list[Effect]:
+        if self._wanted_step is None:
+            return []
+        state = self._state
+        stale = [group.key.ordinal for group in state.ready if not all(map(state.may_train, group.trajectories))]
+        if stale:
+            self._record(GroupsDropped(ordinals=tuple(stale)))
+        chosen = oldest_first(len(state.ready), num_groups=self._plan.groups_per_step)
+        if chosen is None:
+            return []
+        ordinals = tuple(sorted(state.ready[position].key.ordinal for position in chosen))
+        self._record(BatchMade(step=self._wanted_step, ordinals=ordinals))
+        self._wanted_step = None
+        return [self._send_batch()]
+
+    def _send_batch(self) -> Effect:
+        state = self._state
+        assert state.batch is not None
+        buffer = BufferView(
+            num_ready=len(state.ready),
+            num_in_progress=len(state.training),
+            num_tokens_saved=self._dealer.partials.num_tokens_saved,
+            num_tokens_lost=self._dealer.partials.num_tokens_lost,
+            num_moved=self._dealer.moves.num_moved,
+        )
+        batch = BatchReady(
+            step=state.batch.step,
+            groups=state.batch.groups,
+            progress=state.batch.progress,
+            buffer=buffer,
+            epoch=state.lineage.epoch,
+            lineage=state.lineage,
+        )
+        return Send(to=TRAINER, message=batch)
+
+    # ── dealing and ends ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _deal(self, now: float) -> list[Send]:
+        if self._listens and self._listens_until is None:
+            self._listens_until = now + LISTEN_S
+        if self._listens_until is not None and now >= self._listens_until:
+            self._listens, self._listens_until = False, None
+        return self._dealer.deal(now, None if self._listens or self._is_pausing else self._prompts)
+
+    def _count_answers(self, now: float) -> list[Effect]:
+        """Where something is trained as well, its steps tell how far it is."""
+        if not self._plan.only_evaluates:
+            return []
+        counted = [self._counter.count(evaluation, now) for evaluation in self._state.evaluations]
+        return [_tell(report) for report in counted if report is not None]
+
+    def _finish_evaluations(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for evaluation in [evaluation for evaluation in self._state.evaluations if evaluation.is_finished]:
+            weights = evaluation.weights
+            num_before = len(self._state.reports)
+            self._record(EvaluationClosed(version=weights.version))
+            effects += [_tell(report) for report in self._state.reports[num_before:]]
+            effects += self._releases.release(weights)
+        return [*effects, *self._finish()]
+
+    def _finish(self) -> list[Effect]:
+        """Everything is evaluated, and the last weights are kept: nothing can come back."""
+        state = self._state
+        is_kept = state.checkpointed >= self._plan.steps
+        if self._has_finished or not state.is_over or state.evaluations or not is_kept:
+            return []
+        self._has_finished = True
+        finished = PartFinished(part=DATA, epoch=state.lineage.epoch)
+        return [_tell(LedgerReported(counts=state.counts())), _tell(finished)]
+
+
+def _tell(report: ToDriver) -> Send:
+    return Send(to=DRIVER, message=report)

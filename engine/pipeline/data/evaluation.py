@@ -1,0 +1,140 @@
+"""An evaluation: the held-out prompts, one sample each, answered by the weights of one version.
+
+Invariants:
+- only replicas that hold exactly these weights answer, unless they are gone from every relay: then any may, and the
+  report says so;
+- a grader's failure is no reward of 0: such prompts are left out of the mean and counted;
+- how far it is, is said at most once in COUNT_EVERY_S, and at its end, whatever was said just before.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Final
+
+from engine.pipeline.data.groups import GroupBook
+from engine.pipeline.journal import EvaluationView
+from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
+from engine.pipeline.records import GroupKey, Trajectory
+from engine.policy.lineage import WeightsId
+
+# Often enough for a bar that is looked at; a fact a second is little to ship, however many prompts there are.
+COUNT_EVERY_S: Final = 1.0
+
+
+class Evaluation:
+    def __init__(self, *, weights: WeightsId, num_prompts: int) -> None:
+        self.weights = weights
+        self.any_version = False
+        self.num_prompts = num_prompts
+        self.groups = GroupBook(num_samples=1)
+        self._answered: list[Trajectory] = []
+        self._num_given_up = 0
+        for ordinal in range(num_prompts):
+            self.groups.open(GroupKey(ordinal=ordinal, evaluation=weights.version), exact=weights)
+
+    @classmethod
+    def restored(cls, view: EvaluationView, *, num_prompts: int) -> "Evaluation":
+        evaluation = cls(weights=view.weights, num_prompts=num_prompts)
+        if view.any_version:
+            evaluation.allow_any_version()
+        for trajectory in view.answered:
+            evaluation.take(trajectory)
+        evaluation._num_given_up = view.num_given_up
+        return evaluation
+
+    def view(self) -> EvaluationView:
+        return EvaluationView(
+            weights=self.weights,
+            any_version=self.any_version,
+            answered=tuple(self._answered),
+            num_given_up=self._num_given_up,
+        )
+
+    @property
+    def version(self) -> int:
+        return self.weights.version
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.groups) == 0
+
+    @property
+    def num_answered(self) -> int:
+        """Those that were given up are waited for no more either."""
+        return self.num_prompts - len(self.groups)
+
+    def accepts(self, trajectory: Trajectory) -> bool:
+        fits = self.any_version or trajectory.writers == (self.weights,) or bool(trajectory.failure)
+        return fits and trajectory.key.group.evaluation == self.version and self.groups.misses(trajectory.key)
+
+    def take(self, trajectory: Trajectory) -> None:
+        if self.groups.take(trajectory) is not None:
+            self._answered.append(trajectory)
+
+    def give_up(self, key: GroupKey) -> None:
+        group = self.groups.get(key)
+        if group is not None:
+            self.groups.close(group)
+            self._num_given_up += 1
+
+    def allow_any_version(self) -> None:
+        self.any_version = True
+        for group in self.groups:
+            group.exact = None
+
+    def reborn(self, weights: WeightsId) -> None:
+        """The same bytes have another name: a new trainer's incarnation began with them."""
+        self.weights = weights
+        for group in self.groups:
+            group.exact = None if self.any_version else weights
+
+    def reports(self) -> list[EvaluationReported | FaultReported]:
+        reports: list[EvaluationReported | FaultReported] = []
+        graded = [trajectory for trajectory in self._answered if not trajectory.failure]
+        num_failed = len(self._answered) - len(graded)
+        num_newer = sum(trajectory.version != self.version for trajectory in graded)
+        if num_failed:
+            reason = next(trajectory.failure for trajectory in self._answered if trajectory.failure)
+            reports.append(
+                self._fault(f"{num_failed} held-out answers got no verdict: {reason}", "left out of the mean")
+            )
+        if self._num_given_up:
+            message = f"{self._num_given_up} held-out answers never ended"
+            reports.append(self._fault(message, "left out of the mean"))
+        if num_newer:
+            message = f"version {self.version} was lost"
+            reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
+        if graded:
+            reports.append(self._result(graded))
+        return reports
+
+    def _result(self, graded: Sequence[Trajectory]) -> EvaluationReported:
+        num = len(graded)
+        mean = sum(trajectory.reward for trajectory in graded) / num
+        squares = sum((trajectory.reward - mean) ** 2 for trajectory in graded)
+        return EvaluationReported(
+            version=self.version,
+            epoch=self.weights.epoch,
+            num_prompts=num,
+            reward_mean=mean,
+            reward_std=sqrt(squares / max(1, num - 1)),
+            length_mean=sum(trajectory.num_tokens for trajectory in graded) / num,
+        )
+
+    def _fault(self, message: str, action: str) -> FaultReported:
+        return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)
+
+
+class AnswerCounter:
+    """What was said last, so that nothing is said twice or too often."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._told_at = float("-inf")
+
+    def count(self, evaluation: Evaluation, now: float) -> AnswersCounted | None:
+        answered = evaluation.num_answered
+        if answered == self._told or (now - self._told_at < COUNT_EVERY_S and not evaluation.is_finished):
+            return None
+        self._told, self._told_at = answered, now
+        return AnswersCounted(version=evaluation.version, num_answered=answered, num_prompts=evaluation.num_prompts)

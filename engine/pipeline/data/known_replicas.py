@@ -1,0 +1,139 @@
+"""Seats: what data knows of each replica, from its last sync, and what it is about to tell it.
+
+Invariants:
+- of two syncs only the later one counts, and of two incarnations only the later one;
+- what was granted since the last sync is taken off the seat's room, so nothing is dealt beyond what it said it has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from engine.pipeline.data.groups import Owner
+from engine.pipeline.effects import Send
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.messages.to_rollout import WorkGranted
+from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+
+
+@dataclass(slots=True, kw_only=True)
+class Seat:
+    replica: int
+    incarnation: int
+    serial: int = -1
+    weights: WeightsId = NO_WEIGHTS
+    """Those that fresh work starts on."""
+    residents: frozenset[WeightsId] = frozenset()
+    """All that work may be for."""
+    wants: int = 0
+    """Fresh sequences that it may still be dealt, some of them for places that are about to be free."""
+    room: int = 0
+    """Sequences of its residents that it could still take over."""
+    holds: dict[GroupKey, HeldGroup] = field(default_factory=dict)
+    reserved: frozenset[int] = frozenset()
+    """Leases that it keeps room for."""
+    is_empty: bool = True
+    """It holds nothing, and nothing is on its way to it."""
+    is_leaving: bool = False
+    hold: WeightsId | None = None
+    """What it says that it was told to hold."""
+    missing: WeightsId | None = None
+    # To be said with the next grant:
+    confirmed: list[SampleKey] = field(default_factory=list)
+    tasks: list[GroupTask] = field(default_factory=list)
+    revoked: list[HeldGroup] = field(default_factory=list)
+    handovers: list[HandOver] = field(default_factory=list)
+    reservations: tuple[Reservation, ...] = ()
+    told: frozenset[int] = frozenset()
+    """Leases that it was last told to keep room for, or said that it does."""
+    is_released: bool = False
+
+    @property
+    def owner(self) -> Owner:
+        return (self.replica, self.incarnation)
+
+    def hear(self, message: ReplicaSynced) -> bool:
+        """Whether it is news."""
+        self.confirmed += [trajectory.key for trajectory in message.finished]
+        if message.serial <= self.serial:
+            return False
+        self.serial, self.weights = message.serial, message.weights
+        self.residents = frozenset({message.weights, *message.beside})
+        self.wants, self.room, self.is_leaving = message.wants, message.room, message.is_leaving
+        self.holds = {held.key: held for held in message.holds}
+        self.reserved = frozenset(held.lease for held in message.reserved)
+        self.is_empty = not message.holds and not message.reserved
+        self.hold, self.missing, self.told = message.hold, message.missing, self.reserved
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Something may be dealt to it."""
+        return self.room > 0 or self.wants > 0
+
+    @property
+    def in_use(self) -> frozenset[WeightsId]:
+        """Weights that something runs on."""
+        return frozenset(held.weights for held in self.holds.values() if not held.is_over)
+
+    @property
+    def has_promised(self) -> bool:
+        """It keeps room, or is asked to, for what may move to it."""
+        return bool(self.reservations or self.reserved)
+
+    def weights_for(self, key: GroupKey, exact: WeightsId | None) -> WeightsId:
+        """Those that this group runs on here, or would."""
+        held = self.holds.get(key)
+        return held.weights if held is not None and not held.is_over else exact or self.weights
+
+    def take_room(self, num_samples: int) -> None:
+        self.wants -= num_samples
+        self.room -= num_samples
+        self.is_empty = False
+
+    def grant(self, hold: WeightsId | None) -> Send | None:
+        """What there is to say; None if nothing."""
+        awaited = frozenset(reservation.lease for reservation in self.reservations)
+        speaks = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
+        if not speaks and hold == self.hold and awaited == self.told:
+            return None
+        grant = WorkGranted(
+            incarnation=self.incarnation,
+            taken=tuple(self.confirmed),
+            tasks=tuple(self.tasks),
+            hold=hold,
+            revoked=tuple(self.revoked),
+            reserved=self.reservations,
+            handovers=tuple(self.handovers),
+            is_released=self.is_released,
+        )
+        self.hold, self.told = hold, awaited
+        self.confirmed, self.tasks, self.revoked, self.handovers, self.is_released = [], [], [], [], False
+        return Send(to=rollout_address(self.replica), message=grant)
+
+
+class Seats:
+    def __init__(self) -> None:
+        self._seats: dict[int, Seat] = {}
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(self._seats.values())
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def of(self, owner: Owner) -> Seat | None:
+        seat = self._seats.get(owner[0])
+        return seat if seat is not None and seat.incarnation == owner[1] else None
+
+    def newest_of(self, replica: int) -> Seat | None:
+        return self._seats.get(replica)
+
+    def add(self, replica: int, incarnation: int) -> Seat:
+        seat = self._seats[replica] = Seat(replica=replica, incarnation=incarnation)
+        return seat
+
+    def remove(self, owner: Owner) -> None:
+        if self.of(owner) is not None:
+            del self._seats[owner[0]]

@@ -1,0 +1,156 @@
+"""Moves: everything that runs on some weights of one replica goes on on another, with one owner at every instant.
+
+    source runs ──▶ host reserves ──▶ data gives the lease to the host ──▶ source hands over ──▶ host runs
+         ▲                  │                      (the owner changes here, and only here)
+         └── no answer, no room, other weights: nothing has happened
+
+Invariants:
+- until the host has reserved room for all of it, the source owns and runs it as if nobody had asked;
+- from the new lease on the source only hands over; if that is lost, the host begins from what data knows;
+- a source is in one move, and no host of another; what moves was written by the weights that the host holds;
+- with the manager dead no move begins, and those that began end.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from engine.pipeline.data.groups import GroupBook, OpenGroup, Owner
+from engine.pipeline.data.known_replicas import Seat, Seats
+from engine.pipeline.data.partials import PartialPool
+from engine.pipeline.records import Move, Reservation
+from engine.policy.lineage import WeightsId
+
+# A reservation is a message there and one back.
+RESERVE_WITHIN_S: Final = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingMove:
+    source: Owner
+    host: Owner
+    weights: WeightsId
+    reservations: tuple[Reservation, ...]
+    since: float
+
+
+class Mover:
+    def __init__(
+        self,
+        *,
+        books: Callable[[], Iterable[GroupBook]],
+        seats: Seats,
+        new_lease: Callable[[], int],
+        partials: PartialPool,
+    ) -> None:
+        self._books, self._seats, self._new_lease, self._partials = books, seats, new_lease, partials
+        self._pending: list[PendingMove] = []
+        self.num_moved = 0
+
+    def plan(self, moves: Sequence[Move], now: float) -> None:
+        for move in moves:
+            source = self._seats.of((move.source, move.source_incarnation))
+            host = self._seats.of((move.host, move.host_incarnation))
+            if source is not None and host is not None:
+                self._begin(source, host, move.weights, self._running_on(source, move.weights), now)
+
+    def plan_leave(self, leaving: Seat, now: float) -> None:
+        """To whom has most room, as much as fits."""
+        for weights in sorted(leaving.residents):
+            hosts = [seat for seat in self._seats if weights in seat.residents and not seat.is_leaving]
+            if not hosts:
+                continue
+            host = max(hosts, key=lambda seat: seat.room)
+            room, fitting = host.room, []
+            for group in self._running_on(leaving, weights):
+                if group.is_begun and len(group.missing) <= room:
+                    fitting.append(group)
+                    room -= len(group.missing)
+            self._begin(leaving, host, weights, fitting, now)
+
+    def promised(self, host: Seat) -> int:
+        """Room that this host was asked to keep and does not say yet that it does."""
+        return sum(kept.num_samples for kept in host.reservations if kept.lease not in host.reserved)
+
+    def is_source(self, owner: Owner) -> bool:
+        return any(owner == move.source for move in self._pending)
+
+    def _begin(self, source: Seat, host: Seat, weights: WeightsId, groups: list[OpenGroup], now: float) -> None:
+        is_source_free = all(source.owner not in (move.source, move.host) for move in self._pending)
+        is_free = is_source_free and not self.is_source(host.owner)
+        num_samples = sum(len(group.missing) for group in groups)
+        if not (groups and is_free and self._may_host(source, host, weights, num_samples)):
+            return
+        if not all(group.is_begun for group in groups):
+            return  # some of it is still on its way to the source
+        reservations = tuple(
+            Reservation(key=group.key, lease=self._new_lease(), num_samples=len(group.missing), weights=weights)
+            for group in groups
+        )
+        self._pending.append(
+            PendingMove(source=source.owner, host=host.owner, weights=weights, reservations=reservations, since=now)
+        )
+        self._tell(host.owner)
+        host.take_room(num_samples)
+
+    def _may_host(self, source: Seat, host: Seat, weights: WeightsId, num_samples: int) -> bool:
+        is_another = source.owner != host.owner and not host.is_leaving
+        return is_another and weights in source.residents & host.residents and num_samples <= host.room
+
+    def _tell(self, host: Owner) -> None:
+        """All that this host should keep room for."""
+        seat = self._seats.of(host)
+        if seat is not None:
+            seat.reservations = tuple(
+                reservation for move in self._pending if move.host == host for reservation in move.reservations
+            )
+
+    # ── what becomes of them ──────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, seat: Seat, now: float) -> None:
+        """This seat has spoken: it may have reserved what it was asked to."""
+        for move in [move for move in self._pending if move.host == seat.owner]:
+            if move.weights in seat.residents and {kept.lease for kept in move.reservations} <= seat.reserved:
+                self._commit(move, seat, now)
+        for move in [move for move in self._pending if seat.owner in (move.source, move.host)]:
+            if move.weights not in seat.residents:
+                self._cancel(move)
+
+    def expire(self, now: float) -> None:
+        for move in [move for move in self._pending if now - move.since > RESERVE_WITHIN_S]:
+            self._cancel(move)
+
+    def lose(self, owner: Owner) -> None:
+        for move in [move for move in self._pending if owner in (move.source, move.host)]:
+            self._cancel(move)
+
+    def cancel_all(self) -> None:
+        for move in list(self._pending):
+            self._cancel(move)
+
+    def _cancel(self, move: PendingMove) -> None:
+        self._pending.remove(move)
+        self._tell(move.host)
+
+    def _commit(self, move: PendingMove, host: Seat, now: float) -> None:
+        self._cancel(move)
+        leases = {kept.key: kept.lease for kept in move.reservations}
+        moved = [group for group in self._owned_by(move.source) if group.key in leases]
+        for book in self._books():
+            for group in moved:
+                if group.key in book:
+                    book.assign(group, move.host, lease=leases[group.key], now=now)
+                    group.source = move.source
+                    if self._partials.keeps_version:
+                        group.exact = move.weights
+                    self._partials.keep_what_fits(group, move.weights)
+                    host.tasks.append(group.task(is_handed_over=True))
+                    host.is_empty = False
+                    self.num_moved += len(group.missing)
+
+    def _running_on(self, seat: Seat, weights: WeightsId) -> list[OpenGroup]:
+        owned = self._owned_by(seat.owner)
+        return [group for group in owned if seat.weights_for(group.key, group.exact) == weights]
+
+    def _owned_by(self, owner: Owner) -> list[OpenGroup]:
+        return [group for book in self._books() for group in book.owned_by(owner)]

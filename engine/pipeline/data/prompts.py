@@ -1,0 +1,115 @@
+"""The prompt pool: which prompt of training is begun next, and on which weights.
+
+Invariants:
+- prompts are begun in the order of their ordinals; one whose end was taken back comes before those never begun;
+- with windows, the groups of one window start from weights that are no staler than when it began;
+- a window from which nothing could be trained any more is over, whatever it has left to open.
+"""
+
+from dataclasses import dataclass
+
+from engine.pipeline.data.groups import OpenGroup
+from engine.pipeline.data.state import DataState
+from engine.pipeline.records import GroupKey
+from engine.policy.lineage import WeightsId
+from engine.policy.schedule import DemandView
+
+
+@dataclass(slots=True, kw_only=True)
+class Window:
+    version: int
+    """The newest that rollouts could have when it began."""
+    left: int
+
+
+class PromptPool:
+    def __init__(self, state: DataState) -> None:
+        self._state = state
+        self._schedule = state.plan.schedule
+        self._next_ordinal = 0
+        self._window: Window | None = None
+        self._num_ended = 0
+
+    def begin_anew(self) -> None:
+        """Ends were taken back: their prompts are free again."""
+        self._next_ordinal, self._window = 0, None
+
+    def replace_lost(self) -> None:
+        """Groups that ended without being trained are made up for within their window."""
+        num_lost = sum(
+            count // self._state.plan.group_size
+            for end, count in self._state.counts().items()
+            if end in ("filtered", "dropped_stale", "failed")
+        )
+        if self._window is not None:
+            self._window.left += max(0, num_lost - self._num_ended)
+        self._num_ended = num_lost
+
+    def start(self, weights: WeightsId) -> OpenGroup | None:
+        """The next new group, for a replica that holds these weights; None if it may not start one."""
+        if any(evaluation.version == 0 for evaluation in self._state.evaluations):
+            return None  # "before" means before
+        self._close_what_is_too_old()
+        self._open_window(self._demand())
+        demand = self._demand()
+        if not self._schedule.may_start(demand, lag=self._lag(weights)):
+            return None
+        if self._window is not None:
+            self._window.left -= 1
+        while not self._state.is_unknown(key := GroupKey(ordinal=self._next_ordinal)):
+            self._next_ordinal = max(self._next_ordinal + 1, self._state.ledger.first_open(self._next_ordinal))
+        self._next_ordinal += 1
+        return self._state.training.open(key)
+
+    def may_begin(self, weights: WeightsId) -> bool:
+        """A group that was begun before and lost its replica."""
+        start_lag = self._schedule.start_lag
+        return start_lag is None or self._lag(weights) <= start_lag
+
+    def hold(self) -> WeightsId | None:
+        """Replicas that hold these weights should keep them, until the window's last group is begun."""
+        self._close_what_is_too_old()
+        window = self._window
+        if window is None or not (window.left or self._state.training.num_unowned):
+            return None
+        return WeightsId(self._state.lineage.epoch, window.version)
+
+    def _lag(self, weights: WeightsId) -> int:
+        at = self._published if self._window is None else self._window.version
+        return self._state.lineage.staleness(weights, at=at)
+
+    @property
+    def _published(self) -> int:
+        """The newest version that rollouts get."""
+        state = self._state
+        version = state.trained_version
+        while version > state.first_version and not state.plan.publishes(version):
+            version -= 1
+        return version
+
+    def _close_what_is_too_old(self) -> None:
+        """A brain that began anew may open more than a step needs; the rest would be made and dropped for ever."""
+        if self._window is None:
+            return
+        lineage, trained = self._state.lineage, self._state.trained_version
+        staleness = lineage.staleness(WeightsId(lineage.epoch, self._window.version), at=trained)
+        if not self._schedule.may_train(staleness=staleness):
+            self._window = None
+
+    def _open_window(self, demand: DemandView) -> None:
+        if not self._schedule.window_steps:
+            return
+        size = self._schedule.next_window(demand)
+        if size:
+            self._window = Window(version=self._published, left=size)
+
+    def _demand(self) -> DemandView:
+        state = self._state
+        return DemandView(
+            num_open=state.num_open,
+            groups_per_step=state.plan.groups_per_step,
+            steps_left=state.plan.steps - state.trained_version,
+            num_in_progress=len(state.training),
+            num_ready=len(state.ready),
+            left_of_window=0 if self._window is None else self._window.left,
+        )

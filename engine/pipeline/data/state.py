@@ -1,0 +1,299 @@
+"""What data must never forget, and the only place where it changes: `apply`, one record at a time.
+
+    taken ──▶ unfinished groups ──▶ ready ──▶ batch ──▶ history (until a checkpoint covers it) ──▶ ledger
+                     └──▶ filtered, failed          └──▶ dropped_stale        ▲
+                                                         a dead trainer takes its steps back
+
+Invariants:
+- the state follows from the snapshot and the records alone: replaying a log gives the same state;
+- a group is in one of these places at a time, and its ordinal is in the ledger from the moment it has its end;
+- after a fork nothing counts as trained that the new trainer's checkpoint does not know.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from engine.pipeline.data.evaluation import Evaluation
+from engine.pipeline.data.groups import GroupBook, OpenGroup
+from engine.pipeline.data.ledger import End, Ledger
+from engine.pipeline.journal import (
+    BatchMade,
+    CheckpointKept,
+    DataSnapshot,
+    EvaluationClosed,
+    EvaluationLoosened,
+    GroupGivenUp,
+    GroupsDropped,
+    Record,
+    StepTaken,
+    StepTrained,
+    TrainerForked,
+    TrainingClosed,
+    TrajectoryTaken,
+)
+from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupKey, Trajectory
+from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.sampling import has_signal
+
+# Steps whose trajectories are kept in memory until a checkpoint covers them. Further back, prompts are generated again.
+MAX_STEPS_KEPT: Final = 8
+# Groups filtered for one batch, in steps' worth. A task that is solved, or hopeless, would be filtered for ever.
+MAX_FILTERED_STEPS: Final = 10
+
+
+class DataState:
+    def __init__(self, plan: Plan, *, start_step: int = 0, progress: DataProgress | None = None) -> None:
+        self.plan = plan
+        self.ledger = Ledger(progress or DataProgress())
+        self.training = GroupBook(num_samples=plan.group_size, num_spare=plan.num_spare)
+        self.evaluations: list[Evaluation] = []
+        self.ready: list[CompleteGroup] = []
+        self.batch: StepTaken | None = None
+        self.history: deque[StepTaken] = deque()
+        self.trained_version = start_step
+        self.checkpointed = start_step
+        self.first_version = start_step
+        """The present trainer's: it always hands over what it began with."""
+        self.lineage = Lineage()
+        self.is_over = False
+        self.reports: list[EvaluationReported | FaultReported] = []
+        self.num_failed_groups = 0
+        self.num_ended_groups = 0
+        self.num_filtered_in_a_row = 0
+        # A resumed attempt has its "before" behind it; one that resumes where an evaluation was due repeats it, since
+        # nobody knows whether it was finished.
+        if plan.evaluates(start_step) and start_step < plan.steps:
+            self._open_evaluation(start_step)
+
+    @property
+    def num_open(self) -> int:
+        in_training = len(self.batch.ordinals) if self.batch is not None else 0
+        return len(self.training) + len(self.ready) + in_training
+
+    def counts(self) -> dict[str, int]:
+        return self.ledger.counts(num_open=self.num_open * self.plan.group_size)
+
+    def staleness(self, trajectory: Trajectory) -> int:
+        """Of its stalest token, if it were trained on now."""
+        return max(self.lineage.staleness(weights, at=self.trained_version) for weights in trajectory.writers)
+
+    def may_train(self, trajectory: Trajectory) -> bool:
+        return self.plan.schedule.may_train(staleness=self.staleness(trajectory))
+
+    def is_wanted(self, trajectory: Trajectory) -> bool:
+        """It is new, and there is a use for it."""
+        key = trajectory.key
+        if key.group.evaluation is not None:
+            return any(evaluation.accepts(trajectory) for evaluation in self.evaluations)
+        if not self.training.misses(key) and not self.is_unknown(key.group):
+            return False
+        # What a dead branch wrote is generated again if it cannot be used: its prompt did nothing wrong.
+        is_of_the_dead = any(weights.epoch < self.lineage.epoch for weights in trajectory.writers)
+        return not is_of_the_dead or self.may_train(trajectory)
+
+    def is_unknown(self, key: GroupKey) -> bool:
+        """It has no end and is nowhere here: it was begun before data itself began anew."""
+        if key.evaluation is not None or key in self.training or self.ledger.has_ended(key.ordinal):
+            return False
+        in_training = self.batch is not None and key.ordinal in self.batch.ordinals
+        return not in_training and all(group.key != key for group in self.ready)
+
+    # ── changes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, record: Record) -> None:
+        match record:
+            case TrajectoryTaken():
+                self._take(record.trajectory)
+            case GroupGivenUp():
+                self._give_up(record.key)
+            case GroupsDropped():
+                self._drop(record)
+            case BatchMade():
+                self._make_batch(record)
+            case StepTrained():
+                self._end_step(record.step)
+            case CheckpointKept():
+                self.checkpointed = max(self.checkpointed, record.step)
+                self._shorten_history()
+            case TrainerForked():
+                self._fork(record)
+            case TrainingClosed():
+                self.is_over = True
+                if not self._evaluations_of(record.version):  # a new trainer may say it again while it goes on
+                    self._open_evaluation(record.version)
+            case EvaluationLoosened():
+                for evaluation in self._evaluations_of(record.version):
+                    evaluation.allow_any_version()
+            case EvaluationClosed():
+                for evaluation in self._evaluations_of(record.version):
+                    self.evaluations.remove(evaluation)
+                    self.reports += evaluation.reports()
+
+    def _take(self, trajectory: Trajectory) -> None:
+        key = trajectory.key.group
+        if key.evaluation is not None:
+            for evaluation in self.evaluations:
+                if evaluation.accepts(trajectory):
+                    evaluation.take(trajectory)
+            return
+        if key not in self.training:
+            self.training.open(key)
+        group = self.training.take(trajectory)
+        if group is not None:
+            self._complete(group)
+
+    def _complete(self, group: OpenGroup) -> None:
+        if not group.is_whole:
+            self._end(group.key.ordinal, "failed")
+            self.num_failed_groups += 1
+            return
+        in_order = tuple(sorted(group.finished, key=lambda finished: finished.key.sample))
+        may_filter = self.num_filtered_in_a_row < MAX_FILTERED_STEPS * self.plan.groups_per_step
+        if self.plan.filters and may_filter and not has_signal([trajectory.reward for trajectory in in_order]):
+            self._end(group.key.ordinal, "filtered")
+            self.num_filtered_in_a_row += 1
+            return
+        self.ready.append(CompleteGroup(key=group.key, trajectories=in_order))
+
+    def _give_up(self, key: GroupKey) -> None:
+        for evaluation in self.evaluations:
+            evaluation.give_up(key)
+        group = self.training.get(key)
+        if group is not None:
+            self.training.close(group)
+            self._end(key.ordinal, "failed")
+            self.num_failed_groups += 1
+
+    def _drop(self, record: GroupsDropped) -> None:
+        self.ready = [group for group in self.ready if group.key.ordinal not in record.ordinals]
+        for ordinal in record.ordinals:
+            self._end(ordinal, "dropped_stale")
+
+    def _make_batch(self, record: BatchMade) -> None:
+        chosen = [group for group in self.ready if group.key.ordinal in record.ordinals]
+        chosen.sort(key=lambda group: group.key.ordinal)
+        self.ready = [group for group in self.ready if group.key.ordinal not in record.ordinals]
+        num_samples = len(chosen) * self.plan.group_size
+        self.batch = StepTaken(
+            step=record.step,
+            ordinals=record.ordinals,
+            groups=tuple(chosen),
+            progress=self.ledger.progress_if_trained(record.ordinals, num_samples=num_samples),
+        )
+        self.num_filtered_in_a_row = 0
+
+    def _end_step(self, step: int) -> None:
+        batch = self.batch
+        assert batch is not None and batch.step == step, f"step {step} ended, which was not in training"
+        for ordinal in batch.ordinals:
+            self._end(ordinal, "trained")
+        self.batch, self.trained_version = None, step
+        self.history.append(batch)
+        self._shorten_history()
+        if self.plan.evaluates(step) and step != self.plan.steps:
+            self._open_evaluation(step)
+
+    def _shorten_history(self) -> None:
+        while self.history and self.history[0].step <= self.checkpointed:
+            self.history.popleft()
+        for at in range(len(self.history) - MAX_STEPS_KEPT):
+            taken = self.history[at]
+            if taken.groups:
+                self.history[at] = StepTaken(
+                    step=taken.step, ordinals=taken.ordinals, groups=(), progress=taken.progress
+                )
+
+    def _end(self, ordinal: int, end: End) -> None:
+        self.num_ended_groups += 1
+        self.ledger.end(ordinal, end, num_samples=self.plan.group_size)
+
+    # ── a new trainer ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fork(self, record: TrainerForked) -> None:
+        lost = [taken for taken in self.history if taken.step > record.step]
+        knows_all = [taken.step for taken in lost] == list(range(record.step + 1, self.trained_version + 1))
+        returned = [group for taken in lost for group in taken.groups]
+        if self.batch is not None:
+            returned += self.batch.groups
+        self.lineage = self.lineage.forked(record.epoch, at=record.step)
+        self.trained_version = self.checkpointed = self.first_version = record.step
+        self.batch, self.is_over = None, False
+        self.history = deque(taken for taken in self.history if taken.step <= record.step)
+        if knows_all:
+            for taken in lost:
+                for ordinal in taken.ordinals:
+                    self.ledger.take_back(ordinal, num_samples=self.plan.group_size)
+        else:  # an older checkpoint than data reckoned with: its own memory is the only one that fits
+            num_trained = self.ledger.counts(num_open=0)["trained"] - dict(record.progress.ledger).get("trained", 0)
+            self.ledger = Ledger(record.progress, num_rolled_back=self.ledger.num_rolled_back + max(0, num_trained))
+        self.ready = [group for group in (*returned, *self.ready) if self._survives(group.key, group.trajectories)]
+        for group in self.training:
+            if not self._survives(group.key, tuple(group.finished)):
+                self.training.close(group)
+        self._fork_evaluations(record)
+
+    def _survives(self, key: GroupKey, trajectories: tuple[Trajectory, ...]) -> bool:
+        """Others are forgotten, which is no end: their prompts are generated again."""
+        return not self.ledger.has_ended(key.ordinal) and all(map(self.may_train, trajectories))
+
+    def _fork_evaluations(self, record: TrainerForked) -> None:
+        self.evaluations = [evaluation for evaluation in self.evaluations if evaluation.version <= record.step]
+        for evaluation in self._evaluations_of(record.step):
+            evaluation.reborn(WeightsId(record.epoch, record.step))
+
+    # ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open_evaluation(self, version: int) -> None:
+        weights = WeightsId(self.lineage.epoch, version)
+        self.evaluations.append(Evaluation(weights=weights, num_prompts=self.plan.evaluation_prompts))
+
+    def _evaluations_of(self, version: int) -> list[Evaluation]:
+        return [evaluation for evaluation in self.evaluations if evaluation.version == version]
+
+    def books(self) -> Iterator[GroupBook]:
+        yield self.training
+        for evaluation in self.evaluations:
+            yield evaluation.groups
+
+    # ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def snapshot(self) -> DataSnapshot:
+        return DataSnapshot(
+            progress=self.ledger.progress(),
+            num_rolled_back=self.ledger.num_rolled_back,
+            trained_version=self.trained_version,
+            checkpointed=self.checkpointed,
+            lineage=self.lineage,
+            first_version=self.first_version,
+            unfinished=tuple(group.taken for group in self.training if group.taken),
+            ready=tuple(self.ready),
+            batch=self.batch,
+            history=tuple(self.history),
+            evaluations=tuple(evaluation.view() for evaluation in self.evaluations),
+            reports=tuple(self.reports),
+            is_over=self.is_over,
+            num_failed_groups=self.num_failed_groups,
+            num_ended_groups=self.num_ended_groups,
+            num_filtered_in_a_row=self.num_filtered_in_a_row,
+        )
+
+    @classmethod
+    def restored(cls, plan: Plan, snapshot: DataSnapshot) -> "DataState":
+        state = cls(plan)
+        state.ledger = Ledger(snapshot.progress, num_rolled_back=snapshot.num_rolled_back)
+        state.trained_version, state.checkpointed = snapshot.trained_version, snapshot.checkpointed
+        state.lineage, state.first_version = snapshot.lineage, snapshot.first_version
+        state.evaluations = [
+            Evaluation.restored(view, num_prompts=plan.evaluation_prompts) for view in snapshot.evaluations
+        ]
+        for trajectories in snapshot.unfinished:
+            for trajectory in trajectories:
+                state._take(trajectory)
+        state.ready, state.batch, state.history = list(snapshot.ready), snapshot.batch, deque(snapshot.history)
+        state.reports, state.is_over = list(snapshot.reports), snapshot.is_over
+        state.num_failed_groups, state.num_ended_groups = snapshot.num_failed_groups, snapshot.num_ended_groups
+        state.num_filtered_in_a_row = snapshot.num_filtered_in_a_row
+        return state

@@ -1,0 +1,246 @@
+"""The manager: notices that a part is gone and has it replaced, gives lost work back, and plans repacks.
+
+Everything else goes on without it: with the manager dead, what lives keeps working, nothing is moved and nothing is
+replaced. A new manager learns who is there from what the parts report.
+
+Invariants:
+- an incarnation is given up once and for ever: its process is ended, its number never comes again;
+- a part that was silent for long is treated as dead, even if it only was slow: its samples would still count;
+- a resize is said to be done when every replica that was to leave has left, and not before;
+- the run breaks, with a reason, when a kind of part is gone and will not come back.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine.pipeline.effects import Effect, EndPart, Send, StartPart
+from engine.pipeline.manager.repacker import Repacker
+from engine.pipeline.messages.addresses import DATA, DRIVER, Address, rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import ReplicaGone
+from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
+from engine.pipeline.messages.to_manager import (
+    LeaveOrdered,
+    PartLost,
+    PartReported,
+    ReplicaLeft,
+    ReplicaReported,
+    ResizeOrdered,
+    WeightsUpdated,
+)
+from engine.pipeline.messages.to_rollout import LeaveRequested
+from engine.policy.lineage import WeightsId
+from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
+
+RESEND_AFTER_S: Final = 2.0
+NEVER_BEGUN: Final = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """What is known of one part's newest incarnation."""
+
+    incarnation: int
+    started_at: float
+    heard_at: float | None = None
+    longest_silence_s: float = 0.0
+    """Between two heartbeats of one incarnation, of whichever."""
+    start_due_at: float | None = None
+    """It is dead, and its successor starts then."""
+    is_given_up: bool = False
+    told_at: float = 0.0
+    lost_at: list[float] = field(default_factory=list)
+    leaves_by: float | None = None
+    has_left: bool = False
+
+    @property
+    def is_watched(self) -> bool:
+        return self.start_due_at is None and not self.is_given_up and not self.has_left
+
+
+class ManagerBrain:
+    def __init__(
+        self,
+        *,
+        now: float,
+        num_replicas: int = 0,
+        incarnations: Mapping[Address, int] | None = None,
+        away: Collection[Address] = (),
+        repacker: Repacker | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started. `away`: replicas
+        that were not started and may be ordered to come."""
+        if incarnations is None:
+            incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
+        self._watches = {
+            part: Watch(incarnation=incarnation, started_at=now) for part, incarnation in incarnations.items()
+        }
+        self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, has_left=True) for part in away}
+        self._repacker = repacker
+        self._patience = patience or Patience()
+        self._resize: ResizeOrdered | None = None
+        self._begins_with: WeightsId | None = None
+        self._has_trained = False
+
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        match message:
+            case ReplicaReported():
+                if self._hear(rollout_address(message.replica), message.incarnation, now) and self._repacker:
+                    self._repacker.hear(message)
+                return []
+            case PartReported():
+                self._hear(message.part, message.incarnation, now)
+                return []
+            case PartLost():
+                return self._on_lost(message.part, message.incarnation, message.reason, now)
+            case WeightsUpdated():
+                self._begins_with = self._begins_with or message.weights
+                self._has_trained = self._has_trained or message.weights.version > self._begins_with.version
+                return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
+            case LeaveOrdered():
+                return self._on_leave_ordered(message, now)
+            case ResizeOrdered():
+                self._resize = message
+                return self._towards_size(now)
+            case ReplicaLeft():
+                return [*self._on_left(message), *self._towards_size(now)]
+            case Tick():
+                return self._on_tick(now)
+            case _:
+                raise TypeError(f"the manager does not take {type(message).__name__}")
+
+    def _hear(self, part: Address, incarnation: int, now: float) -> bool:
+        watch = self._watches.get(part)
+        if watch is None or incarnation != watch.incarnation:
+            return False
+        if watch.heard_at is not None:
+            watch.longest_silence_s = max(watch.longest_silence_s, now - watch.heard_at)
+        watch.heard_at = now
+        return True
+
+    # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_lost(self, part: Address, incarnation: int, reason: str, now: float) -> list[Effect]:
+        watch = self._watches.get(part)
+        if watch is None or incarnation != watch.incarnation or not watch.is_watched:
+            return []
+        watch.lost_at.append(now)
+        effects: list[Effect] = [EndPart(part=part, incarnation=incarnation), *self._tell_data(part, incarnation)]
+        decision = after_loss(watch.lost_at, now)
+        if watch.leaves_by is not None:
+            watch.has_left = True
+            action = "it was leaving; its unfinished groups went back"
+        elif isinstance(decision, GiveUp):
+            watch.is_given_up = True
+            action = f"given up after {decision.num_losses} losses"
+        else:
+            watch.start_due_at = now + decision.after_s
+            action = f"{what_follows(kind_of(part))}; a replacement starts in {decision.after_s:.0f} s"
+        effects.append(Send(to=DRIVER, message=FaultReported(component=part, message=reason, action=action)))
+        gone = [other for other, watched in self._watches.items() if watched.is_given_up or watched.has_left]
+        if breaks_the_run(gone, list(self._watches)):
+            message = f"every {kind_of(part)} is dead and was given up; the last one: {reason}"
+            effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
+        return [*effects, *self._towards_size(now), *self._start_due(now)]
+
+    def _tell_data(self, part: Address, incarnation: int) -> list[Effect]:
+        if kind_of(part) != "rollout":
+            return []
+        replica = int(part.partition("/")[2])
+        if self._repacker is not None:
+            self._repacker.forget(replica)
+        return [Send(to=DATA, message=ReplicaGone(replica=replica, incarnation=incarnation))]
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for part, watch in self._watches.items():
+            effects += self._say_again(part, watch, now)
+            silent_s = now - (watch.started_at if watch.heard_at is None else watch.heard_at)
+            allowed_s = self._patience.allows(
+                kind_of(part),
+                has_spoken=watch.heard_at is not None,
+                slowest_s=watch.longest_silence_s if self._has_trained else None,
+            )
+            if silent_s > allowed_s and watch.is_watched:
+                effects += self._on_lost(part, watch.incarnation, f"no heartbeat for {silent_s:.0f} s", now)
+        if self._repacker is not None:
+            effects += self._repacker.on_tick(now)
+        return [*effects, *self._start_due(now)]
+
+    def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
+        """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
+        is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and watch.heard_at is None)
+        is_over = is_over or watch.leaves_by is not None
+        is_over = is_over and watch.incarnation > NEVER_BEGUN
+        if not is_over or now - watch.told_at < RESEND_AFTER_S:
+            return []
+        watch.told_at = now
+        if watch.is_watched and watch.leaves_by is not None:
+            request = LeaveRequested(incarnation=watch.incarnation, within_s=max(0.0, watch.leaves_by - now))
+            return [Send(to=part, message=request)]
+        gone = watch.incarnation if watch.is_given_up or watch.has_left else watch.incarnation - 1
+        return self._tell_data(part, gone)
+
+    def _start_due(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for part, watch in self._watches.items():
+            if watch.start_due_at is None or now < watch.start_due_at:
+                continue
+            watch.incarnation += 1
+            watch.started_at, watch.heard_at, watch.start_due_at = now, None, None
+            effects.append(StartPart(part=part, incarnation=watch.incarnation))
+        return effects
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_leave_ordered(self, message: LeaveOrdered, now: float) -> list[Effect]:
+        watch = self._watches.get(rollout_address(message.replica))
+        if watch is None or not watch.is_watched or watch.leaves_by is not None:
+            return []
+        watch.leaves_by = now + message.within_s
+        request = LeaveRequested(incarnation=watch.incarnation, within_s=message.within_s)
+        return [Send(to=rollout_address(message.replica), message=request)]
+
+    def _on_left(self, message: ReplicaLeft) -> list[Effect]:
+        part = rollout_address(message.replica)
+        watch = self._watches.get(part)
+        if watch is None or message.incarnation != watch.incarnation or watch.has_left:
+            return []
+        watch.has_left = True
+        gone = self._tell_data(part, message.incarnation)
+        return [EndPart(part=part, incarnation=message.incarnation), *gone]
+
+    # ── size ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _towards_size(self, now: float) -> list[Effect]:
+        """One that leaves and is wanted again leaves first: what it had was given away by then."""
+        order = self._resize
+        if order is None:
+            return []
+        effects: list[Effect] = []
+        for part, watch in self._watches.items():
+            if kind_of(part) != "rollout":
+                continue
+            number = int(part.partition("/")[2])
+            if number >= order.replicas:
+                if watch.is_watched:
+                    effects += self._on_leave_ordered(LeaveOrdered(replica=number, within_s=order.within_s), now)
+                elif watch.start_due_at is not None:  # it is dead already
+                    watch.start_due_at, watch.has_left = None, True
+            elif watch.has_left:
+                watch.has_left, watch.leaves_by, watch.start_due_at = False, None, now
+        if self._has_size(order.replicas):
+            self._resize = None
+            effects.append(Send(to=DRIVER, message=ResizeReported(replicas=order.replicas)))
+        return [*effects, *self._start_due(now)]
+
+    def _has_size(self, replicas: int) -> bool:
+        for part, watch in self._watches.items():
+            if kind_of(part) != "rollout" or watch.is_given_up:
+                continue
+            stays = int(part.partition("/")[2]) < replicas
+            if watch.has_left == stays or (stays and watch.leaves_by is not None):
+                return False
+        return True

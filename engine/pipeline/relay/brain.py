@@ -1,0 +1,274 @@
+"""A relay: holds weight versions, serves them to the replicas of its host, and passes them on to the next relay.
+
+    trainer ──offer──▶ master ══chunks══▶ relay ══chunks══▶ relay      a version is passed on while it still arrives
+
+Invariants:
+- versions come from the trainer to the relay that leads, and to every other one from a relay of the highest epoch that
+  it has heard of: a stale master's word is refused;
+- the newest version is kept, every pinned one until it is released, and one that another relay is still being sent; a
+  version once visible is never changed;
+- the trainer hears that a version is stored when every live relay after this one has it too: what it forgets then
+  survives any one death;
+- replicas that ever asked are told of every new version; one that misses the news asks again by itself.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.pipeline.effects import Effect, Send, ServeWeights
+from engine.pipeline.messages.addresses import MANAGER, TRAINER, relay_address, rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_relay import (
+    BufferHashed,
+    ChunkHashed,
+    ChunksWanted,
+    DeltaMade,
+    EpochSeen,
+    FetchFailed,
+    RelaySynced,
+    VersionComing,
+    VersionReleased,
+    WeightsHashed,
+    WeightsOffered,
+    WeightsWanted,
+)
+from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
+from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
+from engine.pipeline.relay.members import Members
+from engine.pipeline.relay.shelf import Shelf
+from engine.pipeline.relay.transfer import Transfer
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.relay_chain import chunk_bytes_for, master_of
+
+REPORT_EVERY_S: Final = 1.0
+CLAIM_AGAIN_AFTER_S: Final = 1.5
+# A new master holds the offers back that the trainer makes again; until then it cannot know what is missing.
+SURE_AFTER_S: Final = 5.0
+# Every so many versions the whole travels, which bounds what is kept for those who are behind.
+ANCHOR_EVERY: Final = 20
+
+
+class RelayBrain:
+    def __init__(
+        self,
+        *,
+        host: int = 0,
+        hosts: Sequence[int] = (0,),
+        incarnation: int = 0,
+        anchor_every: int = ANCHOR_EVERY,
+        reach: object = None,
+    ) -> None:
+        """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's."""
+        self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
+        self._incarnation, self._num_hosts = incarnation, len(hosts)
+        self._shelf = Shelf(anchor_every=anchor_every)
+        self._transfer = Transfer(self._members, self._shelf, reach=reach)
+        self._peers: dict[int, RelaySynced] = {}
+        self._offered: dict[WeightsId, None] = {}
+        """What the trainer waits to hear of."""
+        self._replicas: dict[int, int] = {}
+        """Replica → incarnation."""
+        self._serial = 0
+        self._told: object = None
+        self._claimed_at = self._reported_at = float("-inf")
+
+    @property
+    def newest(self) -> WeightsId:
+        return self._shelf.newest
+
+    @property
+    def visible(self) -> frozenset[WeightsId]:
+        return frozenset(self._shelf.visible)
+
+    @property
+    def epoch(self) -> int:
+        return self._members.epoch
+
+    @property
+    def leads(self) -> bool:
+        return self._members.leads
+
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        self._members.notice_time(now)
+        before = self.newest
+        effects = self._on(message, now)
+        if self.newest > before:
+            effects += self._tell_replicas()
+        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm()]
+
+    def _on(self, message: Message, now: float) -> list[Effect]:
+        match message:
+            case ChunkHashed():
+                return self._transfer.on_chunk(message, now)
+            case WeightsHashed() | BufferHashed() | FetchFailed():
+                return self._transfer.on_whole(message, now)
+            case DeltaMade():
+                return self._transfer.on_delta_made(message)
+            case WeightsOffered():
+                return self._on_offered(message, now)
+            case EpochSeen():
+                self._members.agree(message.epoch, message.incarnation, now)
+                return []
+            case RelaySynced():
+                return self._on_synced(message, now)
+            case VersionComing():
+                return self._on_coming(message, now)
+            case ChunksWanted():
+                return self._transfer.on_chunks_wanted(message, now) if self._hear(message, now) else []
+            case WeightsWanted():
+                return self._on_wanted(message, now)
+            case VersionReleased():
+                return self._transfer.release((WeightsId(message.epoch, message.version),))
+            case Tick():
+                return self._on_tick(now)
+            case _:
+                raise TypeError(f"a relay does not take {type(message).__name__}")
+
+    # ── from and to the trainer ───────────────────────────────────────────────────────────────────────────────────
+
+    def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
+        if not self._members.leads:
+            return self._say_who_leads()
+        self._offered[message.manifest.id] = None
+        chunk_bytes = chunk_bytes_for(message.manifest.num_bytes, self._num_hosts)
+        return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
+
+    def _say_who_leads(self) -> list[Effect]:
+        if not self._members.has_joined:
+            return []
+        leader = MasterElected(host=master_of(self.epoch), incarnation=None, epoch=self.epoch, held=())
+        return [Send(to=TRAINER, message=leader)]
+
+    def _confirm(self) -> list[Effect]:
+        if not self._members.leads:
+            return []  # what it was offered while it led may be here alone; the one that leads now answers for it
+        settled = set(self._settled())
+        stored = [
+            version
+            for version in self._offered
+            if version in settled or (version not in self._shelf.visible and version < self.newest)
+            if not self._transfer.is_arriving(version)
+        ]
+        for version in stored:
+            del self._offered[version]
+        return [
+            Send(to=TRAINER, message=VersionStored(version=version.version, epoch=version.epoch)) for version in stored
+        ]
+
+    # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, message: VersionComing | ChunksWanted, now: float) -> bool:
+        return self._members.hear(message.host, incarnation=message.incarnation, epoch=message.epoch, now=now)
+
+    def _on_synced(self, message: RelaySynced, now: float) -> list[Effect]:
+        is_news = self._members.hear(
+            message.host, incarnation=message.incarnation, epoch=message.epoch, now=now, serial=message.serial
+        )
+        if not is_news:
+            return []
+        before = self._peers.get(message.host)
+        self._peers[message.host] = message
+        effects = self._transfer.on_peer_synced(before, message)
+        if message.wants_reply or message.epoch < self.epoch:
+            effects.append(self._sync(message.host, wants_reply=False))
+        return effects
+
+    def _on_coming(self, message: VersionComing, now: float) -> list[Effect]:
+        if not self._hear(message, now) or self._members.leads:
+            return []
+        if message.epoch < self.epoch:
+            return [self._sync(message.host, wants_reply=False)]  # it does not know yet who leads
+        return self._transfer.on_coming(message, now)
+
+    def _announce(self, now: float) -> list[Effect]:
+        host = self._members.downstream
+        peer = None if host is None else self._peers.get(host)
+        return [] if peer is None else self._transfer.announce_to(peer, now)
+
+    def _sync(self, host: int, *, wants_reply: bool) -> Effect:
+        self._serial += 1
+        message = RelaySynced(
+            host=self._members.host,
+            incarnation=self._incarnation,
+            serial=self._serial,
+            epoch=self.epoch,
+            held=tuple(sorted(self._shelf.visible)),
+            settled=self._settled(),
+            released=self._shelf.released,
+            wants_reply=wants_reply,
+        )
+        return Send(to=relay_address(host), message=message)
+
+    def _settled(self) -> tuple[WeightsId, ...]:
+        """What this relay and every live one after it hold, or have no use for any more."""
+        held = sorted(self._shelf.visible)
+        if not self._members.has_joined:
+            return ()
+        host = self._members.downstream
+        if host is None:
+            return tuple(held)
+        peer = self._peers.get(host)
+        after = set() if peer is None else set(peer.settled)
+        newest = max(after, default=NO_WEIGHTS)
+        return tuple(
+            version for version in held if version in after or (version < newest and not self._shelf.is_pinned(version))
+        )
+
+    def _tell_neighbours(self) -> list[Effect]:
+        """At once, when something changed; else by heartbeat."""
+        hosts = [host for host in (self._members.upstream, self._members.downstream) if host is not None]
+        state = (self.epoch, self.visible, self._settled(), self._shelf.released, tuple(hosts))
+        if state == self._told:
+            return []
+        self._told = state
+        return [self._sync(host, wants_reply=False) for host in hosts]
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        members = self._members
+        members.tick(now)
+        effects: list[Effect] = [self._sync(host, wants_reply=asks) for host, asks in members.to_beat(now)]
+        if now - self._reported_at >= REPORT_EVERY_S:
+            self._reported_at = now
+            report = PartReported(part=relay_address(members.host), incarnation=self._incarnation)
+            effects.append(Send(to=MANAGER, message=report))
+        return [*effects, *self._claim(now), *self._transfer.on_tick(now)]
+
+    def _claim(self, now: float) -> list[Effect]:
+        claim = self._members.unanswered_claim
+        if claim is None or now - self._claimed_at < CLAIM_AGAIN_AFTER_S:
+            return []
+        self._claimed_at = now
+        held = tuple(sorted(self._shelf.visible))
+        elected = MasterElected(host=self._members.host, incarnation=self._incarnation, epoch=claim, held=held)
+        return [Send(to=TRAINER, message=elected)]
+
+    # ── to the replicas ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell_replicas(self) -> list[Effect]:
+        announced = VersionAnnounced(version=self.newest.version, epoch=self.newest.epoch)
+        return [Send(to=rollout_address(replica), message=announced) for replica in self._replicas]
+
+    def _on_wanted(self, message: WeightsWanted, now: float) -> list[Effect]:
+        known = self._replicas.get(message.replica, -1)
+        self._replicas[message.replica] = max(known, message.incarnation)
+        address = rollout_address(message.replica)
+        if message.exact is None:
+            held = WeightsId(message.held_epoch, message.held)
+            return [ServeWeights(to=address, version=self.newest)] if self.newest > held else []
+        exact = self._shelf.find(message.exact, message.exact_epoch)
+        if exact is not None:
+            return [ServeWeights(to=address, version=exact)]
+        if self._may_still_come(message.exact, now):
+            return []
+        missing = VersionMissing(version=message.exact, epoch=message.exact_epoch or 0)
+        return [Send(to=address, message=missing)]
+
+    def _may_still_come(self, version: int, now: float) -> bool:
+        if self._transfer.has_one_numbered(version):
+            return True
+        if self._members.leads:
+            is_sure = self._incarnation == 0 and self.epoch == 0
+            return not is_sure and self._members.led_for(now) < SURE_AFTER_S
+        before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
+        return before is None or any(held.version == version for held in before.held)

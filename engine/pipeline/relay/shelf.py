@@ -1,0 +1,138 @@
+"""What a relay has: visible versions, and the deltas that lead to the newest.
+
+Invariants:
+- the newest version stays, and a pinned one until it is released; a release that comes first counts too;
+- the deltas follow each other without a gap and end at the newest version; an anchor, which travels whole, begins anew.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from engine.pipeline.effects import DropParcel, Effect, MakeDelta
+from engine.pipeline.relay.arrivals import Arrival, Path, whole_of
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+
+# Releases are remembered so that relays can tell each other; far more than evaluations can be under way.
+RELEASES_KEPT: Final = 64
+
+
+class Shelf:
+    def __init__(self, *, anchor_every: int) -> None:
+        self._anchor_every = anchor_every
+        self.visible: dict[WeightsId, bool] = {}
+        """Version → pinned."""
+        self._manifests: dict[WeightsId, WeightManifest] = {}
+        self._line: Path = ()
+        self._since_anchor = 0
+        self._undecided: set[WeightsId] = set()
+        """A delta to this version is being made."""
+        self._released: dict[WeightsId, None] = {}
+
+    @property
+    def newest(self) -> WeightsId:
+        return max(self.visible, default=NO_WEIGHTS)
+
+    @property
+    def released(self) -> tuple[WeightsId, ...]:
+        return tuple(self._released)
+
+    # ── versions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, arrival: Arrival, *, makes_delta: bool) -> list[Effect]:
+        before, manifest = self.newest, arrival.manifest
+        self.visible[arrival.id] = arrival.pinned
+        self._manifests[arrival.id] = manifest
+        if arrival.id < before:
+            return []  # an older one, for an evaluation: it is no part of the line
+        if arrival.path:
+            return self._extend(arrival.path)
+        if not makes_delta or before == NO_WEIGHTS or self._since_anchor + 1 >= self._anchor_every:
+            return self._begin_anew()
+        self._since_anchor += 1
+        self._undecided.add(arrival.id)
+        return [MakeDelta(version=arrival.id, base=before, chunk_bytes=manifest.chunk_bytes)]
+
+    def on_delta(self, version: WeightsId, delta: DeltaManifest | None) -> list[Effect]:
+        if version not in self._undecided:
+            return []
+        self._undecided.discard(version)
+        return self._begin_anew() if delta is None else self._extend((delta,))
+
+    def keep_visible(self, version: WeightsId, *, pinned: bool) -> bool:
+        """False: it is not here."""
+        if version not in self.visible:
+            return False
+        self.visible[version] |= pinned and version not in self._released
+        return True
+
+    def find(self, version: int, epoch: int | None) -> WeightsId | None:
+        if epoch is not None:
+            exact = WeightsId(epoch, version)
+            return exact if exact in self.visible else None
+        return max((held for held in self.visible if held.version == version), default=None)
+
+    def is_pinned(self, version: WeightsId) -> bool:
+        return self.visible.get(version, False)
+
+    def is_released(self, version: WeightsId) -> bool:
+        return version in self._released
+
+    def release(self, versions: tuple[WeightsId, ...]) -> None:
+        for version in versions:
+            self._released[version] = None
+            if version in self.visible:
+                self.visible[version] = False
+        for oldest in list(self._released)[:-RELEASES_KEPT]:
+            del self._released[oldest]
+
+    def evict(self, *, is_needed: Callable[[WeightsId], bool]) -> list[Effect]:
+        newest = self.newest
+        gone = [
+            version
+            for version, pinned in self.visible.items()
+            if not pinned and version != newest and not is_needed(version)
+        ]
+        for version in gone:
+            del self.visible[version], self._manifests[version]
+        return [DropParcel(parcel=whole_of(version)) for version in gone]
+
+    # ── parcels ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def has(self, parcel: ParcelId) -> bool:
+        if parcel.base is None:
+            return parcel.version in self.visible
+        return any(delta.parcel == parcel for delta in self._line)
+
+    def can_apply(self, delta: DeltaManifest) -> bool:
+        base = self._manifests.get(delta.base)
+        return base is not None and base.sha256 == delta.base_sha256
+
+    def to_announce(self) -> list[tuple[WeightManifest, bool, Path]]:
+        newest = self.newest
+        return [
+            (self._manifests[version], pinned, ())
+            for version, pinned in self.visible.items()
+            if (pinned or version == newest) and version not in self._undecided
+        ]
+
+    def path_to(self, version: WeightsId, arriving: Path) -> Path:
+        """The deltas that lead to a version: those that are here, then those that arrive."""
+        ends_at = arriving[0].base if arriving else version
+        kept = self._line if self._line and self._line[-1].version == ends_at else ()
+        return (*kept, *arriving)
+
+    def _extend(self, path: Path) -> list[Effect]:
+        before = self._line
+        is_continued = bool(before) and before[-1].version == path[0].base
+        line = (*before, *path) if is_continued else path
+        # More than half of the whole is no shortcut any more for those who are behind.
+        room = self._manifests[path[-1].version].num_bytes // 2 if path[-1].version in self._manifests else 0
+        while len(line) > 1 and (len(line) > self._anchor_every or sum(delta.num_bytes for delta in line) > room):
+            line = line[1:]
+        self._line = line
+        return [DropParcel(parcel=delta.parcel) for delta in before if delta not in line]
+
+    def _begin_anew(self) -> list[Effect]:
+        before, self._line, self._since_anchor = self._line, (), 0
+        return [DropParcel(parcel=delta.parcel) for delta in before]

@@ -1,0 +1,290 @@
+"""Versions on their way through a relay: from the trainer or the relay before, into memory, to the relay after.
+
+    offer ─┐                      ┌─ every chunk right ─▶ assembled ─▶ hash of the whole right ─▶ visible
+    coming ┴─▶ arrival ─ chunks ──┴─▶ passed on at once, to whoever asked for them
+
+Invariants:
+- a version is visible only when the hash of every chunk and of the whole are what its manifest says: nobody ever
+  gets torn or mixed weights;
+- a chunk that is here is not asked for again, whoever sends the rest;
+- beyond the newest one version arrives at a time: the next may need its deltas.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, Send
+from engine.pipeline.messages.addresses import DRIVER, TRAINER, relay_address
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.messages.to_relay import (
+    BufferHashed,
+    ChunkHashed,
+    ChunksWanted,
+    DeltaMade,
+    FetchFailed,
+    RelaySynced,
+    VersionComing,
+    WeightsHashed,
+    WeightsOffered,
+)
+from engine.pipeline.messages.to_trainer import VersionRefused
+from engine.pipeline.relay.arrivals import Arrival, Arrivals, suffix_from, whole_of
+from engine.pipeline.relay.members import Members
+from engine.pipeline.relay.sending import Sending
+from engine.pipeline.relay.shelf import Shelf
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.weights.port import ParcelId
+
+# A transfer in which nothing came for so long is asked for again, of whoever should send it by then. Chunks are at
+# most 16 MB, so 6 MB/s is progress; with the time in which a death is noticed it makes up the 5 s for a splice.
+ASK_AGAIN_AFTER_S: Final = 2.5
+ANNOUNCE_AGAIN_AFTER_S: Final = 1.5
+
+
+class Transfer:
+    def __init__(self, members: Members, shelf: Shelf, *, reach: object) -> None:
+        self._members, self._shelf, self._reach = members, shelf, reach
+        self._arrivals = Arrivals()
+        self._next: VersionComing | None = None
+        """The newest version that was announced while an older one arrives."""
+        self._sending = Sending()
+        self._announced_at: dict[tuple[int, int, WeightsId], float] = {}
+
+    def is_arriving(self, version: WeightsId) -> bool:
+        return self._arrivals.get(version) is not None
+
+    def has_one_numbered(self, version: int) -> bool:
+        return any(arrival.id.version == version for arrival in self._arrivals)
+
+    # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_offered(self, message: WeightsOffered, now: float, *, chunk_bytes: int) -> list[Effect]:
+        manifest = message.manifest
+        arrival = self._arrivals.get(manifest.id)
+        if arrival is not None and arrival.source is None:
+            return []  # a second copy must not overwrite bytes of the first whose hashes were taken already
+        if self._shelf.keep_visible(manifest.id, pinned=message.pinned):
+            return []
+        pinned = message.pinned and not self._shelf.is_released(manifest.id)
+        if manifest.id < self._shelf.newest and not pinned:
+            return []
+        effects = [] if arrival is None else self._give_up(arrival)
+        arrival = self._arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
+        arrival.count_bytes()
+        fetch = FetchWeights(
+            arrival=arrival.number, manifest=manifest, payload=message.payload, chunk_bytes=chunk_bytes
+        )
+        return [*effects, fetch]
+
+    # ── bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_chunk(self, message: ChunkHashed, now: float) -> list[Effect]:
+        arrival = self._arrivals.numbered(message.arrival)
+        if arrival is None or arrival.has(message.parcel, message.index):
+            return []
+        if not arrival.take(message, now):
+            reason = f"chunk {message.index} has another hash than its manifest says"
+            if arrival.source is None:
+                return self._refuse(arrival, reason, now)
+            wants = ((message.parcel, (message.index,)),)
+            return [*self._ask(arrival, wants), _fault(f"version {arrival.id}: {reason}")]
+        return [*self._sending.on_chunk(message.parcel, message.index, now), *self._assemble(arrival)]
+
+    def _assemble(self, arrival: Arrival) -> list[Effect]:
+        if arrival.is_assembling or arrival.missing():
+            return []
+        arrival.is_assembling = True
+        return [AssembleWeights(arrival=arrival.number, manifest=arrival.manifest, path=arrival.path)]
+
+    def on_whole(self, message: WeightsHashed | BufferHashed | FetchFailed, now: float) -> list[Effect]:
+        arrival = self._arrivals.numbered(message.arrival)
+        if arrival is None:
+            return []
+        match message:
+            case WeightsHashed():
+                arrival.manifest = message.manifest
+                return self._show(arrival, now)
+            case BufferHashed():
+                if arrival.missing():
+                    return self._refuse(arrival, "not every chunk has come", now)
+                if message.sha256 != arrival.manifest.sha256:
+                    return self._refuse(arrival, "the whole has another hash than its manifest says", now)
+                return self._show(arrival, now)
+            case FetchFailed() if message.is_gone and arrival.source is None:
+                return [*self._give_up(arrival), _refused(arrival, message.reason)]
+            case FetchFailed() if arrival.source is None:
+                return self._refuse(arrival, message.reason, now)
+            case FetchFailed():  # it is announced again once the relay before has forgotten this order
+                return [*self._give_up(arrival), _fault(f"version {arrival.id}: {message.reason}")]
+
+    def _show(self, arrival: Arrival, now: float) -> list[Effect]:
+        """It is whole: from now on replicas may have it."""
+        self._arrivals.close(arrival)
+        has_followers = self._members.downstream is not None
+        effects = self._shelf.put(arrival, makes_delta=arrival.source is None and has_followers)
+        effects += self._sending.on_parcel(whole_of(arrival.id), now)
+        effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
+        for older in self._arrivals:
+            if older.id < self._shelf.newest and not older.pinned:
+                effects += self._give_up(older)
+        return [*effects, *self._start_next(now), *self.evict()]
+
+    def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
+        effects = [*self._give_up(arrival), _fault(f"version {arrival.id}: {reason}")]
+        if arrival.source is None:
+            return [*effects, _refused(arrival, reason)]
+        again = self._arrivals.open(
+            arrival.manifest, pinned=arrival.pinned, path=(), source=arrival.source, now=now
+        )  # the whole this time: whatever went wrong with deltas does not go wrong twice
+        again.count_bytes()
+        return [*effects, *again.openings(), *self._ask(again, again.missing())]
+
+    def _give_up(self, arrival: Arrival) -> list[Effect]:
+        self._arrivals.close(arrival)
+        parcels = dict.fromkeys([*arrival.hashes, whole_of(arrival.id)])
+        return [DropParcel(parcel=parcel) for parcel in parcels if not self._shelf.has(parcel)]
+
+    # ── from the relay before ─────────────────────────────────────────────────────────────────────────────────────
+
+    def on_coming(self, message: VersionComing, now: float) -> list[Effect]:
+        version = message.manifest.id
+        if self._shelf.keep_visible(version, pinned=message.pinned):
+            return []
+        pinned = message.pinned and not self._shelf.is_released(version)
+        if version < self._shelf.newest and not pinned:
+            return []
+        arrival = self._arrivals.get(version)
+        if arrival is not None and arrival.source is None:
+            return []
+        if arrival is not None and arrival.manifest == message.manifest and arrival.can_come_by(message.path):
+            return self._switch(arrival, message.host, now)
+        if arrival is not None:  # cut in other chunks, or by deltas that its sender has no more
+            return [*self._give_up(arrival), *self._open(message, pinned, now)]
+        if version > self._shelf.newest and any(other.id > self._shelf.newest for other in self._arrivals):
+            if self._next is None or version > self._next.manifest.id:
+                self._next = message  # one after the other: they may need the same deltas
+            return []
+        return self._open(message, pinned, now)
+
+    def _open(self, message: VersionComing, pinned: bool, now: float) -> list[Effect]:
+        path = suffix_from(message.path, self._shelf.can_apply, below_bytes=message.manifest.num_bytes)
+        arrival = self._arrivals.open(message.manifest, pinned=pinned, path=path, source=message.host, now=now)
+        arrival.take_kept(self._shelf.has)
+        arrival.count_bytes()
+        return [*arrival.openings(), *self._ask(arrival, arrival.missing()), *self._assemble(arrival)]
+
+    def _switch(self, arrival: Arrival, host: int, now: float) -> list[Effect]:
+        """Somebody else can send the rest: taken up only if the one who was asked is silent, for what it has sent is
+        on its way."""
+        if host == arrival.source or now - arrival.progressed_at < ASK_AGAIN_AFTER_S:
+            return []
+        arrival.source, arrival.asked_at = host, now
+        return self._ask(arrival, arrival.missing())
+
+    def _ask(self, arrival: Arrival, wants: tuple[tuple[ParcelId, tuple[int, ...]], ...]) -> list[Effect]:
+        if arrival.source is None or not wants:
+            return []
+        message = ChunksWanted(
+            host=self._members.host,
+            incarnation=self._members.incarnation,
+            epoch=self._members.epoch,
+            version=arrival.id,
+            wants=wants,
+            reach=self._reach,
+        )
+        return [Send(to=relay_address(arrival.source), message=message)]
+
+    def _start_next(self, now: float) -> list[Effect]:
+        waiting, self._next = self._next, None
+        is_stale = waiting is None or self._members.leads or waiting.epoch < self._members.epoch
+        return [] if waiting is None or is_stale else self.on_coming(waiting, now)
+
+    def on_tick(self, now: float) -> list[Effect]:
+        self._sending.forget_idle(now)
+        return [*self._ask_again(now), *self.evict()]
+
+    def _ask_again(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for arrival in self._arrivals:
+            since = max(arrival.progressed_at, arrival.asked_at)
+            is_stuck = now - since >= ASK_AGAIN_AFTER_S and not arrival.is_assembling
+            if arrival.source is None or not is_stuck:
+                continue
+            if self._next is not None and self._next.manifest.id > arrival.id > self._shelf.newest:
+                effects += [*self._give_up(arrival), *self._start_next(now)]
+                continue
+            arrival.asked_at = now
+            arrival.source = self._members.upstream if self._members.upstream is not None else arrival.source
+            effects += self._ask(arrival, arrival.missing())
+        return effects
+
+    # ── to the relay after ────────────────────────────────────────────────────────────────────────────────────────
+
+    def announce_to(self, peer: RelaySynced, now: float) -> list[Effect]:
+        """What this peer lacks and has not asked for yet."""
+        newest = max(peer.held, default=NO_WEIGHTS)
+        lacking = {
+            (peer.host, peer.incarnation, coming.manifest.id): coming
+            for coming in self._to_announce()
+            if coming.manifest.id not in peer.held and (coming.manifest.id > newest or coming.pinned)
+            if not self._sending.has_order(peer.host, coming.manifest.id)
+        }
+        before = self._announced_at
+        due = [key for key in lacking if now - before.get(key, float("-inf")) >= ANNOUNCE_AGAIN_AFTER_S]
+        self._announced_at = {key: now if key in due else before[key] for key in lacking}
+        return [Send(to=relay_address(peer.host), message=lacking[key]) for key in due]
+
+    def _to_announce(self) -> list[VersionComing]:
+        arriving = [(each.manifest, each.pinned, each.path) for each in self._arrivals if each.source is not None]
+        return [
+            VersionComing(
+                host=self._members.host,
+                incarnation=self._members.incarnation,
+                epoch=self._members.epoch,
+                manifest=manifest,
+                pinned=pinned,
+                path=self._shelf.path_to(manifest.id, path),
+            )
+            for manifest, pinned, path in [*self._shelf.to_announce(), *arriving]
+        ]
+
+    def on_chunks_wanted(self, message: ChunksWanted, now: float) -> list[Effect]:
+        if not all(self._will_be_here(parcel) for parcel, _ in message.wants):
+            known = [coming for coming in self._to_announce() if coming.manifest.id == message.version]
+            return [Send(to=relay_address(message.host), message=coming) for coming in known]
+        self._sending.forget_older(message.host, message.version, self._shelf.is_pinned)
+        return [*self._sending.take_order(message, now, self._is_here), *self.evict()]
+
+    def _will_be_here(self, parcel: ParcelId) -> bool:
+        arrives = any(parcel in arrival.hashes or parcel == whole_of(arrival.id) for arrival in self._arrivals)
+        return arrives or self._shelf.has(parcel)
+
+    def _is_here(self, parcel: ParcelId, index: int) -> bool:
+        return self._shelf.has(parcel) or any(arrival.has(parcel, index) for arrival in self._arrivals)
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_delta_made(self, message: DeltaMade) -> list[Effect]:
+        return self._shelf.on_delta(message.version, message.delta)
+
+    def on_peer_synced(self, before: RelaySynced | None, peer: RelaySynced) -> list[Effect]:
+        if before is not None and before.incarnation < peer.incarnation:
+            self._sending.forget_host(peer.host)
+        self._sending.forget_held(peer.host, peer.held)
+        return self.release(tuple(version for version in peer.released if not self._shelf.is_released(version)))
+
+    def release(self, versions: tuple[WeightsId, ...]) -> list[Effect]:
+        self._shelf.release(versions)
+        return self.evict()
+
+    def evict(self) -> list[Effect]:
+        bases = {arrival.path[0].base for arrival in self._arrivals if arrival.path}
+        return self._shelf.evict(is_needed=lambda version: version in bases or self._sending.is_wanted(version))
+
+
+def _refused(arrival: Arrival, reason: str) -> Send:
+    refused = VersionRefused(version=arrival.id.version, epoch=arrival.id.epoch, reason=reason)
+    return Send(to=TRAINER, message=refused)
+
+
+def _fault(message: str) -> Effect:
+    return Send(to=DRIVER, message=FaultReported(component="relay", message=message, action="asked for it again"))

@@ -1,0 +1,183 @@
+"""The weights of one replica: what fresh work starts on, what else is in use, and what is pulled next.
+
+Invariants:
+- where a trajectory keeps its version, weights are installed only into a slot that nothing runs on; what is fresh
+  starts on the newest that is there, and what goes on, goes on on its own;
+- the weights for fresh work and those in use are never more than there are slots;
+- while the last free slot waits for newer weights no fresh work takes it, unless it is told to hold those that it has;
+- a replica that leaves pulls and installs nothing.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import Effect, InstallWeights, Send
+from engine.pipeline.messages.addresses import relay_address
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import InstallRefused, WeightsServed
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import GroupTask
+from engine.pipeline.rollout.workload import Workload
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.schedule import Refresh, ReplicaWeightsView
+
+# An answer that is not here by then was lost, or its question.
+ASK_AGAIN_AFTER_S: Final = 2.0
+# A replica that hears nothing of new versions asks: the announcement may have been lost.
+RECHECK_AFTER_S: Final = 5.0
+
+
+class ReplicaWeights:
+    def __init__(self, plan: Plan, work: Workload, *, replica: int, incarnation: int) -> None:
+        self._schedule, self._slots = plan.schedule, plan.weight_slots
+        self._work = work
+        self._replica, self._incarnation = replica, incarnation
+        self._relay = relay_address(plan.relay_of(replica))
+        self.fresh = NO_WEIGHTS
+        """Those that fresh work starts on. Others may be in use beside them."""
+        self.hold: WeightsId | None = None
+        """Those that it should hold until told otherwise; None: the newest."""
+        self.missing: WeightsId | None = None
+        """It was told to hold these, and no relay has them."""
+        self.is_installing = False
+        self._newest = NO_WEIGHTS
+        self._pulling_since: float | None = None
+        self._asked_relay_at = float("-inf")
+        self._is_leaving = False
+
+    # ── what is there ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def keeps_version(self) -> bool:
+        return self._schedule.keeps_version
+
+    @property
+    def has_free_slot(self) -> bool:
+        return len(self._work.in_use) < self._slots
+
+    @property
+    def residents(self) -> frozenset[WeightsId]:
+        """What work may be for. While others are being installed, those in use: the rest may be overwritten."""
+        if not self.is_installing:
+            return self._work.in_use | {self.fresh} if self.keeps_version else frozenset({self.fresh})
+        return self._work.in_use if self.keeps_version else frozenset()
+
+    @property
+    def admits_fresh_work(self) -> bool:
+        if not self.keeps_version:
+            return True
+        refresh = "keep" if self.hold is not None else self._refresh()
+        would_fill_it = self.fresh not in self._work.in_use
+        return not (refresh == "drain" or (refresh == "install" and would_fill_it))
+
+    def of(self, task: GroupTask) -> WeightsId | None:
+        """Those that this task runs on; None: not here. What comes late of a group goes to the rest of it."""
+        if not self.keeps_version and task.exact is None:
+            return self.fresh
+        weights = task.exact or self._work.weights_of(task.key) or self.fresh
+        return weights if weights in self.residents else None
+
+    def can_continue(self, weights: WeightsId) -> bool:
+        """What another replica began on these."""
+        return weights in self.residents or not (self.keeps_version or self.is_installing)
+
+    # ── what should be there ──────────────────────────────────────────────────────────────────────────────────────
+
+    def on_hold(self, hold: WeightsId | None) -> None:
+        if hold != self.hold:
+            self.hold, self._pulling_since = hold, None
+
+    def on_announced(self, weights: WeightsId) -> None:
+        if weights > self._newest:
+            self._newest, self._pulling_since = weights, None
+
+    def on_missing(self, weights: WeightsId) -> bool:
+        """Whether that is news."""
+        if weights != self.hold:
+            return False
+        self.missing = weights
+        return True
+
+    def on_begun(self) -> None:
+        """Work took the slot first: the weights are asked for again once it is done."""
+        if not self.has_free_slot:
+            self._pulling_since = None
+
+    def leave(self) -> None:
+        self._is_leaving = True
+
+    def turn(self) -> bool:
+        """Fresh work starts on weights that are here already, where those are the wanted ones. Whether it did turn."""
+        wanted = self._newest if self.hold is None else self.hold
+        is_step = wanted > self.fresh if self.hold is None else wanted != self.fresh
+        if not (is_step and wanted in self._work.in_use) or self.is_installing:
+            return False
+        self.fresh = wanted
+        return True
+
+    # ── pulling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pull(self, now: float) -> list[Effect]:
+        if self.is_installing or self._is_leaving:
+            return []
+        wanted = self._wanted()
+        if wanted is None:
+            self._pulling_since = None
+            if now - self._asked_relay_at < RECHECK_AFTER_S:
+                return []
+        elif self._pulling_since is not None and now - self._pulling_since < ASK_AGAIN_AFTER_S:
+            return []
+        else:
+            self._pulling_since = now
+        self._asked_relay_at = now
+        exact = self.hold if wanted is not None else None
+        message = WeightsWanted(
+            replica=self._replica,
+            incarnation=self._incarnation,
+            held=self.fresh.version,
+            held_epoch=self.fresh.epoch,
+            exact=None if exact is None else exact.version,
+            exact_epoch=None if exact is None else exact.epoch,
+        )
+        return [Send(to=self._relay, message=message)]
+
+    def _wanted(self) -> WeightsId | None:
+        """The weights to install next; None to keep what is there."""
+        if self.hold is not None:
+            differs = self.hold not in (self.fresh, self.missing)
+            return self.hold if differs and self.has_free_slot else None
+        return self._newest if self._refresh() == "install" else None
+
+    def _refresh(self) -> Refresh:
+        view = ReplicaWeightsView(weights=self.fresh, newest=self._newest, has_free_slot=self.has_free_slot)
+        return self._schedule.refresh(view)
+
+    def on_served(self, message: WeightsServed) -> list[Effect]:
+        served = message.manifest.id
+        self._newest = max(self._newest, served)
+        is_wanted = self.hold in (None, served) and served != self.fresh
+        is_newer = self.hold is not None or served > self.fresh
+        in_use = self._work.in_use
+        has_place = self.has_free_slot and served not in in_use
+        may_install = has_place or (self.hold is None and not self.keeps_version)
+        if self.is_installing or self._is_leaving or not (is_wanted and is_newer and may_install):
+            return []
+        self.is_installing = True
+        return [
+            InstallWeights(
+                manifest=message.manifest,
+                payload=message.payload,
+                in_flight=self._schedule.in_flight,
+                keeps=tuple(sorted(in_use)) if self.keeps_version else (),
+            )
+        ]
+
+    def on_installed(self, weights: WeightsId) -> None:
+        self.fresh, self.is_installing, self._pulling_since = weights, False, None
+        self.missing = None
+        if not self.keeps_version:
+            self._work.carry_on(weights)
+
+    def on_refused(self, message: InstallRefused) -> None:
+        self.is_installing = False  # asked for again after ASK_AGAIN_AFTER_S, as if it had never come
+        if message.is_gone:
+            self._pulling_since = None

@@ -1,0 +1,234 @@
+"""The trainer: asks for a batch, trains, hands the new version over, and asks for the next at once.
+
+    load ──▶ publish ──▶ ask ──▶ train ──▶ publish ──▶ ask … ──▶ last checkpoint ──▶ finished
+                                                        └── asked to pause: checkpoint ──▶ paused
+
+Invariants:
+- step S is trained exactly once by one incarnation: a batch that is not the one asked for is ignored;
+- version S is what step S made; it is offered to the relay that leads until it is stored there or overtaken;
+- training never waits for a relay: the only stall is the copy;
+- a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
+- asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be; where
+  nothing is trained, there is nothing to write down;
+- what it says names its incarnation (epoch) and the checkpoint that it began with, so that nobody takes it for a dead
+  one, and the other way round.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import Effect, SaveCheckpoint, Send, TrainOn
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    CheckpointReported,
+    FaultReported,
+    PartFinished,
+    RunBroken,
+    StepReported,
+    ToDriver,
+    TrainerPaused,
+    TrainerReady,
+)
+from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_trainer import (
+    BatchReady,
+    BatchTrained,
+    CheckpointFailed,
+    CheckpointWritten,
+    MasterElected,
+    TrainerLoaded,
+    VersionRefused,
+    VersionStored,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
+from engine.pipeline.trainer.metrics import StepTiming, choose_to_read, step_metrics
+from engine.pipeline.trainer.offers import Offers
+from engine.policy.lineage import WeightsId
+
+RESEND_AFTER_S: Final = 2.0
+
+
+class TrainerBrain:
+    def __init__(self, plan: Plan, *, epoch: int = 0) -> None:
+        """`epoch`: this incarnation of the trainer."""
+        self._plan, self._epoch = plan, epoch
+        self._version: int | None = None
+        """The last step trained; None until loaded."""
+        self._resumed: ResumedFrom | None = None
+        self._checkpointed = 0
+        self._wanted_step: int | None = None
+        self._wanted_since = 0.0
+        self._asked_at = 0.0
+        self._step_ended_at = 0.0
+        self._batch: BatchReady | None = None
+        self._waited_s = 0.0
+        self._offers = Offers(plan, epoch=epoch)
+        self._is_pausing = False
+        self._saving: int | None = None
+        """The newest step whose checkpoint was begun."""
+        self._progress: DataProgress | None = None
+        """Of the data, with the last step trained."""
+
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        match message:
+            case TrainerLoaded():
+                return self._on_loaded(message, now)
+            case BatchReady():
+                return self._on_batch(message, now)
+            case BatchTrained():
+                return self._on_trained(message, now)
+            case CheckpointWritten():
+                return self._on_written(message)
+            case CheckpointFailed():
+                return self._on_write_failed(message)
+            case PauseRequested():
+                return self._on_pause()
+            case VersionStored():
+                return self._offers.on_stored(WeightsId(message.epoch, message.version), now)
+            case VersionRefused():
+                return self._offers.on_refused(WeightsId(message.epoch, message.version), now)
+            case MasterElected():
+                return self._offers.on_elected(message, now)
+            case Tick():
+                return self._on_tick(now)
+            case _:
+                raise TypeError(f"the trainer does not take {type(message).__name__}")
+
+    def _on_loaded(self, message: TrainerLoaded, now: float) -> list[Effect]:
+        if self._version is not None:
+            return []
+        self._step_ended_at, self._checkpointed = now, message.step
+        if message.progress is not None or self._epoch:  # killed before there was a checkpoint: all begins again
+            self._resumed = ResumedFrom(step=message.step, progress=message.progress or DataProgress())
+        ready = _tell(TrainerReady(num_parameters=message.num_parameters, epoch=self._epoch))
+        effects = [ready, *self._publish(message.step, now)]
+        if message.step >= self._plan.steps:  # an evaluation, or the one before was lost after its last checkpoint
+            is_paused = self._is_pausing and self._plan.only_evaluates
+            ended = [self._end(message.step), self._finished()]
+            return [*effects, *ended, *(self._pause() if is_paused else [])]
+        return [*effects, *(self._pause() if self._is_pausing else self._ask(message.step + 1, now))]
+
+    def _on_batch(self, message: BatchReady, now: float) -> list[Effect]:
+        if message.step != self._wanted_step or message.epoch != self._epoch:
+            return []
+        self._wanted_step, self._batch = None, message
+        self._waited_s = now - self._wanted_since
+        return [TrainOn(step=message.step, groups=message.groups, lineage=message.lineage)]
+
+    def _on_trained(self, message: BatchTrained, now: float) -> list[Effect]:
+        batch, step = self._batch, message.step
+        if batch is None or batch.step != step:
+            return []
+        self._batch = None
+        timing = StepTiming(waited_s=self._waited_s, step_s=now - self._step_ended_at)
+        self._step_ended_at = now
+        metrics = {**step_metrics(batch, timing), **message.metrics}
+        if self._offers.broadcast_s is not None:
+            metrics["weights/broadcast_s"] = self._offers.broadcast_s
+        effects = self._publish(step, now)
+        self._progress = batch.progress
+        if step == self._plan.steps:
+            effects.append(self._end(step))
+        elif not self._is_pausing:
+            effects += self._ask(step + 1, now)
+        to_read = choose_to_read(batch, message.advantages)
+        effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
+        if self._plan.checkpoints(step):
+            effects.append(self._save(step, batch.progress))
+        return [*effects, *(self._pause() if self._is_pausing else [])]
+
+    def _save(self, step: int, progress: DataProgress) -> Effect:
+        self._saving = step
+        return SaveCheckpoint(step=step, progress=progress)
+
+    def _publish(self, step: int, now: float) -> list[Effect]:
+        """Steps within a window are not for the rollouts; but what an incarnation begins with always is."""
+        is_first, self._version = self._version is None, step
+        if not is_first and not self._plan.publishes(step):
+            return []
+        updated = WeightsUpdated(weights=WeightsId(self._epoch, step))
+        return [*self._offers.publish(step, now), Send(to=MANAGER, message=updated)]
+
+    def _on_written(self, message: CheckpointWritten) -> list[Effect]:
+        self._checkpointed = max(self._checkpointed, message.step)
+        report = CheckpointReported(
+            step=message.step,
+            uri=message.uri,
+            manifest_sha256=message.manifest_sha256,
+            num_bytes=message.num_bytes,
+        )
+        if message.step != self._plan.steps:
+            return [_tell(report), *(self._pause() if self._is_pausing else [])]
+        return [_tell(report), self._finished(), self._end(message.step)]
+
+    def _finished(self) -> Effect:
+        return _tell(PartFinished(part=TRAINER, epoch=self._epoch))
+
+    def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
+        if message.step == self._plan.steps:
+            reason = f"the last checkpoint could not be written: {message.reason}"
+            return [_tell(RunBroken(failure_class="infrastructure", message=reason))]
+        fault = FaultReported(
+            component="trainer",
+            message=f"checkpoint of step {message.step} failed: {message.reason}",
+            action="training goes on; the checkpoint before stays the newest",
+        )
+        is_last_word = self._is_pausing and message.step == self._version
+        return [_tell(fault), *([self._paused(message.step)] if is_last_word else [])]
+
+    # ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_pause(self) -> list[Effect]:
+        self._is_pausing, self._wanted_step = True, None
+        return self._pause()
+
+    def _pause(self) -> list[Effect]:
+        """What is still to be done before it is paused; the last step of all ends the run instead."""
+        step = self._version
+        if step is not None and self._plan.only_evaluates:
+            return [self._paused(step)]
+        if step is None or self._batch is not None or step >= self._plan.steps:
+            return []
+        if step <= self._checkpointed:
+            return [self._paused(step)]
+        if self._saving == step:
+            return []
+        assert self._progress is not None, "a step beyond the checkpoint was trained by this incarnation"
+        return [self._save(step, self._progress)]
+
+    def _paused(self, step: int) -> Effect:
+        return _tell(TrainerPaused(step=step, checkpointed=self._checkpointed))
+
+    # ── asking ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask(self, step: int, now: float) -> list[Effect]:
+        self._wanted_step, self._wanted_since, self._asked_at = step, now, now
+        return [self._wish(step)]
+
+    def _wish(self, step: int) -> Effect:
+        wanted = BatchWanted(step=step, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed)
+        return Send(to=DATA, message=wanted)
+
+    def _end(self, version: int) -> Effect:
+        ended = TrainingEnded(
+            version=version, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed
+        )
+        return Send(to=DATA, message=ended)
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        beat = PartReported(part=TRAINER, incarnation=self._epoch)
+        effects: list[Effect] = [Send(to=MANAGER, message=beat), *self._offers.on_tick(now)]
+        if now - self._asked_at < RESEND_AFTER_S:
+            return effects
+        self._asked_at = now
+        if self._wanted_step is not None:
+            effects.append(self._wish(self._wanted_step))
+        elif self._version is not None and self._version >= self._plan.steps:
+            effects.append(self._end(self._version))
+        return effects
+
+
+def _tell(report: ToDriver) -> Send:
+    return Send(to=DRIVER, message=report)

@@ -1,0 +1,95 @@
+"""What a job does and says: events, metrics, log lines, trajectories; as lists, or followed until the job is over.
+
+Invariant: an event, and a log line, is given once and in order, over any number of broken connections.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from ..answers.telemetry import Event, EventPage, LogLine, LogLines, Metrics, Rollout, TeamEvent, Timeline
+from ..wire import Emit, Procedure, Query, Stream, get
+from .following import followed
+from .pages import PAGE, answer, each_of
+
+E = TypeVar("E", bound=Event)
+
+
+def events(job_id: str, *, after: int = 0, follow: bool = False) -> Stream[Event]:
+    """Oldest first, from the one behind `after`. `follow`: go on as they happen, until the job is over."""
+    if follow:
+        request = get("jobs", job_id, "events")
+        yield from followed(Event, request, last_id=str(after), is_new=_once(lambda event: job_id, {job_id: after}))
+        return
+    while True:
+        page = yield from answer(EventPage, get("jobs", job_id, "events", query={"after": after, "limit": PAGE}))
+        for event in page.data:
+            yield Emit(event)
+        after = page.next_after
+        if not page.has_more:
+            return
+
+
+def team_events(*, last_id: str = "") -> Stream[TeamEvent]:
+    """Every event of every job of the team from now on, without an end."""
+    return followed(TeamEvent, get("events"), last_id=last_id, is_new=_once(lambda event: event.job_id, {}))
+
+
+def metrics(
+    job_id: str, *, names: Sequence[str] = (), after: int = 0, max_points: int | None = None
+) -> Procedure[Metrics]:
+    """One page from a cursor; with `max_points`, whole series at most so long, and their bands."""
+    query = {"names": list(names), "after": after or None, "max_points": max_points}
+    return (yield from answer(Metrics, get("jobs", job_id, "metrics", query=query)))
+
+
+def timeline(job_id: str, *, since: datetime | None = None, until: datetime | None = None) -> Procedure[Timeline]:
+    """What each replica did when; the newest five minutes unless told."""
+    query = {name: None if at is None else at.isoformat() for name, at in (("from", since), ("to", until))}
+    return (yield from answer(Timeline, get("jobs", job_id, "timeline", query=query)))
+
+
+def logs(
+    job_id: str,
+    *,
+    component: str | None = None,
+    level: str | None = None,
+    q: str | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+) -> Stream[LogLine]:
+    """The newest lines, oldest first. `follow`: go on as they are written, until the job is over."""
+    query: Query = {"component": component, "level": level, "q": q, "tail": tail}
+    if follow:
+        request = get("jobs", job_id, "logs", "stream", query=query)
+        yield from followed(LogLine, request, last_id="", is_new=lambda line: True)  # its places are exact
+        return
+    found = yield from answer(LogLines, get("jobs", job_id, "logs", query=query))
+    for line in found.lines:
+        yield Emit(line)
+
+
+def rollouts(
+    job_id: str,
+    *,
+    step: int | None = None,
+    outcome: str | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    most: int | None = None,
+) -> Stream[Rollout]:
+    """Newest step first. The key needs the scope rollouts:read."""
+    query = {"step": step, "outcome": outcome, "min_reward": min_reward, "max_reward": max_reward}
+    return each_of(Rollout, "jobs", job_id, "rollouts", query=query, most=most)
+
+
+def _once(subject: Callable[[E], str], seen: dict[str, int]) -> Callable[[E], bool]:
+    """Whether an event is newer than all that was given of its subject."""
+
+    def is_new(event: E) -> bool:
+        if event.seq <= seen.get(subject(event), 0):
+            return False
+        seen[subject(event)] = event.seq
+        return True
+
+    return is_new

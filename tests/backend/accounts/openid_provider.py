@@ -1,0 +1,138 @@
+"""A small OpenID provider as a process of its own: discovery, keys, the code flow with PKCE, real signatures.
+
+    python -m tests.backend.accounts.openid_provider PORT
+
+It signs everybody in without asking. What it says of them, and how it misbehaves, is set by POST /behave:
+{"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret"}.
+"""
+
+import base64
+import hashlib
+import json
+import secrets
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+CLIENT_ID, CLIENT_SECRET = "laminar", "a-client-secret-of-thirty-two-bytes!"
+KID = "key-1"
+
+
+class Provider:
+    def __init__(self, port: int) -> None:
+        self.issuer = f"http://127.0.0.1:{port}"
+        self.key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+        self.stranger = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+        self.behaviour: dict[str, Any] = {}
+        self.codes: dict[str, dict[str, str]] = {}
+
+    def discovery(self) -> dict[str, Any]:
+        return {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self.issuer}/authorize",
+            "token_endpoint": f"{self.issuer}/token",
+            "userinfo_endpoint": f"{self.issuer}/userinfo",
+            "jwks_uri": f"{self.issuer}/jwks",
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["RS256"],
+            "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
+            "code_challenge_methods_supported": ["S256"],
+        }
+
+    def jwks(self) -> dict[str, Any]:
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        return {"keys": [public | {"kid": KID, "use": "sig", "alg": "RS256"}]}
+
+    def authorize(self, query: dict[str, str]) -> str:
+        code = secrets.token_urlsafe(16)
+        self.codes[code] = query
+        return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
+
+    def token(self, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        asked = self.codes.pop(form.get("code", ""), None)
+        verifier = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(verifier).decode().rstrip("=")
+        is_right = (
+            asked is not None
+            and (form.get("client_id"), form.get("client_secret")) == (CLIENT_ID, CLIENT_SECRET)
+            and form.get("redirect_uri") == asked["redirect_uri"]
+            and asked.get("code_challenge") == challenge
+        )
+        if asked is None or not is_right:
+            return 400, {"error": "invalid_grant"}
+        now = int(time.time())
+        claims: dict[str, Any] = {
+            "iss": self.issuer, "aud": CLIENT_ID, "sub": "subject-1", "iat": now, "exp": now + 300,
+            "nonce": asked.get("nonce", ""), "email": "ada@example.org", "email_verified": True,
+        }  # fmt: skip
+        claims |= self.behaviour.get("claims", {})
+        for name in self.behaviour.get("drop", []):
+            claims.pop(name, None)
+        return 200, {
+            "access_token": secrets.token_urlsafe(16),
+            "token_type": "Bearer",
+            "id_token": self._signed(claims),
+        }
+
+    def _signed(self, claims: dict[str, Any]) -> str:
+        match self.behaviour.get("sign", "key"):
+            case "none":
+                return jwt.encode(claims, "", algorithm="none", headers={"kid": KID})
+            case "client-secret":
+                return jwt.encode(claims, CLIENT_SECRET, algorithm="HS256", headers={"kid": KID})
+            case "stranger":
+                return jwt.encode(claims, self.stranger, algorithm="RS256", headers={"kid": KID})
+        return jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": KID})
+
+
+def serve(port: int) -> None:
+    provider = Provider(port)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            match address.path:
+                case "/.well-known/openid-configuration":
+                    self._answer(200, provider.discovery())
+                case "/jwks":
+                    self._answer(200, provider.jwks())
+                case "/userinfo":
+                    self._answer(200, provider.behaviour.get("userinfo", {}))
+                case "/authorize":
+                    query = {key: values[0] for key, values in parse_qs(address.query).items()}
+                    self.send_response(302)
+                    self.send_header("Location", provider.authorize(query))
+                    self.end_headers()
+                case _:
+                    self._answer(404, {})
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            if self.path == "/behave":
+                provider.behaviour = json.loads(body)
+                self._answer(200, {})
+            else:
+                self._answer(*provider.token({key: values[0] for key, values in parse_qs(body).items()}))
+
+        def _answer(self, status: int, document: dict[str, Any]) -> None:
+            text = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            """The test's output is not its log."""
+
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

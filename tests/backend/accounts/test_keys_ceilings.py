@@ -1,0 +1,117 @@
+"""Ceilings of a key: devices at once and GPU-hours in all, exact under a race."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from backend.accounts.models import ApiKey, Project, Team, User
+from backend.accounts.services import create_api_key
+from backend.jobs.line.scheduling import schedule_pool
+from backend.jobs.models import Job
+from backend.jobs.submitting.key_use import use_of_key
+from backend.jobs.submitting.services import cancel_job
+from backend.pools.models import Reservation, ResourcePool
+from tests.backend.conftest import NOW, Api, MakeSpec
+
+pytestmark = pytest.mark.django_db
+HOUR_S = 3_600
+
+
+@pytest.fixture
+def limited(team: Team, alice: User, project: Project, pool: ResourcePool, make_spec: MakeSpec) -> Callable[..., Any]:
+    """`limited(max_devices=4)`: the key, and a function that submits with it and gives the answer."""
+
+    def make(**ceilings: Any) -> tuple[ApiKey, Callable[..., Any]]:
+        key, text = create_api_key(team=team, created_by=alice, name="limited", **ceilings)
+
+        def submit(devices: int = 3, **changes: Any) -> Any:
+            spec = make_spec(devices=devices, **changes).model_dump(mode="json")
+            return Api(text).request("POST", "/jobs", {"project": project.pk, "spec": spec})
+
+        return key, submit
+
+    return make
+
+
+def test_the_ceiling_of_devices_counts_what_waits_and_what_runs(limited: Any, pool: ResourcePool) -> None:
+    _, submit = limited(max_devices=6)
+    first = submit(3)
+    assert (first.status_code, submit(3).status_code) == (202, 202)
+    refused = submit(2)
+    problem = refused.json()
+    assert (refused.status_code, problem["code"], problem["ceiling"]) == (409, "key_ceiling", "max_devices")
+    assert (problem["limit"], problem["in_use"]) == (6, 6)
+    cancel_job(first.json()["id"], actor="user:1", now=NOW)
+    assert submit(3).status_code == 202
+    assert Job.objects.count() == 3, "a refused job is no job"
+
+
+def test_other_keys_and_people_do_not_count(limited: Any, make_job: Any, api: Api) -> None:
+    make_job(devices=8)
+    _, submit = limited(max_devices=3)
+    _, other = limited(max_devices=8)
+    assert other(8).status_code == 202
+    assert submit(3).status_code == 202
+
+
+def test_gpu_hours_are_promised_at_submission(limited: Any) -> None:
+    _, submit = limited(max_gpu_hours=Decimal("7.5"))
+    assert submit(3, max_runtime_s=2 * HOUR_S).status_code == 202  # 6 GPU-hours at most
+    refused = submit(3, max_runtime_s=HOUR_S)
+    assert (refused.status_code, refused.json()["ceiling"]) == (409, "max_gpu_hours")
+    assert submit(3, max_runtime_s=HOUR_S // 2).status_code == 202  # 1.5 more is just what is left
+
+
+def test_an_ended_job_counts_what_it_really_held(limited: Any, pool: ResourcePool) -> None:
+    key, submit = limited(max_gpu_hours=Decimal(3))
+    job = Job.objects.get(pk=submit(3, max_runtime_s=HOUR_S).json()["id"])
+    assert use_of_key(key, now=NOW).gpu_seconds == 3 * HOUR_S
+    Reservation.objects.create(
+        job=job, attempt=1, pool=pool, team=job.team, role="trainer", devices=2,
+        created_at=NOW, released_at=NOW + timedelta(minutes=10),
+    )  # fmt: skip
+    cancel_job(job.pk, actor="user:1", now=NOW)
+    assert use_of_key(key, now=NOW).gpu_seconds == 2 * 600
+    assert use_of_key(key, now=NOW).devices == 0
+
+
+def test_a_running_job_that_overstays_counts_in_full(limited: Any, pool: ResourcePool) -> None:
+    key, submit = limited(max_gpu_hours=Decimal(100))
+    submit(3, max_runtime_s=60)
+    schedule_pool(pool.pk, now=NOW)
+    begun = Reservation.objects.order_by("created_at").values_list("created_at", flat=True)[0]
+    assert use_of_key(key, now=begun + timedelta(seconds=30)).gpu_seconds == 3 * 60
+    assert use_of_key(key, now=begun + timedelta(seconds=90)).gpu_seconds == 3 * 90
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_at_once_no_more_pass_than_the_ceiling_allows(
+    limited: Any, in_own_connection: Callable[..., Any]
+) -> None:
+    _, submit = limited(max_devices=6)
+    answers, start = [], threading.Barrier(8)
+
+    def race() -> None:
+        start.wait(10)
+        answers.append(submit(2).status_code)
+
+    threads = [threading.Thread(target=in_own_connection(race)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(answers) == [202] * 3 + [409] * 5
+
+
+def test_the_measure_is_served_by_an_index(limited: Any) -> None:
+    """Not a scan of every event that ever was."""
+    with connection.cursor() as db:
+        db.execute("SET LOCAL enable_seqscan = off")
+        db.execute("EXPLAIN SELECT job_id FROM jobs_jobevent WHERE type = 'submitted' AND actor = 'key:x'")
+        plan = "\n".join(row[0] for row in db.fetchall())
+    assert "job_submitted_by" in plan

@@ -1,0 +1,217 @@
+"""Signing in with an OpenID provider: a real one, over HTTP, with real signatures, and every way that it may lie."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.test import Client
+
+from backend.accounts.acting import Acting
+from backend.accounts.invitations import invite
+from backend.accounts.models import Membership, Role, Team, User
+from backend.clock import database_now
+from tests.backend.accounts.openid_provider import CLIENT_ID, CLIENT_SECRET
+
+pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parents[3]
+STARTS_WITHIN_S = 20.0
+ADA = "ada@example.org"
+Answer = Any  # the test client's own response type has no public name
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "tests.backend.accounts.openid_provider", str(port)], cwd=ROOT)
+    address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + STARTS_WITHIN_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/jwks", timeout=1).close()
+            break
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, "the provider does not start"
+            time.sleep(0.05)
+    yield address
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def behave(issuer: str, settings: Any) -> Callable[..., None]:
+    """Turns the provider on in our settings, and tells it what to say."""
+    app = {
+        "provider_id": "sso", "name": "Example", "client_id": CLIENT_ID, "secret": CLIENT_SECRET,
+        "settings": {"server_url": issuer, "oauth_pkce_enabled": True},
+    }  # fmt: skip
+    configured = settings.SOCIALACCOUNT_PROVIDERS["openid_connect"] | {"APPS": [app]}
+    settings.SOCIALACCOUNT_PROVIDERS = {"openid_connect": configured}
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_issuer=issuer)
+
+    def tell(**behaviour: Any) -> None:
+        request = urllib.request.Request(f"{issuer}/behave", json.dumps(behaviour).encode(), method="POST")
+        urllib.request.urlopen(request, timeout=5).close()
+
+    tell()
+    return tell
+
+
+def come_back(client: Client, *, change: Callable[[str], str] = lambda address: address) -> Answer:
+    """Through the provider and back, as a browser goes. `change` may tamper with the way back."""
+    left = client.post("/accounts/oidc/sso/login/?next=/jobs/")
+    assert left.status_code == 302, left.content
+    opener = urllib.request.build_opener(_NoRedirects)
+    try:
+        opener.open(left["Location"], timeout=5)
+        raise AssertionError("the provider sends people back")
+    except urllib.error.HTTPError as answer:
+        back = urlsplit(change(answer.headers["Location"]))
+    return client.get(f"{back.path}?{back.query}")
+
+
+def is_signed_in(client: Client) -> bool:
+    return "_auth_user_id" in client.session
+
+
+def test_who_has_an_account_with_the_verified_address_comes_in(
+    client: Client, behave: Callable[..., None], team: Team
+) -> None:
+    user = User.objects.create_user(ADA)
+    answer = come_back(client)
+    assert (answer.status_code, answer["Location"]) == (302, "/jobs/")
+    assert client.session["_auth_user_id"] == str(user.pk)
+    assert User.objects.count() == 1
+    client.logout()
+    behave(claims={"email": "renamed@example.org"})
+    come_back(client)
+    assert client.session["_auth_user_id"] == str(user.pk), "from now on the subject decides, not the address"
+
+
+def test_the_request_carries_state_nonce_and_pkce(client: Client, behave: Callable[..., None]) -> None:
+    seen = []
+    for _ in range(2):
+        location = client.post("/accounts/oidc/sso/login/?auth_params=nonce%3Dmine%26prompt%3Dnone&scope=admin")[
+            "Location"
+        ]
+        seen.append({key: values[0] for key, values in parse_qs(urlsplit(location).query).items()})
+    assert all(query["code_challenge_method"] == "S256" for query in seen)
+    assert "prompt" not in seen[0] and set(seen[0]["scope"].split()) == {"openid", "profile", "email"}
+    for name in ("state", "nonce", "code_challenge"):
+        assert len({query[name] for query in seen} | {"mine"}) == 3, "new each time, and never the caller's"
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "signed by a stranger under our provider's key id": {"sign": "stranger"},
+    "not signed at all": {"sign": "none"},
+    "signed with the client's secret": {"sign": "client-secret"},
+    "the nonce of another sign-in": {"claims": {"nonce": "another"}},
+    "no nonce": {"drop": ["nonce"]},
+    "made for another client": {"claims": {"aud": "somebody-else"}},
+    "made for several, authorised to another": {"claims": {"aud": [CLIENT_ID, "other"], "azp": "other"}},
+    "made by another issuer": {"claims": {"iss": "https://evil.example"}},
+    "expired": {"claims": {"exp": 1_000_000_000}},
+    "without an end": {"drop": ["exp"]},
+    "without a subject": {"drop": ["sub"]},
+    "an address that is not verified": {"claims": {"email_verified": False}},
+    "an address that is verified in words": {"claims": {"email_verified": "true"}},
+    "an address of which nothing is said": {"drop": ["email_verified"]},
+    "userinfo of somebody else": {"drop": ["email"], "userinfo": {"sub": "x", "email": ADA, "email_verified": True}},
+    "no address anywhere": {"drop": ["email"], "userinfo": {"sub": "subject-1"}},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_provider_that_lies_opens_nothing(client: Client, behave: Callable[..., None], lie: str) -> None:
+    User.objects.create_user(ADA)
+    behave(**LIES[lie])
+    answer = come_back(client)
+    assert not is_signed_in(client)
+    assert answer.status_code in {200, 401, 403} and b"You are not signed in" in answer.content
+    behave()
+    come_back(client)
+    assert is_signed_in(client), "the same without the lie goes through"
+
+
+def test_an_address_may_come_from_userinfo_of_the_same_subject(client: Client, behave: Callable[..., None]) -> None:
+    User.objects.create_user(ADA)
+    behave(drop=["email"], userinfo={"sub": "subject-1", "email": ADA, "email_verified": True})
+    come_back(client)
+    assert is_signed_in(client)
+
+
+def test_a_way_back_that_this_browser_did_not_begin_is_refused(client: Client, behave: Callable[..., None]) -> None:
+    User.objects.create_user(ADA)
+    victim = Client()
+    addresses: list[str] = []
+
+    def keep(address: str) -> str:
+        addresses.append(address)
+        return address.replace("state=", "state=x")
+
+    assert b"You are not signed in" in come_back(client, change=keep).content
+    back = urlsplit(addresses[0])
+    assert b"You are not signed in" in victim.get(f"{back.path}?{back.query}").content
+    assert not is_signed_in(victim) and not is_signed_in(client)
+
+
+def test_without_an_invitation_nobody_gets_an_account(client: Client, behave: Callable[..., None]) -> None:
+    assert b"by invitation" in come_back(client).content
+    assert not User.objects.exists() and not is_signed_in(client)
+
+
+def test_who_is_invited_gets_an_account_without_a_password_and_joins(
+    client: Client, behave: Callable[..., None], team: Team, alice: User
+) -> None:
+    owner = Acting(user=alice, team=team, role=Role.OWNER)
+    _, token = invite(owner, email=ADA, role=Role.VIEWER, now=database_now())
+    page = client.get(f"/invitations/{token}").content.decode()
+    assert "/accounts/oidc/sso/login/" in page
+    come_back(client)
+    user = User.objects.get(email=ADA)
+    assert is_signed_in(client) and not user.has_usable_password()
+    assert not user.memberships.exists(), "an invitation is accepted, not assumed"
+    client.post(f"/invitations/{token}")
+    assert Membership.objects.get(user=user, team=team).role == Role.VIEWER
+
+
+def test_only_the_operators_domains_come_in(client: Client, behave: Callable[..., None], settings: Any) -> None:
+    User.objects.create_user(ADA)
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_domains=("elsewhere.org",))
+    assert come_back(client).status_code == 403 and not is_signed_in(client)
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, oidc_domains=("elsewhere.org", "example.org"))
+    come_back(client)
+    assert is_signed_in(client)
+
+
+def test_a_closed_account_stays_closed(client: Client, behave: Callable[..., None]) -> None:
+    user = User.objects.create_user(ADA)
+    come_back(client)
+    client.logout()
+    User.objects.filter(pk=user.pk).update(is_active=False)
+    assert come_back(client).status_code == 403 and not is_signed_in(client)
+
+
+def test_it_is_off_unless_it_is_configured(client: Client) -> None:
+    assert client.post("/accounts/oidc/sso/login/").status_code == 404
+    assert "Sign in with" not in client.get("/accounts/login/").content.decode()
+
+
+def test_the_sign_in_page_offers_it(client: Client, behave: Callable[..., None]) -> None:
+    page = client.get("/accounts/login/?next=/help/").content.decode()
+    assert "Sign in with Example" in page and "/accounts/oidc/sso/login/?next=%2Fhelp%2F" in page

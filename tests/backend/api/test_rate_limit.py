@@ -1,0 +1,86 @@
+"""How often one key may submit: exact, also when everybody asks at once."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from backend.accounts.models import Project, User
+from backend.api.counters import Use, take_in_turn
+from backend.api.rate_limit import Rate, RateExceeded, take
+from backend.clock import database_now
+from backend.jobs.models import Job
+from backend.pools.models import ResourcePool
+
+SLOW = Rate(name="test", limit=5, window_s=3_600)
+
+
+def test_the_limit_passes_and_one_more_does_not(db: None) -> None:
+    assert [take(SLOW, caller="a").remaining for _ in range(5)] == [4, 3, 2, 1, 0]
+    with pytest.raises(RateExceeded) as refused:
+        take(SLOW, caller="a")
+    assert 0 < int(refused.value.headers["Retry-After"]) <= 720
+    assert take(SLOW, caller="b").remaining == 4, "everybody has a bucket of their own"
+
+
+def test_what_is_taken_comes_back_with_time(db: None) -> None:
+    for _ in range(5):
+        take(SLOW, caller="a")
+    with connection.cursor() as db_cursor:
+        db_cursor.execute("UPDATE api_ratebucket SET full_at = full_at - interval '25 minutes'")
+    assert [take(SLOW, caller="a").remaining for _ in range(2)] == [1, 0]
+
+
+def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
+    api: Any, api_of: Any, bob: User, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.jobs.rest.new_job.SUBMITS", Rate(name="submit", limit=2, window_s=3_600))
+    body = {"project": project.pk, "spec": {"name": "Sums"}}
+    responses = [api.post("/jobs", body) for _ in range(3)]
+    assert [response.status_code for response in responses] == [202, 202, 429]
+    assert [response["RateLimit"].split(";")[1] for response in responses] == ["r=1", "r=0", "r=0"]
+    assert responses[0]["RateLimit-Policy"] == '"submit";q=2;w=3600'
+    assert int(responses[2]["Retry-After"]) > 0 and responses[2].json()["retryable"] is True
+    assert Job.objects.count() == 2
+    assert api_of(bob).post("/jobs", body).status_code == 202, "another key is not held up"
+
+
+def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None:
+    wide, narrow = Use("wide", "a", 3, 3_600), Use("narrow", "a", 2, 3_600)
+    for _ in range(2):
+        assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, True]
+    assert [one.allowed for one in take_in_turn([wide, narrow])] == [True, False], "the first was asked, and passed"
+    refused = take_in_turn([wide, narrow])
+    assert [(one.bucket, one.allowed) for one in refused] == [("wide", False)]
+    assert 0 < refused[0].wait_s <= 1_200
+
+
+def test_the_clock_of_an_allowance_is_the_databases(db: None) -> None:
+    before = database_now()
+    assert before <= take_in_turn([Use("wide", "a", 3, 3_600)])[0].at <= database_now()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_racing_for_two_buckets_passes_exactly_the_narrower(in_own_connection: Callable[..., Any]) -> None:
+    def ask(_: int) -> bool:
+        return take_in_turn([Use("wide", "raced", 40, 3_600), Use("narrow", "raced", 10, 3_600)])[-1].allowed
+
+    with ThreadPoolExecutor(16) as threads:
+        passed = list(threads.map(in_own_connection(ask), range(64)))
+    assert sum(passed) == 10
+
+
+@pytest.mark.django_db(transaction=True)
+def test_sixteen_at_once_pass_exactly_the_limit(in_own_connection: Callable[..., Any]) -> None:
+    def ask(_: int) -> bool:
+        try:
+            take(SLOW, caller="raced")
+        except RateExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as threads:
+        passed = list(threads.map(in_own_connection(ask), range(64)))
+    assert sum(passed) == SLOW.limit

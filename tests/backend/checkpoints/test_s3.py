@@ -1,0 +1,352 @@
+"""Checkpoints that travel through a bucket: the engine's upload and fetch, the control plane's check and deletion.
+
+The server is moto's, a real process spoken to over HTTP; faults come from a small proxy in between, or from SIGKILL.
+"""
+
+import http.client
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import httpx
+import pytest
+from django.conf import LazySettings
+
+from backend.checkpoints import verification
+from backend.checkpoints.models import Checkpoint
+from backend.checkpoints.retention import remove_files
+from backend.checkpoints.services import GRACE, delete_checkpoint, record_checkpoint
+from backend.jobs.models import Job
+from backend.store.chosen import store
+from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
+from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints, forget_older
+from engine.live.checkpoints.writer import CheckpointWriter
+from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
+from engine.pipeline.records import DataProgress
+from engine.spec.facts import CheckpointSaved
+from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
+from tests.backend.checkpoints.conftest import CONTENTS, write_files
+from tests.s3_server import CREDENTIALS, S3Server, s3_server
+
+PROGRESS = DataProgress(ended=((0, 40), (44, 48)), ledger=(("trained", 44),))
+BUCKET = "laminar"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch, s3_server() as running:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        running.make_bucket(BUCKET)
+        yield running
+
+
+@dataclass(slots=True)
+class Proxy:
+    """Between us and the server: counts what is asked, and answers some of it itself."""
+
+    endpoint: str
+    asked: list[str] = field(default_factory=list)
+    answer: Callable[[int], int] = lambda number: 0
+    """Of the so-manieth request: a status instead of the server's own answer; -1: hang up; 0: pass it on."""
+
+
+@contextmanager
+def proxy_to(server: S3Server) -> Iterator[Proxy]:
+    target = urlsplit(server.endpoint)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def pass_on(self) -> None:
+            running.asked.append(f"{self.command} {self.path}")
+            status = running.answer(len(running.asked))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if status == -1:
+                self.close_connection = True
+                return
+            if status:
+                told = b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(told)))
+                self.end_headers()
+                self.wfile.write(told if self.command != "HEAD" else b"")
+                return
+            upstream = http.client.HTTPConnection(target.hostname or "", target.port or 80)
+            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            given = upstream.getresponse()
+            content = given.read()
+            self.send_response(given.status)
+            for name, value in given.getheaders():
+                if name.lower() not in {"transfer-encoding", "connection", "date", "server", "content-length"}:
+                    self.send_header(name, value)
+            length = given.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+            self.send_header("Content-Length", length or "0")
+            self.end_headers()
+            self.wfile.write(content)
+            upstream.close()
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = pass_on
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running = Proxy(endpoint=f"http://127.0.0.1:{listener.server_address[1]}")
+    threading.Thread(target=listener.serve_forever, args=[0.02], daemon=True).start()
+    try:
+        yield running
+    finally:
+        listener.shutdown()
+        listener.server_close()
+
+
+@pytest.fixture
+def proxy(server: S3Server) -> Iterator[Proxy]:
+    with proxy_to(server) as running:
+        yield running
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A prefix of this test's own."""
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def keys_below(url: str, server: S3Server) -> list[str]:
+    client = boto3.client("s3", endpoint_url=server.endpoint)
+    prefix = urlsplit(url).path.strip("/") + "/"
+    rows = client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
+    return sorted(row["Key"].removeprefix(prefix) for row in rows)
+
+
+def remote(url: str, endpoint: str, root: Path) -> RemoteCheckpoints:
+    return RemoteCheckpoints(store=CheckpointStore(url, endpoint=endpoint, wait=lambda seconds: None), root=root)
+
+
+def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5) -> Path:
+    folder = root / "jobs" / job / "attempt-1-epoch-1" / "checkpoints" / f"step-{step:06d}"
+    write_files(folder)
+    finish_checkpoint(folder, step=step, progress=PROGRESS)
+    return folder
+
+
+def key_of(folder: Path, root: Path) -> str:
+    return folder.relative_to(root).as_posix()
+
+
+class TestTravel:
+    def test_what_one_node_wrote_another_goes_on_from(self, server: S3Server, url: str, tmp_path: Path) -> None:
+        here, there = tmp_path / "here", tmp_path / "there"
+        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(told.put, remote(url, server.endpoint, here))
+        folder = here / "jobs" / "job_a" / "attempt-1-epoch-1" / "checkpoints" / "step-000005"
+        writer.put(lambda: (write_files(folder), None)[1], folder, step=5, progress=PROGRESS)
+        written = told.get(timeout=30)
+        assert isinstance(written, CheckpointWritten), written
+        assert written.uri == f"{url}/jobs/job_a/attempt-1-epoch-1/checkpoints/step-000005"
+        found = open_checkpoint(written.uri, remote(url, server.endpoint, there))
+        assert found.data_progress() == PROGRESS and found.step == 5
+        assert verify_checkpoint(found.folder) == written.manifest_sha256
+        assert there in found.folder.parents
+        assert {name: (found.folder / name).read_bytes() for name in CONTENTS} == CONTENTS
+
+    def test_a_part_larger_than_one_piece_arrives_whole(self, server: S3Server, url: str, tmp_path: Path) -> None:
+        folder = tmp_path / "jobs/job_a/step-000001"
+        write_files(folder, {"model.safetensors": b"0123456789abcdef" * (2 * 2**20 + 7)})  # 32 MiB and a bit
+        finish_checkpoint(folder, step=1, progress=PROGRESS)
+        node = remote(url, server.endpoint, tmp_path)
+        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+
+    def test_an_address_in_another_bucket_or_prefix_is_refused(
+        self, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        node = remote(url, server.endpoint, tmp_path)
+        for address in ("s3://other/jobs/a", f"s3://{BUCKET}/elsewhere/jobs/a", f"{url}x/jobs/a"):
+            with pytest.raises(ValueError, match="resume_from"):
+                node.fetch(address)
+
+    def test_without_a_store_an_s3_address_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("LAMINAR_STORE_URL", raising=False)
+        with pytest.raises(ValueError, match="LAMINAR_STORE_URL"):
+            open_checkpoint("s3://bucket/x")
+
+    def test_only_the_last_two_local_copies_stay(self, tmp_path: Path) -> None:
+        folders = [checkpoint_in(tmp_path, step=step) for step in (1, 2, 3, 9)]
+        forget_older(folders[2])
+        assert [folder.exists() for folder in folders] == [False, True, True, True]
+
+
+class Died(BaseException):
+    """Nothing of ours catches it, as nothing catches SIGKILL."""
+
+
+@dataclass(slots=True)
+class Mortal:
+    """A client that dies instead of its so-manieth write."""
+
+    client: Any
+    dies_at: int
+    writes: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.client, name)
+        if name not in {"upload_file", "put_object"}:
+            return call
+
+        def write(*args: Any, **more: Any) -> Any:
+            self.writes += 1
+            if self.writes == self.dies_at:
+                raise Died
+            return call(*args, **more)
+
+        return write
+
+
+class TestFaults:
+    @pytest.mark.parametrize("fault", [503, 500, -1])
+    def test_a_store_that_fails_every_second_time_costs_time_only(
+        self, fault: int, proxy: Proxy, url: str, tmp_path: Path
+    ) -> None:
+        proxy.answer = lambda number: fault if number % 2 else 0
+        node = remote(url, proxy.endpoint, tmp_path)
+        folder = checkpoint_in(tmp_path)
+        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+
+    def test_a_store_that_is_away_costs_this_checkpoint_and_says_so(self, url: str, tmp_path: Path) -> None:
+        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(told.put, remote(url, "http://127.0.0.1:9", tmp_path))
+        folder = tmp_path / "jobs/job_a/step-000001"
+        writer.put(lambda: (write_files(folder), None)[1], folder, step=1, progress=PROGRESS)
+        failed = told.get(timeout=60)
+        assert isinstance(failed, CheckpointFailed) and "store" in failed.reason
+        with pytest.raises(ConnectionError):
+            remote(url, "http://127.0.0.1:9", tmp_path).fetch(f"{url}/jobs/job_a/step-000001")
+
+    def test_an_upload_that_died_at_any_request_is_not_visible_and_goes_on_where_it_stopped(
+        self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        """The uploader's own death, at each of its writes in turn."""
+        folder = checkpoint_in(tmp_path)
+        key = key_of(folder, tmp_path)
+
+        def uploader(dies_at: int) -> CheckpointStore:
+            return CheckpointStore(url, client=Mortal(boto3.client("s3", endpoint_url=proxy.endpoint), dies_at))
+
+        num_writes = len({*CONTENTS.values()}) + 1 + 2  # equal parts are one object; progress; two manifests
+        for _ in range(num_writes - 1):
+            with pytest.raises(Died):
+                uploader(dies_at=2).upload(folder, key)  # gets one write further than the one before
+            assert f"{key}/manifest.json" not in keys_below(url, server)
+            with pytest.raises(CheckpointUnverified):
+                remote(url, server.endpoint, tmp_path / "there").fetch(f"{url}/{key}")
+            if f"{key}/progress/manifest.json" in keys_below(url, server):
+                break  # manifests are written anew, so from here on it is the last write that is left
+        uploader(dies_at=0).upload(folder, key)
+        uploads = [line for line in proxy.asked if line.startswith("PUT") and "/parts/" in line]
+        assert len(uploads) == num_writes - 2, "no part was sent twice"
+        assert verify_checkpoint(remote(url, server.endpoint, tmp_path / "there").fetch(f"{url}/{key}"))
+
+    def test_a_process_killed_in_the_middle_leaves_no_checkpoint(
+        self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        folder = checkpoint_in(tmp_path)
+        key = key_of(folder, tmp_path)
+        reached = threading.Event()
+
+        def hold(number: int) -> int:
+            if sum(line.startswith("PUT") for line in proxy.asked) == 3:
+                reached.set()
+                process.wait()
+            return 0
+
+        proxy.answer = hold
+        script = (
+            "import sys; from pathlib import Path; from engine.live.checkpoints.store import CheckpointStore;"
+            "CheckpointStore(sys.argv[1], endpoint=sys.argv[2]).upload(Path(sys.argv[3]), sys.argv[4])"
+        )
+        command = [sys.executable, "-c", script, url, proxy.endpoint, str(folder), key]
+        with subprocess.Popen(command) as process:
+            assert reached.wait(timeout=60)
+            process.send_signal(signal.SIGKILL)
+        assert f"{key}/manifest.json" not in keys_below(url, server)
+        proxy.answer = lambda number: 0
+        node = remote(url, proxy.endpoint, tmp_path)
+        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+
+    def test_a_part_that_rotted_in_the_store_is_not_loaded(self, server: S3Server, url: str, tmp_path: Path) -> None:
+        node = remote(url, server.endpoint, tmp_path)
+        address = node.upload(checkpoint_in(tmp_path))
+        client = boto3.client("s3", endpoint_url=server.endpoint)
+        prefix = urlsplit(url).path.strip("/")
+        (largest,) = [
+            row["Key"]
+            for row in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]
+            if row["Size"] == len(CONTENTS["model.safetensors"])
+        ]
+        client.put_object(Bucket=BUCKET, Key=largest, Body=b"X" + CONTENTS["model.safetensors"][1:])
+        with pytest.raises(CheckpointUnverified):
+            node.fetch(address)
+        assert not list((tmp_path / "fetched").iterdir()), "and nothing of it stays"
+
+
+@pytest.mark.django_db
+class TestControlPlane:
+    @pytest.fixture
+    def checkpoint(
+        self,
+        job: Job,
+        server: S3Server,
+        settings: LazySettings,
+        url: str,
+        tmp_path: Path,
+        now: datetime,
+    ) -> Iterator[Checkpoint]:
+        settings.ENVIRONMENT = replace(
+            settings.ENVIRONMENT, store_dir=tmp_path, store_url=url, store_endpoint=server.endpoint
+        )
+        store.cache_clear()
+        folder = checkpoint_in(tmp_path, job=job.pk)
+        saved = CheckpointSaved(
+            step=5,
+            version=5,
+            uri=remote(url, server.endpoint, tmp_path).upload(folder),
+            manifest_sha256=verify_checkpoint(folder),
+            num_bytes=1,
+        )
+        yield record_checkpoint(job, 1, saved, now=now)
+        store.cache_clear()
+
+    def test_it_is_read_back_served_and_removed_whole(
+        self, checkpoint: Checkpoint, server: S3Server, url: str, now: datetime, api: Any
+    ) -> None:
+        assert verification.verify_due(now=now) == 1
+        answer = api.post(f"/checkpoints/{checkpoint.pk}/download").json()
+        (weights,) = [row for row in answer["files"] if row["name"] == "model.safetensors"]
+        assert httpx.get(weights["url"]).content == CONTENTS["model.safetensors"], "from the store, without us"
+        tar = b"".join(api.client.get(urlsplit(answer["url"]).path))
+        assert len(tar) == answer["num_bytes"] and CONTENTS["model.safetensors"] in tar
+        delete_checkpoint(checkpoint.pk, actor="user:1", now=now)
+        assert remove_files(now=now + GRACE) == 1
+        assert keys_below(url, server) == []
+
+    def test_another_jobs_prefix_is_not_followed(
+        self, checkpoint: Checkpoint, make_job: Any, now: datetime, server: S3Server, url: str
+    ) -> None:
+        before = keys_below(url, server)
+        saved = CheckpointSaved(step=5, version=5, uri=checkpoint.uri, manifest_sha256="a" * 64, num_bytes=1)
+        foreign = record_checkpoint(make_job(), 1, saved, now=now)
+        Checkpoint.objects.filter(pk=foreign.pk).update(state="deleting")
+        remove_files(now=now)
+        assert keys_below(url, server) == before

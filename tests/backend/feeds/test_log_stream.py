@@ -1,0 +1,167 @@
+"""Log lines over a real uvicorn, as they are written: each once, whatever breaks in between."""
+
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from backend.accounts.models import User
+from backend.accounts.services import revoke_api_key
+from backend.feeds import log_lines
+from backend.feeds.log_lines import LogSource, Place
+from backend.jobs.models import Job
+from backend.jobs.submitting.services import cancel_job
+from backend.telemetry.logs import Wanted
+from backend.telemetry.models import LogBatch
+from tests.backend.telemetry.test_logs import tell
+
+
+def batches(job: Job, num: int, *, lines: int = 5) -> list[str]:
+    """Of two parts in turn, an error in each."""
+    said = []
+    for batch in range(num):
+        part = ("driver", "trainer")[batch % 2]
+        words = [f"{batch}.{line}" for line in range(lines)]
+        tell(job, part, *[("error" if line == 2 else "info", word) for line, word in enumerate(words)])
+        said += words
+    return said
+
+
+def over(job: Job) -> None:
+    cancel_job(job.pk, actor="user:1", now=datetime.now(UTC))
+
+
+def said_by(frames: list[dict[str, Any]]) -> list[str]:
+    return [frame["data"]["message"] for frame in frames if frame["event"] == "line"]
+
+
+class TestOverHttp:
+    def test_what_is_there_comes_first_and_then_what_is_written(self, listen: Any, job: Job) -> None:
+        tell(job, "driver", ("info", "old"))
+        stream = listen(f"/jobs/{job.pk}/logs/stream")
+        assert stream.response.headers["content-type"] == "text/event-stream"
+        first = stream.next()
+        assert (first["event"], first["data"]["message"], first["data"]["component"]) == ("line", "old", "driver")
+        tell(job, "rollout-0", ("warning", "new"))
+        assert stream.next()["data"]["message"] == "new"
+        over(job)
+        assert stream.next() == {"event": "end", "data": {"state": "cancelled"}}
+
+    def test_wherever_it_is_cut_each_line_comes_once(self, listen: Any, job: Job) -> None:
+        said = batches(job, 4)
+        over(job)
+        path = f"/jobs/{job.pk}/logs/stream?tail=2000"
+        whole = [frame for frame in listen(path).rest() if "id" in frame]
+        assert said_by(whole) == said
+        for cut in range(len(whole)):
+            rest = listen(path, last=whole[cut]["id"])
+            told = said_by(rest.rest()) if rest.status == 200 else []
+            assert said_by(whole[: cut + 1]) + told == said, f"cut after {whole[cut]['id']}"
+
+    def test_when_all_was_seen_and_the_job_is_over_there_is_nothing_more(self, listen: Any, job: Job) -> None:
+        batches(job, 1)
+        over(job)
+        last = [frame["id"] for frame in listen(f"/jobs/{job.pk}/logs/stream").rest() if "id" in frame][-1]
+        assert listen(f"/jobs/{job.pk}/logs/stream", last=last).status == 204, "so a browser stops asking"
+
+    @pytest.mark.parametrize(
+        ("query", "wanted"),
+        [
+            ("?component=trainer", [f"1.{n}" for n in range(5)] + [f"3.{n}" for n in range(5)]),
+            ("?level=error", ["0.2", "1.2", "2.2", "3.2"]),
+            ("?q=3.", [f"3.{n}" for n in range(5)]),
+            ("?tail=1", [f"3.{n}" for n in range(5)]),
+            ("?tail=0", []),
+        ],
+    )
+    def test_filters_and_tail(self, listen: Any, job: Job, query: str, wanted: list[str]) -> None:
+        batches(job, 4)
+        stream = listen(f"/jobs/{job.pk}/logs/stream{query}")
+        stream.any()  # its place is taken before more is written
+        tell(job, "trainer", ("error", "3. after"))
+        over(job)
+        assert said_by(stream.rest()) == [*wanted, "3. after"]
+
+    def test_lines_that_were_left_out_are_said_once(self, listen: Any, job: Job) -> None:
+        tell(job, "driver", ("info", "a"), ("info", "b"), num_dropped=7)
+        over(job)
+        frames = listen(f"/jobs/{job.pk}/logs/stream").rest()
+        assert [frame["event"] for frame in frames] == ["dropped", "line", "line", "end"]
+        assert frames[0]["data"]["message"].startswith("7 lines were left out")
+        again = listen(f"/jobs/{job.pk}/logs/stream", last=frames[0]["id"]).rest()
+        assert [frame["event"] for frame in again] == ["line", "line", "end"]
+
+    @pytest.mark.parametrize("last", ["x", "-1", "1.5.2", "1.", "9" * 19, "1.12345"])
+    def test_a_place_that_is_none_is_refused(self, listen: Any, job: Job, last: str) -> None:
+        refused = listen(f"/jobs/{job.pk}/logs/stream", last=last)
+        assert (refused.status, refused.problem()["code"]) == (422, "invalid"), last
+
+    def test_another_teams_log_does_not_exist(self, listen: Any, job: Job, make_key: Any, charlie: User) -> None:
+        assert listen(f"/jobs/{job.pk}/logs/stream", key=make_key(charlie)).status == 404
+
+    def test_a_key_that_may_not_read_jobs_hears_nothing(
+        self, listen: Any, job: Job, make_key: Any, alice: User
+    ) -> None:
+        assert listen(f"/jobs/{job.pk}/logs/stream", key=make_key(alice, scopes=("usage:read",))).status == 403
+
+    def test_a_revoked_key_hears_nothing_more_at_once(self, listen: Any, job: Job, api: Any, key_row: Any) -> None:
+        tell(job, "driver", ("info", "before"))
+        stream = listen(f"/jobs/{job.pk}/logs/stream")
+        stream.next()
+        revoke_api_key(key_row(api.key), now=datetime.now(UTC))
+        tell(job, "driver", ("info", "secret"))
+        assert stream.rest() == [{"event": "goodbye", "data": {"code": "unauthenticated"}}]
+
+    def test_a_hundred_listeners_cost_no_thread_each(self, listen: Any, job: Job, make_key: Any, alice: User) -> None:
+        """And all of them are told. The server is in this process."""
+        tell(job, "driver", ("info", "first"))
+        before = threading.active_count()
+        keys = [make_key(alice) for _ in range(10)]
+        streams = [listen(f"/jobs/{job.pk}/logs/stream", key=key) for key in keys * 10]
+        for stream in streams:
+            assert stream.next()["data"]["message"] == "first"
+        assert threading.active_count() - before <= 10
+        tell(job, "driver", ("info", "second"))
+        for stream in streams:
+            assert stream.next()["data"]["message"] == "second"
+
+
+@pytest.mark.django_db
+class TestTheSource:
+    def pulled(self, source: LogSource) -> tuple[list[str], bool]:
+        pulled = source.pull([])
+        return [each.decode() for each in pulled.frames], pulled.again
+
+    def test_what_the_filters_leave_out_is_not_looked_at_again(self, job: Job) -> None:
+        batches(job, 3)
+        frames, _ = self.pulled(LogSource(job, Place(cursor=0), Wanted(text="nothing like it")))
+        last = LogBatch.objects.order_by("-cursor")[0].cursor
+        assert frames == [f"id: {last}\n\n"], "an id of its own, and no event"
+
+    def test_a_client_knows_its_place_before_the_first_line(self, job: Job) -> None:
+        """Or it would come back without one, and miss what was written meanwhile beyond its tail."""
+        frames, _ = self.pulled(LogSource(job, Place(cursor=7), Wanted()))
+        assert frames == ["id: 7\n\n"]
+
+    def test_one_look_is_bounded_and_goes_on(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(log_lines, "BATCHES_AT_ONCE", 2)
+        said = batches(job, 5)
+        source, told, again = LogSource(job, Place(cursor=0), Wanted()), list[str](), True
+        looks = 0
+        while again:
+            frames, again = self.pulled(source)
+            told, looks = told + frames, looks + 1
+        assert looks == 3 and "".join(told).count("event: line") == len(said)
+
+    def test_a_quiet_look_costs_two_statements(self, job: Job, django_assert_num_queries: Any) -> None:
+        batches(job, 3)
+        source = LogSource(job, Place(cursor=0), Wanted())
+        source.pull([])
+        with django_assert_num_queries(2):
+            assert source.pull([]).frames == []
+
+
+def test_a_place_is_read_as_it_was_written() -> None:
+    for text in ("0", "812", "812.0", "812.200"):
+        assert str(Place.read(text)) == text

@@ -1,0 +1,46 @@
+"""From waiting to starting, and from recovering to the next attempt."""
+
+from datetime import datetime
+
+from django.db import transaction
+
+from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.attempts.tokens import attempt_of_token, attempt_token, token_digest
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from tests.backend.conftest import MakeCheckpoint
+
+
+def test_an_admitted_job_starts_with_reservations_attempt_event_and_launch(job: Job, attempt: JobAttempt) -> None:
+    assert (job.state, job.epoch, job.num_attempts) == ("starting", 1, 1)
+    assert dict(job.reservations.values_list("role", "devices")) == {"trainer": 1, "rollout": 2}
+    assert attempt.submission_id == f"{job.pk}-1-1"
+    assert OutboxMessage.objects.filter(topic="launch", key=job.pk).count() == 1
+    assert list(job.events.order_by("seq").values_list("seq", "type", "to_state")) == [
+        (1, "submitted", "queued"),
+        (2, "state_changed", "starting"),
+    ]
+
+
+def test_a_token_is_made_again_and_only_its_digest_is_stored(job: Job, attempt: JobAttempt) -> None:
+    token = attempt_token(job.pk, 1, 1)
+    assert attempt.token_sha256 == token_digest(token) != token
+    assert attempt_of_token(token) == attempt
+    assert attempt_of_token(attempt_token(job.pk, 1, 2)) is None
+    assert attempt_of_token("\ud800\x00") is None
+
+
+def test_a_recovering_job_keeps_its_devices_and_gets_a_new_epoch(
+    job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    make_checkpoint(job, step=7)
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        advance(locked, JobState.RECOVERING, actor="reconcile", now=now, reason="driver_lost")
+        second = begin_attempt(locked, now=now, actor="reconcile")
+    attempt.refresh_from_db()
+    job.refresh_from_db()
+    assert attempt.ended_at == now and attempt.outcome == "superseded"
+    assert (second.n, second.epoch, second.resume_from, second.resume_step) == (2, 2, "file:///store/1-7", 7)
+    assert (job.state, job.epoch, job.num_attempts) == ("starting", 2, 2)
+    assert job.reservations.filter(released_at=None).count() == 2

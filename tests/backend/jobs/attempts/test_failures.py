@@ -1,0 +1,213 @@
+"""Why an attempt failed: what is kept of it, what is tried again, and what a user is told."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from backend.jobs.attempts.evidence import Evidence, scrubbed
+from backend.jobs.attempts.failures import ADVICE, RETRIES, explain_failure, next_try, note_failure
+from backend.jobs.attempts.launching import gather_evidence
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.reconcile.actions import lose_attempt, run_out_of_time
+from backend.reconcile.views import Held, held_jobs
+from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.last_words import BATCHES_READ
+from engine.spec.control import FactBatch
+from tests.backend.conftest import Api, MakeCheckpoint
+from tests.backend.fake_ray import FakeRay
+
+
+def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
+    facts = [{"seq": seq, "at": now, "body": body} for seq, body in enumerate(bodies, start=1)]
+    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    ingest_facts(attempt, batch, now=now)
+
+
+FAULT = {"type": "fault_detected", "component": "environment", "message": "it dies", "action": "replaced"}
+FAILED = {
+    "type": "run_finished", "outcome": "failed", "failure_class": "user_code",
+    "message": "The environment keeps dying.\nTraceback: …",
+}  # fmt: skip
+
+
+def test_a_failed_job_is_explained_by_what_was_seen(
+    job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    make_checkpoint(job, step=4)
+    phase = {"type": "phase_changed", "phase": "training"}
+    trained = {"type": "step_trained", "step": 5, "metrics": {}}
+    say(attempt, phase, trained, FAULT, FAILED, now=now)
+    assert OutboxMessage.objects.filter(topic="evidence", key=job.pk).exists()
+    for _ in range(2):
+        gather_evidence(job.pk, FakeRay())
+    job.refresh_from_db()
+    told = explain_failure(job)
+    assert (told.failure_class, told.cause) == ("user_code", "The environment keeps dying.")
+    assert told.advice == ADVICE["user_code"] and (told.tries, told.tried) == (1, 1)
+    assert (told.resume_step, told.attempt) == (4, 1)
+    seen = told.evidence
+    assert (seen.phase, seen.step, seen.faults) == ("training", 5, ["environment: it dies"])
+    assert seen.last_fact is not None and seen.last_fact.seq == 4
+    assert seen.log_tail.startswith("last words") and "secret" not in seen.log_tail
+
+
+def lines(component: str, *said: tuple[str, str], at: datetime) -> dict[str, Any]:
+    rows = [{"at": at, "level": level, "message": message} for level, message in said]
+    return {"type": "log_lines", "component": component, "lines": rows}
+
+
+def later(now: datetime, seconds: int) -> datetime:
+    return now + timedelta(seconds=seconds)
+
+
+def evidence_of(attempt: JobAttempt) -> Evidence:
+    attempt.refresh_from_db()
+    return Evidence.model_validate(attempt.evidence)
+
+
+class TestLastWords:
+    """From our own log store: Ray says nothing in these tests."""
+
+    def test_the_last_errors_of_each_part_are_evidence(
+        self, api: Api, job: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        """What another part said much later does not push them out, and what is no error is not evidence."""
+        noise = [("info", f"step {each}") for each in range(5)]
+        say(
+            attempt,
+            lines("environment", *[("error", f"ZeroDivisionError {each}") for each in range(9)], at=later(now, 1)),
+            lines("trainer", ("error", "no batch for 60 s"), at=later(now, 2)),
+            *[lines("rollout-0", *noise, at=later(now, 3)) for _ in range(BATCHES_READ + 5)],
+            FAILED,
+            now=now,
+        )
+        told = api.get(f"/jobs/{job.pk}/explain").json()["failure"]["evidence"]["lines"]
+        assert [(line["component"], line["message"]) for line in told] == [
+            *[("environment", f"ZeroDivisionError {each}") for each in (5, 6, 7, 8)],
+            ("trainer", "no batch for 60 s"),
+        ]
+        assert {line["level"] for line in told} == {"error"}
+
+    def test_where_no_part_logged_an_error_the_last_lines_of_all_are_told(
+        self, job: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        say(
+            attempt,
+            lines("driver", *[("info", f"line {each}") for each in range(20)], at=now),
+            lines("relay-0", ("warning", "slow disk"), at=later(now, 1)),
+            FAILED,
+            now=now,
+        )
+        seen = evidence_of(attempt).lines
+        assert [line.message for line in seen] == [*[f"line {each}" for each in range(13, 20)], "slow disk"]
+
+    def test_many_parts_and_long_lines_stay_small(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
+        parts = [lines(f"rollout-{n}", *[("error", "x" * 1_000)] * 50, at=later(now, n)) for n in range(40)]
+        say(attempt, *parts, FAILED, now=now)
+        seen = evidence_of(attempt)
+        assert list(seen.by_component) == [f"rollout-{n}" for n in (39, 38, 37, 36, 35)], "those that spoke last"
+        assert {len(said) for said in seen.by_component.values()} == {4}
+
+    def test_an_earlier_attempts_lines_are_not_this_ones(self, job: Job, attempt: JobAttempt, now: datetime) -> None:
+        say(attempt, lines("driver", ("error", "the first"), at=now), now=now)
+        JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now)
+        second = JobAttempt.objects.create(
+            job=job, n=2, epoch=job.epoch, submission_id="s2", token_sha256="t2", created_at=now
+        )
+        say(second, lines("driver", ("error", "the second"), at=now), FAILED, now=now)
+        assert [line.message for line in evidence_of(second).lines] == ["the second"]
+
+    def test_a_driver_that_was_lost_leaves_what_it_had_shipped(
+        self, job: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        say(attempt, lines("trainer", ("error", "CUDA out of memory"), at=now), now=now)
+        attempt.refresh_from_db()
+        job.refresh_from_db()
+        with transaction.atomic():
+            lose_attempt(held(job, attempt), "FAILED", "", now)
+        seen = evidence_of(attempt)
+        assert [line.message for line in seen.lines] == ["CUDA out of memory"] and seen.log_tail == ""
+
+
+def held(job: Job, attempt: JobAttempt) -> Held:
+    return next(each for each in held_jobs(attempt.created_at) if each.job.pk == job.pk)
+
+
+def test_out_of_time_is_explained_by_the_attempt_that_ran_out(job: Job, attempt: JobAttempt, now: datetime) -> None:
+    """And what the driver says while it lets go does not make another failure of it."""
+    phase = {"type": "phase_changed", "phase": "training"}
+    say(attempt, phase, lines("trainer", ("warning", "a slow step"), at=now), now=now)
+    with transaction.atomic():
+        run_out_of_time(held(job, attempt), now)
+    body = FAILED | {"failure_class": "platform", "message": "killed while saving"}
+    batch = {"attempt": 1, "epoch": attempt.epoch, "facts": [{"seq": 3, "at": now, "body": body}]}
+    ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
+    job.refresh_from_db()
+    told = explain_failure(job)
+    assert (job.state, told.failure_class, told.attempt) == ("failed", "timeout", 1)
+    assert [line.message for line in told.evidence.lines] == ["a slow step"] and "larger max_runtime_s" in told.advice
+
+
+def test_a_job_is_not_explained_by_an_attempt_that_failed_otherwise(
+    job: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    """Its last try was lost with a machine; then it was refused for what it asks."""
+    note_failure(job, attempt, "infrastructure", exit_reason="node gone")
+    with transaction.atomic():
+        job = locked_job(job.pk)
+        told: dict[str, Any] = {"actor": "scheduler", "now": now, "reason": "exceeds_max", "message": "too large"}
+        advance(job, JobState.STOPPING, target_state=JobState.FAILED, failure_class="config", **told)
+        advance(job, JobState.FAILED, **told)
+    assert explain_failure(job).evidence == Evidence()
+
+
+def test_the_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt, now: datetime) -> None:
+    say(attempt, FAILED, now=now)
+    [row] = api.get(f"/jobs/{job.pk}/attempts").json()["data"]
+    assert row["failure_class"] == "user_code" and "keeps dying" in row["evidence"]["exit_reason"]
+
+
+@pytest.mark.parametrize("failure_class", ["user_code", "reward", "config", "data", "platform", "timeout", "budget"])
+def test_what_is_the_jobs_own_is_not_tried_again(
+    job: Job, attempt: JobAttempt, now: datetime, failure_class: str
+) -> None:
+    say(attempt, {**FAILED, "failure_class": failure_class}, now=now)
+    job.refresh_from_db()
+    assert (job.state, job.failure_class) == ("failed", failure_class)
+    assert not next_try(job, failure_class).is_left and failure_class in ADVICE
+
+
+def test_each_class_is_counted_for_itself_back_to_the_last_checkpoint(job: Job, attempt: JobAttempt) -> None:
+    def ended(n: int, failure_class: str) -> None:
+        JobAttempt.objects.create(
+            job=job,
+            n=n,
+            epoch=n,
+            submission_id=f"s{n}",
+            token_sha256=f"t{n}",
+            created_at=attempt.created_at,
+            ended_at=attempt.created_at,
+            failure_class=failure_class,
+        )
+
+    for n, failure_class in enumerate(["infrastructure", "capacity", "infrastructure"], start=2):
+        ended(n, failure_class)
+    assert (next_try(job, "infrastructure").tried, next_try(job, "capacity").tried) == (2, 1)
+    job.checkpoints.create(
+        attempt=3, step=1, version=1, uri="x", manifest_sha256="a", num_bytes=1, created_at=attempt.created_at
+    )
+    assert next_try(job, "infrastructure").tried == 1
+    ended(5, "infrastructure")
+    ended(6, "infrastructure")
+    assert next_try(job, "infrastructure").backoff_s == 30
+    ended(7, "infrastructure")
+    last = next_try(job, "infrastructure")
+    assert not last.is_left and last.tried == last.tries == RETRIES["infrastructure"].tries
+
+
+def test_secrets_of_ours_do_not_get_into_evidence() -> None:
+    text = "key lam_live_abcd1234_SECRET, Authorization: Bearer abc.def and lam_run_xyz\0"
+    assert scrubbed(text) == "key lam_live_…, Authorization: Bearer … and lam_run_…"

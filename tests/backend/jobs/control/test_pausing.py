@@ -1,0 +1,180 @@
+"""Pause and resume: by request, by preemption, and what the engine's last word does to a job that pauses."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from backend.audit.models import AuditEntry
+from backend.errors import InvalidState
+from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.line.scheduling import schedule_pool
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.submitting.services import cancel_job
+from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from engine.spec.control import FactBatch, Heartbeat
+from tests.backend.conftest import Api, MakeCheckpoint
+
+
+@pytest.fixture
+def running(job: Job, attempt: JobAttempt, now: datetime) -> Job:
+    with transaction.atomic():
+        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
+    job.refresh_from_db()
+    return job
+
+
+def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
+    attempt.refresh_from_db()
+    first = attempt.acked_seq + 1
+    facts = [{"seq": first + index, "at": now, "body": body} for index, body in enumerate(bodies)]
+    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    ingest_facts(attempt, batch, now=now)
+
+
+def saved(step: int) -> dict[str, Any]:
+    return {
+        "type": "checkpoint_saved", "step": step, "version": step, "uri": f"file:///c/{step}",
+        "manifest_sha256": "a" * 64, "num_bytes": 5,
+    }  # fmt: skip
+
+
+def trained(step: int) -> dict[str, Any]:
+    return {"type": "step_trained", "step": step, "metrics": {"reward/mean": 0.5}}
+
+
+def finished(outcome: str, **about: Any) -> dict[str, Any]:
+    return {"type": "run_finished", "outcome": outcome} | about
+
+
+def preempt(job: Job, now: datetime) -> None:
+    with transaction.atomic():
+        begin_pause(locked_job(job.pk), reason="preempted", message="Wanted back.", actor="scheduler", now=now)
+
+
+def test_a_pause_reaches_the_driver_and_its_last_word_frees_the_devices(
+    running: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    assert pause_job(running.pk, actor="user:1", now=now)[1]
+    beat = Heartbeat(attempt=attempt.n, epoch=attempt.epoch, step=3)
+    [request] = note_heartbeat(attempt, beat, now=now)
+    assert request.kind == "pause"
+    assert running.reservations.filter(released_at=None).exists(), "devices are held until the engine lets go"
+    acknowledged = {"type": "request_acknowledged", "request_id": request.id}
+    say(attempt, trained(3), saved(3), acknowledged, finished("paused"), now=now)
+    running.refresh_from_db()
+    assert (running.state, running.step) == ("paused", 3) and "Goes on after step 3" in running.message
+    assert not running.reservations.filter(released_at=None).exists()
+    assert not running.attempts.filter(ended_at=None).exists()
+    landed = running.events.get(to_state="paused")
+    assert (landed.data["resume_step"], landed.data["lost_steps"]) == (3, 0)
+
+
+def test_a_pause_without_its_checkpoint_says_what_is_lost(
+    running: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
+) -> None:
+    make_checkpoint(running, step=2)
+    pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, *(trained(step) for step in (3, 4)), finished("paused"), now=now)
+    running.refresh_from_db()
+    assert running.events.get(to_state="paused").data["lost_steps"] == 2
+    assert "2 steps will be trained again" in running.message
+
+
+def test_a_resumed_job_waits_at_the_end_of_the_line_and_goes_on_from_its_checkpoint(
+    running: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, trained(3), saved(3), finished("paused"), now=now)
+    later = now + timedelta(hours=2)
+    assert resume_job(running.pk, actor="user:1", now=later)[1]
+    running.refresh_from_db()
+    assert (running.state, running.queued_at, running.reason) == ("queued", later, "not_evaluated_yet")
+    assert schedule_pool(running.pool_id, now=later) == 1
+    second = running.attempts.latest("n")
+    assert (second.n, second.resume_from, second.resume_step) == (2, "file:///c/3", 3)
+    assert note_heartbeat(second, Heartbeat(attempt=2, epoch=2, step=3), now=later) == [], "no old wish is left"
+
+
+def test_a_preempted_job_goes_back_to_its_old_place(running: Job, attempt: JobAttempt, now: datetime) -> None:
+    before = running.queued_at
+    preempt(running, now)
+    say(attempt, trained(1), saved(1), finished("paused"), now=now + timedelta(minutes=1))
+    running.refresh_from_db()
+    assert (running.state, running.queued_at) == ("queued", before)
+
+
+def test_whoever_pauses_a_job_that_is_being_preempted_keeps_it_out_of_the_line(
+    running: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    preempt(running, now)
+    assert pause_job(running.pk, actor="user:1", now=now)[1]
+    assert not pause_job(running.pk, actor="user:1", now=now)[1]
+    say(attempt, finished("paused"), now=now)
+    running.refresh_from_db()
+    assert running.state == "paused"
+
+
+def test_cancel_wins_over_pause(running: Job, attempt: JobAttempt, now: datetime) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    cancel_job(running.pk, actor="user:1", now=now)
+    with pytest.raises(InvalidState):
+        pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, finished("paused"), now=now)  # it had begun to pause before it heard of the cancel
+    running.refresh_from_db()
+    assert running.state == "cancelled"
+
+
+def test_a_run_that_ends_before_it_could_pause_has_succeeded(running: Job, attempt: JobAttempt, now: datetime) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, finished("succeeded"), now=now)
+    running.refresh_from_db()
+    assert running.state == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "state"), [("infrastructure", "paused"), ("capacity", "paused"), ("user_code", "failed")]
+)
+def test_a_fault_while_pausing_pauses_and_the_jobs_own_fault_fails(
+    running: Job, attempt: JobAttempt, now: datetime, failure_class: str, state: str
+) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, finished("failed", failure_class=failure_class, message="it broke"), now=now)
+    running.refresh_from_db()
+    assert running.state == state
+    assert running.attempts.get().failure_class == failure_class
+
+
+def test_a_failed_pause_is_not_paused_twice_for_a_replayed_fact(
+    running: Job, attempt: JobAttempt, now: datetime
+) -> None:
+    pause_job(running.pk, actor="user:1", now=now)
+    say(attempt, finished("paused"), now=now)
+    batch = {"attempt": 1, "epoch": 1, "facts": [{"seq": 1, "at": now, "body": finished("paused")}]}
+    assert ingest_facts(attempt, FactBatch.model_validate(batch), now=now) == 1
+    assert running.events.filter(to_state="paused").count() == 1
+
+
+class TestRoutes:
+    def test_pause_and_resume_twice_are_202_then_200(
+        self, api: Api, running: Job, attempt: JobAttempt, now: datetime
+    ) -> None:
+        path = f"/jobs/{running.pk}"
+        assert [api.post(f"{path}/pause").status_code for _ in range(2)] == [202, 200]
+        assert api.get(path).json()["state"] == "pausing"
+        refused = api.post(f"{path}/resume")
+        assert (refused.status_code, refused.json()["code"]) == (409, "invalid_state")
+        assert set(refused.json()["allowed"]) == {"paused", "queued", "stopping"}
+        say(attempt, finished("paused"), now=now)
+        assert api.post(f"{path}/pause").status_code == 200
+        assert [api.post(f"{path}/resume").status_code for _ in range(2)] == [202, 200]
+        assert api.get(path).json()["state"] == "queued"
+        actions = AuditEntry.objects.order_by("seq").values_list("action", flat=True)
+        assert [action for action in actions if action.startswith("job.")] == ["job.pause", "job.resume"]
+
+    def test_a_job_that_waits_or_is_over_cannot_be_paused(self, api: Api, job: Job, now: datetime) -> None:
+        assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
+        cancel_job(job.pk, actor="user:1", now=now)
+        assert api.post(f"/jobs/{job.pk}/pause").json()["allowed"] == []

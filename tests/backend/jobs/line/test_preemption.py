@@ -1,0 +1,266 @@
+"""Taking devices back, against the real database: victims, replicas, claims, and what the database refuses."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from backend.accounts.models import Project, Team, User
+from backend.jobs.control.pausing import land
+from backend.jobs.lifecycle import advance, locked_job
+from backend.jobs.line.preemption import RECLAIM_DEADLINE
+from backend.jobs.line.scheduling import pools_due, schedule_pool
+from backend.jobs.models import Job, JobState, OutboxMessage
+from backend.jobs.submitting.services import submit_job
+from backend.pools.models import Claim, ResourcePool, TeamQuota
+from backend.pools.services import release_elastic
+from backend.pools.victims import MIN_RUNTIME
+from tests.backend.conftest import MakeSpec
+
+Theirs = Callable[..., Job]
+
+
+@pytest.fixture
+def theirs(other_team: Team, other_project: Project, charlie: User, pool: ResourcePool, make_spec: MakeSpec) -> Theirs:
+    """A preemptible job of the other team, which owns nothing here and borrows."""
+
+    def make(devices: int, *, now: datetime, **changes: Any) -> Job:
+        spec = make_spec(devices=devices, placement={"preemptible": True}, **changes)
+        return submit_job(
+            team=other_team, project=other_project, actor_user=charlie, spec=spec, pool=pool, actor="user:1", now=now
+        )
+
+    return make
+
+
+def running(job: Job, *, now: datetime) -> Job:
+    with transaction.atomic():
+        advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now)
+    job.refresh_from_db()
+    return job
+
+
+def state(job: Job) -> tuple[str, str]:
+    job.refresh_from_db()
+    return job.state, job.reason
+
+
+def live(job: Job) -> dict[str, int]:
+    rows = job.reservations.filter(released_at__isnull=True)
+    return {f"{role}{slot}": devices for role, slot, devices in rows.values_list("role", "slot", "devices")}
+
+
+@pytest.fixture
+def borrowed(theirs: Theirs, pool: ResourcePool, now: datetime) -> Job:
+    """It holds the whole pool, and has for long enough."""
+    job = theirs(8, now=now)
+    assert schedule_pool(pool.pk, now=now) == 1
+    return running(job, now=now)
+
+
+def test_borrowed_devices_come_back_in_two_steps_and_go_to_whom_they_were_freed_for(
+    borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    assert sum(borrowed.reservations.values_list("borrowed", flat=True)) == 8
+    later = now + MIN_RUNTIME
+    mine = make_job(devices=4, at=later)
+    assert schedule_pool(pool.pk, now=later) == 0
+    assert state(borrowed) == ("pausing", "preempted") and state(mine) == ("queued", "preemption_in_progress")
+    assert borrowed.requests.get().kind == "pause" and Claim.objects.get().devices == 4
+    for _ in range(2):
+        assert schedule_pool(pool.pk, now=later) == 0
+    assert borrowed.requests.count() == 1, "asked once"
+
+    with transaction.atomic():
+        land(locked_job(borrowed.pk), actor="engine:1", now=later)
+    assert state(borrowed)[0] == "queued"
+    assert OutboxMessage.objects.filter(topic="schedule").exists()
+    assert schedule_pool(pool.pk, now=later) == 1
+    assert state(mine)[0] == "starting" and not Claim.objects.exists()
+    assert state(borrowed) == ("queued", "pool_full"), "its place in the line is the old one, its size is eight"
+
+
+def test_a_young_job_is_let_be(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+    mine = make_job(devices=4)
+    schedule_pool(pool.pk, now=now + MIN_RUNTIME - timedelta(seconds=1))
+    assert state(borrowed)[0] == "running" and state(mine) == ("queued", "pool_full")
+
+
+def test_a_claim_goes_with_its_job(borrowed: Job, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+    mine = make_job(devices=4)
+    schedule_pool(pool.pk, now=now + MIN_RUNTIME)
+    assert Claim.objects.exists()
+    with transaction.atomic():
+        advance(locked_job(mine.pk), JobState.CANCELLED, actor="user:1", now=now)
+    schedule_pool(pool.pk, now=now + MIN_RUNTIME)
+    assert not Claim.objects.exists()
+
+
+@pytest.fixture
+def grown(make_job: Any, pool: ResourcePool, now: datetime) -> Job:
+    """Two devices that it needs, five that it got because nobody wanted them."""
+    job: Job = make_job(devices=7, placement={"min_replicas": 1})
+    assert schedule_pool(pool.pk, now=now) == 1
+    return running(job, now=now)
+
+
+def test_a_job_starts_with_as_many_replicas_as_are_free(grown: Job) -> None:
+    assert live(grown) == {"trainer0": 1, "rollout0": 1} | {f"elastic{slot}": 1 for slot in range(5)}
+    assert not grown.requests.exists(), "its order says how many; nobody has to be asked"
+
+
+def test_replicas_are_asked_back_and_released_when_the_engine_says_so(
+    grown: Job, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    mine = make_job(devices=4, at=now + timedelta(seconds=1))
+    assert schedule_pool(pool.pk, now=now) == 0
+    request = grown.requests.get()
+    assert (request.kind, request.data) == ("resize", {"replicas": 3})
+    assert state(grown)[0] == "running" and len(live(grown)) == 7, "still held: the engine has not answered"
+    assert state(mine) == ("queued", "preemption_in_progress")
+    for _ in range(2):
+        with transaction.atomic():
+            release_elastic(grown.pk, replicas=3, now=now)
+    assert live(grown) == {"trainer0": 1, "rollout0": 1, "elastic0": 1, "elastic1": 1}
+    assert schedule_pool(pool.pk, now=now) == 1 and state(mine)[0] == "starting"
+
+
+def test_an_engine_that_does_not_answer_loses_them_at_the_deadline(
+    grown: Job, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    mine = make_job(devices=4, at=now + timedelta(seconds=1))
+    schedule_pool(pool.pk, now=now)
+    assert schedule_pool(pool.pk, now=now + RECLAIM_DEADLINE - timedelta(seconds=1)) == 0
+    assert schedule_pool(pool.pk, now=now + RECLAIM_DEADLINE) == 1
+    assert state(mine)[0] == "starting" and len(live(grown)) == 4
+    assert not grown.requests.filter(acknowledged_at=None).exists()
+
+
+def test_replicas_come_back_when_nobody_waits_any_more(
+    grown: Job, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    mine = make_job(devices=4, at=now + timedelta(seconds=1))
+    schedule_pool(pool.pk, now=now)
+    with transaction.atomic():
+        release_elastic(grown.pk, replicas=3, now=now)
+        grown.requests.update(acknowledged_at=now)
+    schedule_pool(pool.pk, now=now)
+    with transaction.atomic():
+        job = locked_job(mine.pk)
+        advance(job, JobState.STOPPING, actor="engine:1", now=now)
+        advance(job, JobState.SUCCEEDED, actor="engine:1", now=now)
+    schedule_pool(pool.pk, now=now)
+    assert len(live(grown)) == 7
+    assert grown.requests.get(acknowledged_at=None).data == {"replicas": 6}
+    schedule_pool(pool.pk, now=now)
+    assert grown.requests.count() == 2, "while it is being resized nothing more is wanted of it"
+
+
+def test_the_tick_looks_at_pools_in_which_something_could_grow(
+    pool: ResourcePool, make_job: Any, now: datetime
+) -> None:
+    assert pools_due() == []
+    job = make_job(devices=3)
+    assert pools_due() == [pool.pk], "somebody waits"
+    schedule_pool(pool.pk, now=now)
+    assert pools_due() == [], "it has all that it wants"
+    with transaction.atomic():
+        advance(locked_job(job.pk), JobState.STOPPING, actor="engine:1", now=now)
+        advance(locked_job(job.pk), JobState.SUCCEEDED, actor="engine:1", now=now)
+    make_job(devices=8, placement={"min_replicas": 1})
+    schedule_pool(pool.pk, now=now)
+    assert pools_due() == [pool.pk]
+
+
+def test_what_an_engine_could_not_use_is_given_back(grown: Job, now: datetime) -> None:
+    with transaction.atomic():
+        release_elastic(grown.pk, replicas=4, now=now)
+    assert len(live(grown)) == 5
+    with transaction.atomic():
+        release_elastic(grown.pk, replicas=1, now=now)
+    assert live(grown) == {"trainer0": 1, "rollout0": 1}, "what it needs is never taken this way"
+
+
+INSERT = (
+    "INSERT INTO pools_reservation (job_id, attempt, pool_id, team_id, role, slot, devices, borrowed, created_at) "
+    "VALUES (%s, 1, %s, %s, %s, %s, %s, 0, now())"
+)
+
+
+def refused(*statements: tuple[str, list[Any]]) -> str:
+    """What the database says at commit; empty if it takes it."""
+    try:
+        with transaction.atomic(), connection.cursor() as db:
+            for sql, values in statements:
+                db.execute(sql, values)
+            db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            transaction.set_rollback(True)
+    except IntegrityError as error:
+        return str(error)
+    return ""
+
+
+def test_the_database_refuses_to_oversell_a_pool(grown: Job, pool: ResourcePool, team: Team) -> None:
+    def row(slot: int, devices: int) -> tuple[str, list[Any]]:
+        return INSERT, [grown.pk, pool.pk, team.pk, "elastic", slot, devices]
+
+    assert refused(row(5, 1)) == ""
+    assert "9 devices held, it has 8" in refused(row(5, 2))
+    assert "one_live_reservation_per_slot" in refused(row(4, 1))
+
+
+def test_the_database_refuses_what_is_above_a_team_s_ceiling(grown: Job, pool: ResourcePool, team: Team) -> None:
+    TeamQuota.objects.filter(team=team).update(nominal=7, borrow_limit=0)
+    row = INSERT, [grown.pk, pool.pk, team.pk, "elastic", 5, 1]
+    assert "more than its ceiling" in refused(row)
+    TeamQuota.objects.filter(team=team).update(borrow_limit=1)
+    assert refused(row) == ""
+
+
+def test_the_database_refuses_firm_work_on_borrowed_devices(grown: Job, pool: ResourcePool, team: Team) -> None:
+    TeamQuota.objects.filter(team=team).update(nominal=1)
+    grow: tuple[str, list[Any]] = ("UPDATE pools_reservation SET devices = 2 WHERE role = 'rollout'", [])
+    assert "nobody may take back" in refused(grow)
+    TeamQuota.objects.filter(team=team).update(nominal=8)
+
+
+def test_the_database_refuses_elastic_replicas_without_a_trainer(grown: Job) -> None:
+    alone: tuple[str, list[Any]] = ("UPDATE pools_reservation SET released_at = now() WHERE role <> 'elastic'", [])
+    assert refused(alone)
+    with connection.cursor() as db:
+        db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        db.execute("ALTER TABLE pools_reservation DISABLE TRIGGER laminar_reservation_held_iff")
+        db.execute("SET CONSTRAINTS ALL DEFERRED")
+    assert "elastic replicas without a trainer" in refused(alone)
+
+
+def test_the_database_refuses_to_promise_more_than_there_is(pool: ResourcePool) -> None:
+    assert "9 devices promised" in refused(("UPDATE pools_teamquota SET nominal = 1 WHERE nominal = 0", []))
+    assert "8 devices promised" in refused(("UPDATE pools_resourcepool SET capacity = 7", []))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_who_write_beside_the_scheduler_one_is_refused(
+    grown: Job, pool: ResourcePool, team: Team, in_own_connection: Callable[..., Any]
+) -> None:
+    """Five of eight are held after this; each of the two would fit alone, and neither sees the other's row."""
+    with transaction.atomic():
+        release_elastic(grown.pk, replicas=4, now=grown.created_at)
+    together = threading.Barrier(2)
+
+    def insert(slot: int) -> bool:
+        try:
+            with transaction.atomic(), connection.cursor() as db:
+                db.execute(INSERT, [grown.pk, pool.pk, team.pk, "elastic", slot, 2])
+                together.wait(10)
+        except IntegrityError as error:
+            assert "9 devices held, it has 8" in str(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(in_own_connection(insert), (7, 8))) == [False, True]

@@ -1,0 +1,146 @@
+"""The line as a team sees it, and the counterfactuals of a job that waits."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from backend.accounts.models import User
+from backend.jobs.lifecycle import advance
+from backend.jobs.line.scheduling import schedule_pool
+from backend.jobs.models import Job, JobState
+from backend.pools.models import ResourcePool, TeamQuota
+from tests.backend.conftest import Api
+from tests.backend.jobs.line.test_preemption import Theirs, theirs
+
+__all__ = ["theirs"]  # the fixture
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def now() -> datetime:
+    """These routes read the database's clock, so what they look at happened just now."""
+    return datetime.now(UTC) - timedelta(seconds=5)
+
+
+@pytest.fixture
+def busy(make_job: Any, theirs: Theirs, pool: ResourcePool, now: datetime) -> list[Job]:
+    """Ours holds three, theirs four; ours waits for five, theirs for two."""
+    jobs = [make_job(devices=3, at=now), theirs(4, now=now)]
+    assert schedule_pool(pool.pk, now=now) == 2
+    jobs += [make_job(devices=5, at=now, name="Big"), theirs(2, now=now, name="Secret plans")]
+    schedule_pool(pool.pk, now=now)
+    return jobs
+
+
+def test_who_holds_what_and_who_waits_for_what(api: Api, busy: list[Job], pool: ResourcePool) -> None:
+    seen = api.get(f"/pools/{pool.pk}/queue").json()
+    assert (seen["capacity"], seen["free"], seen["used"], seen["used_by_others"]) == (8, 1, 3, 4)
+    assert {(one["team"], one["job"], one["devices"], one["state"]) for one in seen["holders"]} == {
+        ("Ants", busy[0].pk, 3, "starting"),
+        ("another team", None, 4, "starting"),
+    }
+    assert [(one["position"], one["team"], one["name"], one["devices"], one["reason"]) for one in seen["waiting"]] == [
+        (1, "Ants", "Big", 5, "pool_full"),
+        (2, "another team", None, 2, None),
+    ]
+    assert (seen["num_waiting"], seen["has_more"]) == (2, False)
+    assert seen["evaluated_at"] and seen["history"] > 0 and seen["share"] == 0
+
+
+def test_nothing_of_another_team_s_job_can_be_read(
+    api: Api, api_of: Callable[[User], Api], charlie: User, busy: list[Job], pool: ResourcePool
+) -> None:
+    ours = api.get(f"/pools/{pool.pk}/queue").content.decode()
+    for job in (busy[1], busy[3]):
+        assert all(word not in ours for word in (job.pk, job.team_id, job.team.name, "Secret", charlie.email))
+    seen = api_of(charlie).get(f"/pools/{pool.pk}/queue").json()
+    assert [one["name"] for one in seen["waiting"]] == [None, "Secret plans"]
+    assert seen["share"] == 0.5, "four of eight that are lent"
+
+
+def test_a_long_line_is_cut_and_says_so(api: Api, busy: list[Job], pool: ResourcePool) -> None:
+    seen = api.get(f"/pools/{pool.pk}/queue", limit=1).json()
+    assert (len(seen["waiting"]), seen["num_waiting"], seen["has_more"]) == (1, 2, True)
+    seen = api.get(f"/pools/{pool.pk}/queue", mine=True).json()
+    assert [one["job"] for one in seen["waiting"]] == [busy[2].pk] and not seen["has_more"]
+    assert len(seen["holders"]) == 2
+
+
+def test_a_pool_that_the_team_may_not_use_is_404(api: Api, pool: ResourcePool) -> None:
+    other = ResourcePool.objects.create(name="other", flavor="cpu", capacity=8)
+    for pool_id in (other.pk, "pool_none", "%00"):
+        assert api.get(f"/pools/{pool_id}/queue").status_code == 404
+
+
+def test_a_waiting_job_is_told_why_where_and_when(api: Api, busy: list[Job]) -> None:
+    told = api.get(f"/jobs/{busy[2].pk}/explain").json()
+    assert (told["state"], told["reason"], told["waiting"]["reason"]) == ("queued", "pool_full", "pool_full")
+    assert told["message"] == told["waiting"]["message"] and "5 devices" in told["message"]
+    assert told["waiting"]["position"] == 1 and told["evaluated_at"]
+    assert told["failure"] is None
+
+
+def test_it_would_start_when_what_may_be_taken_back_has_had_its_least_time(
+    api: Api, busy: list[Job], now: datetime
+) -> None:
+    """Theirs is borrowed: ten minutes after its start it gives way, and has drained a minute later."""
+    told = api.get(f"/jobs/{busy[2].pk}/explain").json()["waiting"]
+    starts = datetime.fromisoformat(told["starts_at"])
+    assert timedelta(minutes=10) <= starts - now <= timedelta(minutes=12)
+
+
+def test_it_would_start_when_what_is_firm_has_run_its_longest(
+    api: Api, make_job: Any, pool: ResourcePool, now: datetime
+) -> None:
+    make_job(devices=8, at=now, max_runtime_s=1_800)
+    schedule_pool(pool.pk, now=now)
+    waiting, behind = make_job(devices=6, at=now), make_job(devices=4, at=now + MINUTE / 60)
+    schedule_pool(pool.pk, now=now)
+    for job, minutes in ((waiting, 30), (behind, 90)):
+        told = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
+        starts = datetime.fromisoformat(told["starts_at"])
+        assert abs(starts - now - timedelta(minutes=minutes)) < timedelta(seconds=1)
+        assert not told["starts_as_preemptible"]
+
+
+def test_what_would_let_it_start_now(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+    first = make_job(devices=5, at=now)
+    schedule_pool(pool.pk, now=now)
+    waiting = make_job(devices=6, at=now)
+    schedule_pool(pool.pk, now=now)
+    told = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
+    assert told["starts_with_fewer"] == {"devices": 3, "fewer": 3, "replicas": 2}
+    first.refresh_from_db()
+    advance(first, JobState.STOPPING, actor="engine:1", now=now)
+    advance(first, JobState.SUCCEEDED, actor="engine:1", now=now)
+    told = api.get(f"/jobs/{waiting.pk}/explain").json()
+    assert told["waiting"] is None, "it would start in this very moment"
+
+
+def test_as_preemptible_it_could_borrow(api: Api, make_job: Any, pool: ResourcePool, now: datetime) -> None:
+    TeamQuota.objects.filter(nominal=8).update(nominal=4)
+    make_job(devices=3, at=now)
+    schedule_pool(pool.pk, now=now)
+    waiting = make_job(devices=4, at=now)
+    schedule_pool(pool.pk, now=now)
+    told = api.get(f"/jobs/{waiting.pk}/explain").json()["waiting"]
+    assert (told["reason"], told["starts_as_preemptible"]) == ("team_ceiling", True)
+
+
+def test_a_closed_pool_gives_no_promise(api: Api, job: Job, pool: ResourcePool) -> None:
+    ResourcePool.objects.update(is_open=False)
+    told = api.get(f"/jobs/{job.pk}/explain").json()["waiting"]
+    assert (told["reason"], told["starts_at"], told["starts_with_fewer"]) == ("pool_closed", None, None)
+
+
+def test_a_job_that_runs_is_told_what_led_there(api: Api, busy: list[Job]) -> None:
+    told = api.get(f"/jobs/{busy[0].pk}/explain").json()
+    assert (told["state"], told["waiting"], told["failure"]) == ("starting", None, None) and told["message"]
+
+
+def test_a_failed_job_is_told_what_was_seen(api: Api, job: Job, now: datetime) -> None:
+    advance(job, JobState.FAILED, actor="scheduler", now=now, message="No such model.", failure_class="config")
+    told = api.get(f"/jobs/{job.pk}/explain").json()
+    assert told["failure"]["failure_class"] == "config" and told["failure"]["advice"]

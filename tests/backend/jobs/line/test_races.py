@@ -1,0 +1,189 @@
+"""Many at once against the real database, each with a connection of its own."""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import Sum
+
+from backend.accounts.models import Project, Team, User
+from backend.errors import InvalidState
+from backend.jobs.lifecycle import LostRace, advance, locked_job
+from backend.jobs.line.scheduling import schedule_pool
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.pools.models import Reservation, ResourcePool
+
+CLIENTS = 16
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_a_pool_of_eight_is_never_oversold(
+    pool: ResourcePool, make_job: Any, in_own_connection: Callable[..., Any]
+) -> None:
+    """16 clients submit, schedule, cancel and finish jobs of random sizes; a watcher adds up what is held."""
+    done = threading.Event()
+    worst: list[int] = []
+
+    def client(seed: int) -> int:
+        rng = random.Random(seed)
+        started = 0
+        for _ in range(6):
+            job = make_job(devices=rng.choice([2, 2, 3, 4, 8]), at=now())
+            started += schedule_pool(pool.pk, now=now())
+            if rng.random() < 0.3:
+                with contextlib.suppress(InvalidState):  # another client has finished it already
+                    cancel_job(job.pk, actor="user:1", now=now())
+            _finish_one(rng)
+            started += schedule_pool(pool.pk, now=now())
+            connection.close()  # as between two requests: the pool has fewer connections than there are clients
+        return started
+
+    def watch() -> None:
+        live = Reservation.objects.filter(pool=pool, released_at__isnull=True)
+        while not done.is_set():
+            worst.append(live.aggregate(held=Sum("devices"))["held"] or 0)
+            connection.close()
+
+    watcher = threading.Thread(target=in_own_connection(watch))
+    watcher.start()
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        started = sum(threads.map(in_own_connection(client), range(CLIENTS)))
+    done.set()
+    watcher.join()
+    assert 0 < max(worst) <= pool.capacity
+    assert started >= 10
+    for job in Job.objects.all():
+        holds = job.reservations.filter(released_at=None).exists()
+        assert holds == (job.state in {"starting", "running", "recovering", "pausing", "stopping"})
+        assert list(job.events.order_by("seq").values_list("seq", flat=True)) == [*range(1, job.events.count() + 1)]
+
+
+def _finish_one(rng: random.Random) -> None:
+    ids = list(JobAttempt.objects.filter(ended_at=None).values_list("job_id", flat=True))
+    if not ids:
+        return
+    with transaction.atomic():
+        job = locked_job(rng.choice(ids))
+        if job.state == JobState.STARTING:
+            advance(job, JobState.STOPPING, actor="engine:1", now=now())
+        if job.state == JobState.STOPPING:
+            advance(job, JobState.SUCCEEDED, actor="engine:1", now=now())
+
+
+def test_one_idempotency_key_raced_sixteen_times_is_one_job(
+    api_of: Any, alice: User, project: Project, pool: ResourcePool, in_own_connection: Callable[..., Any]
+) -> None:
+    body = {"project": project.pk, "spec": {"name": "Sums"}}
+    together = threading.Barrier(CLIENTS)
+    programs = [api_of(alice) for _ in range(CLIENTS)]
+
+    def submit(program: Any) -> Any:
+        together.wait()
+        return program.post("/jobs", body, key="raced")
+
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        responses = list(threads.map(in_own_connection(submit), programs))
+    assert Job.objects.count() == 1
+    answered = [response for response in responses if response.status_code == 202]
+    assert {response.status_code for response in responses} <= {202, 409}
+    assert {response.json()["id"] for response in answered} == {Job.objects.get().pk}
+    assert sum("Idempotency-Replayed" not in response for response in answered) == 1
+    assert all(response["Retry-After"] for response in responses if response.status_code == 409)
+
+
+def test_a_twin_that_is_still_being_worked_on_is_409(
+    api: Any, project: Project, pool: ResourcePool, monkeypatch: pytest.MonkeyPatch, in_own_connection: Any
+) -> None:
+    working, may_end = threading.Event(), threading.Event()
+
+    def slow_submit(**kwargs: Any) -> Job:
+        working.set()
+        assert may_end.wait(10)
+        return submit_job(**kwargs)
+
+    monkeypatch.setattr("backend.jobs.rest.jobs.submit_job", slow_submit)
+    body = {"project": project.pk, "spec": {"name": "Sums"}}
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(in_own_connection(lambda: api.post("/jobs", body, key="slow")))
+        assert working.wait(10)
+        second = api.post("/jobs", body, key="slow")
+        may_end.set()
+        assert (second.status_code, second.json()["code"], second.json()["retryable"]) == (409, "in_flight", True)
+        assert first.result().status_code == 202
+    assert api.post("/jobs", body, key="slow")["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("before", ["queued", "starting", "running"])
+def test_sixteen_cancels_are_one(
+    job: Job, pool: ResourcePool, in_own_connection: Callable[..., Any], before: str
+) -> None:
+    if before != "queued":
+        schedule_pool(pool.pk, now=now())
+    if before == "running":
+        with transaction.atomic():
+            advance(locked_job(job.pk), JobState.RUNNING, actor="engine:1", now=now())
+    cancel = in_own_connection(lambda _: cancel_job(job.pk, actor="user:1", now=now())[1])
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        changed = list(threads.map(cancel, range(CLIENTS)))
+    assert sum(changed) == 1
+    end = "cancelled" if before == "queued" else "stopping"
+    assert job.events.filter(to_state=end).count() == 1
+    assert job.requests.count() == (0 if before == "queued" else 1)
+
+
+def test_cancel_and_scheduler_race_to_a_state_that_makes_sense(
+    make_job: Any, pool: ResourcePool, in_own_connection: Callable[..., Any]
+) -> None:
+    """Either the cancel came first and nothing is held, or the scheduler did and the driver is asked to stop."""
+    for _ in range(12):
+        job = make_job(devices=2, at=now())
+        together = threading.Barrier(2)
+
+        def cancel(job_id: str = job.pk, together: threading.Barrier = together) -> None:
+            together.wait()
+            cancel_job(job_id, actor="user:1", now=now())
+
+        def schedule(together: threading.Barrier = together) -> None:
+            together.wait()
+            schedule_pool(pool.pk, now=now())
+
+        with ThreadPoolExecutor(2) as threads:
+            for result in [threads.submit(in_own_connection(cancel)), threads.submit(in_own_connection(schedule))]:
+                result.result()
+        job.refresh_from_db()
+        held = job.reservations.filter(released_at=None).count()
+        assert (job.state, held, job.requests.count()) in {("cancelled", 0, 0), ("stopping", 2, 1)}
+        if job.state == "stopping":
+            with transaction.atomic():
+                advance(locked_job(job.pk), JobState.CANCELLED, actor="engine:1", now=now())
+
+
+def test_an_unlocked_change_under_ones_feet_is_noticed(job: Job) -> None:
+    stale = Job.objects.get(pk=job.pk)
+    cancel_job(job.pk, actor="user:1", now=now())
+    with pytest.raises(LostRace):
+        advance(stale, JobState.STARTING, actor="scheduler", now=now())
+    connection.close()
+
+
+def test_a_submit_that_fails_half_way_leaves_nothing(
+    team: Team, make_job: Any, monkeypatch: pytest.MonkeyPatch, pool: ResourcePool
+) -> None:
+    def break_down(*_: object, **__: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("backend.jobs.lifecycle.nudge_at_commit", break_down)  # when all rows are written
+    with pytest.raises(RuntimeError):
+        make_job()
+    assert not Job.objects.exists()

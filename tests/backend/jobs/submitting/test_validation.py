@@ -1,0 +1,138 @@
+"""Validation in the background: what is looked at, what becomes of it, and a spec that kills whoever looks."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from backend.jobs.models import Job, OutboxMessage
+from backend.jobs.submitting import validation
+from backend.jobs.submitting.code_check import what_is_wrong
+from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.jobs.submitting.validation import MOST_VALIDATIONS, forgotten_validations, validate_job
+from backend.pools.models import TeamQuota
+from engine.spec.job import JobSpec
+from tests.backend.conftest import MakeCheckpoint, MakeJob
+
+GOOD = """
+def prompt(split, ordinal, seed, params):
+    return {"text": "1+1"}
+
+def respond(prompt, turns):
+    return {"reward": 1.0}
+"""
+
+
+@pytest.fixture
+def custom(make_job: MakeJob) -> Job:
+    return make_job(environment={"name": "custom", "code": GOOD})
+
+
+def test_a_job_with_nothing_to_look_at_is_queued_at_once(job: Job) -> None:
+    assert job.state == "queued"
+    assert set(OutboxMessage.objects.values_list("topic", flat=True)) == {"schedule"}
+
+
+def test_a_file_of_its_own_is_looked_at_and_then_the_job_waits_in_line(custom: Job, now: datetime) -> None:
+    assert (custom.state, custom.queued_at) == ("validating", None)
+    assert OutboxMessage.objects.get().topic == "validate"
+    later = now + timedelta(seconds=2)
+    for _ in range(2):
+        validate_job(custom.pk, now=later)
+    custom.refresh_from_db()
+    assert (custom.state, custom.queued_at, custom.reason) == ("queued", later, "not_evaluated_yet")
+    assert list(custom.events.order_by("seq").values_list("to_state", flat=True)) == ["validating", "queued"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def prompt(:\n  pass", "not Python in line 1"),
+        ("def prompt(split, ordinal, seed, params): ...", "does not define respond"),
+        ("x = 1", "does not define prompt and respond"),
+        ("(" * 50_000, "environment.code"),
+        ("-" * 99_000 + "1", "environment.code"),
+    ],
+)
+def test_a_file_that_cannot_work_fails_the_job_before_it_waits(
+    make_job: MakeJob, now: datetime, code: str, said: str
+) -> None:
+    job = make_job(environment={"name": "custom", "code": code})
+    validate_job(job.pk, now=now)
+    job.refresh_from_db()
+    assert (job.state, job.failure_class) == ("failed", "reward") and said in job.message
+    assert not job.reservations.exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from mine import *",
+        "prompt = respond = None",
+        "if True:\n  def prompt(): ...\n  def respond(): ...",
+    ],
+)
+def test_what_may_define_them_is_let_through(code: str) -> None:
+    assert what_is_wrong(code) is None
+
+
+def test_the_file_is_not_run(tmp_path: Path) -> None:
+    assert what_is_wrong(f"open({str(tmp_path)!r} + '/ran', 'w')\n{GOOD}") is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_is_gone_by_then_fails_the_job(
+    job: Job, make_checkpoint: MakeCheckpoint, make_job: MakeJob, now: datetime
+) -> None:
+    checkpoint = make_checkpoint(job, step=10)
+    child = submit_job(
+        team=job.team,
+        project=job.project,
+        actor_user=job.created_by,
+        spec=JobSpec.model_validate(job.spec),
+        pool=job.pool,
+        actor="user:1",
+        now=now,
+        start_from=checkpoint.pk,
+    )
+    type(checkpoint).objects.filter(pk=checkpoint.pk).update(state="corrupt")
+    validate_job(child.pk, now=now)
+    child.refresh_from_db()
+    assert (child.state, child.failure_class) == ("failed", "data")
+
+
+def test_a_quota_that_was_cut_meanwhile_fails_the_job_at_once_and_not_after_waiting_for_ever(
+    custom: Job, now: datetime
+) -> None:
+    TeamQuota.objects.filter(team=custom.team).update(nominal=0, borrow_limit=0)
+    validate_job(custom.pk, now=now)
+    custom.refresh_from_db()
+    assert (custom.state, custom.failure_class) == ("failed", "config")
+
+
+def test_a_spec_that_kills_its_validator_is_refused_after_three_tries(
+    custom: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(code: str) -> None:
+        raise SystemExit("killed for its memory")
+
+    monkeypatch.setattr(validation, "what_is_wrong", die)
+    for _ in range(MOST_VALIDATIONS):
+        with pytest.raises(SystemExit):
+            validate_job(custom.pk, now=now)
+    validate_job(custom.pk, now=now)
+    custom.refresh_from_db()
+    assert (custom.state, custom.failure_class) == ("failed", "config")
+
+
+def test_a_lost_message_is_made_good_by_the_beat(custom: Job, now: datetime) -> None:
+    OutboxMessage.objects.all().delete()
+    assert forgotten_validations(now + timedelta(seconds=20)) == []
+    assert forgotten_validations(now + timedelta(seconds=40)) == [custom.pk]
+
+
+def test_a_job_cancelled_meanwhile_stays_cancelled(custom: Job, now: datetime) -> None:
+    cancel_job(custom.pk, actor="user:1", now=now)
+    validate_job(custom.pk, now=now)
+    custom.refresh_from_db()
+    assert custom.state == "cancelled"

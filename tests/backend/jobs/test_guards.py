@@ -1,0 +1,148 @@
+"""What the database refuses whoever asks, proved by raw SQL."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from backend.jobs.lifecycle import LEGAL_MOVES
+from backend.jobs.models import TERMINAL_STATES, Job, JobState
+from backend.jobs.submitting.services import cancel_job
+from tests.backend.conftest import NOW
+
+
+def refused(sql: str, *values: Any) -> bool:
+    try:
+        with transaction.atomic(), connection.cursor() as db:
+            db.execute(sql, values)
+    except IntegrityError:
+        return True
+    return False
+
+
+def put(job: Job, state: str) -> None:
+    """Behind the guards' back, into any state."""
+    finished = "now()" if state in TERMINAL_STATES else "NULL"
+    with connection.cursor() as db:
+        db.execute("SET CONSTRAINTS ALL IMMEDIATE")  # else ALTER TABLE finds pending triggers
+        db.execute("ALTER TABLE jobs_job DISABLE TRIGGER USER")
+        db.execute(f"UPDATE jobs_job SET state = %s, finished_at = {finished} WHERE id = %s", [state, job.pk])
+        db.execute("ALTER TABLE jobs_job ENABLE TRIGGER USER")
+        db.execute("SET CONSTRAINTS ALL DEFERRED")
+
+
+def moves(job: Job, source: str, target: str) -> bool:
+    """Does the database let this happen? Undone again."""
+    finished = "now()" if target in TERMINAL_STATES else "NULL"
+    with transaction.atomic():
+        put(job, source)
+        move = f"UPDATE jobs_job SET state = %s, version = version + 1, finished_at = {finished} WHERE id = %s"
+        is_refused = refused(move, target, job.pk)
+        transaction.set_rollback(True)
+    return not is_refused
+
+
+def refused_at_commit(sql: str, *values: Any) -> bool:
+    """By the checks that are made when a transaction ends; here they are made at once."""
+    try:
+        with transaction.atomic(), connection.cursor() as db:
+            db.execute(sql, values)
+            db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except IntegrityError:
+        return True
+    finally:
+        with connection.cursor() as db:
+            db.execute("SET CONSTRAINTS ALL DEFERRED")
+    return False
+
+
+def test_the_database_knows_the_same_legal_moves_as_the_code(job: Job) -> None:
+    for source, target in product(JobState.values, JobState.values):
+        if source != target:
+            assert moves(job, source, target) == (target in LEGAL_MOVES[source]), (source, target)
+
+
+def test_a_change_of_state_raises_the_version(job: Job) -> None:
+    assert refused("UPDATE jobs_job SET state = 'starting' WHERE id = %s", job.pk)
+    assert refused("UPDATE jobs_job SET state = 'starting', version = version + 2 WHERE id = %s", job.pk)
+
+
+def test_no_change_of_state_without_its_event(job: Job, attempt: Any) -> None:
+    move = "UPDATE jobs_job SET state = 'running', version = version + 1 WHERE id = %s"
+    event = (
+        "INSERT INTO jobs_jobevent (job_id, seq, cursor, at, type, actor, from_state, to_state, job_version, reason, "
+        "message, data) VALUES (%s, 9, 9, now(), 'state_changed', 'x', 'starting', %s, %s, '', '', '{}')"
+    )
+    assert refused_at_commit(move, job.pk)
+    assert refused_at_commit(f"{move}; {event}", job.pk, job.pk, "running", job.version), "an older one does not count"
+    assert refused_at_commit(f"{move}; {event}", job.pk, job.pk, "recovering", job.version + 1)
+    assert not refused_at_commit(f"{move}; {event}", job.pk, job.pk, "running", job.version + 1)
+
+
+def test_a_job_holds_devices_if_and_only_if_its_state_does(job: Job, attempt: Any, make_job: Any) -> None:
+    release = "UPDATE pools_reservation SET released_at = created_at WHERE job_id = %s"
+    assert refused_at_commit(release, job.pk)
+    assert refused_at_commit(f"{release} AND role = 'trainer'", job.pk)
+    assert refused_at_commit("DELETE FROM pools_reservation WHERE job_id = %s", job.pk)
+    waiting = make_job(devices=2)
+    assert refused_at_commit("UPDATE pools_reservation SET job_id = %s WHERE job_id = %s", waiting.pk, job.pk)
+
+
+@pytest.mark.parametrize(
+    "change", ["message = 'after all'", "step = 9", "version = version + 1", "priority = 3", "answered = 1"]
+)
+def test_what_is_over_changes_no_more(job: Job, change: str) -> None:
+    cancel_job(job.pk, actor="user:1", now=NOW)
+    assert refused(f"UPDATE jobs_job SET {change} WHERE id = %s", job.pk)
+    assert not refused("UPDATE jobs_job SET cursor = cursor + 1 WHERE id = %s", job.pk), "late news are pulled by it"
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["spec = '{}'", "team_id = 'team_x'", "project_id = 'proj_x'", "start_from = 'x'", "parent_id = id", "epoch = -1"],
+)
+def test_what_never_changes(job: Job, column: str) -> None:
+    assert refused(f"UPDATE jobs_job SET {column} WHERE id = %s", job.pk)
+
+
+def test_a_job_is_never_deleted(job: Job) -> None:
+    assert refused("DELETE FROM jobs_job WHERE id = %s", job.pk)
+
+
+def test_a_state_that_does_not_exist_is_refused(job: Job) -> None:
+    assert refused("UPDATE jobs_job SET state = 'happy' WHERE id = %s", job.pk)
+
+
+def test_finished_and_terminal_go_together(job: Job) -> None:
+    assert refused("UPDATE jobs_job SET state = 'cancelled' WHERE id = %s", job.pk)
+    assert refused("UPDATE jobs_job SET finished_at = now() WHERE id = %s", job.pk)
+
+
+@pytest.mark.parametrize("sql", ["UPDATE jobs_jobevent SET message = 'rewritten'", "DELETE FROM jobs_jobevent"])
+def test_events_are_neither_changed_nor_deleted(job: Job, sql: str) -> None:
+    assert refused(sql)
+    assert job.events.count() == 1
+
+
+def test_events_are_not_truncated(job: Job) -> None:
+    with connection.cursor() as db:
+        db.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        db.execute("ALTER TABLE jobs_jobevent ENABLE TRIGGER laminar_guard_event_truncate")  # tests/conftest.py
+    assert refused("TRUNCATE jobs_jobevent CASCADE")
+
+
+def test_one_live_attempt_and_one_live_reservation_a_role(job: Job, attempt: Any) -> None:
+    assert refused(
+        "INSERT INTO jobs_jobattempt (job_id, n, epoch, submission_id, token_sha256, resume_from, resume_step, "
+        "acked_seq, created_at, outcome, message, failure_class, evidence) "
+        "VALUES (%s, 2, 2, 'x', 'x', '', 0, 0, now(), '', '', '', '{}')",
+        job.pk,
+    )
+    assert refused(
+        "INSERT INTO pools_reservation (job_id, attempt, pool_id, team_id, role, slot, devices, borrowed, created_at) "
+        "VALUES (%s, 2, %s, %s, 'trainer', 0, 1, 0, now())",
+        job.pk,
+        job.pool_id,
+        job.team_id,
+    )

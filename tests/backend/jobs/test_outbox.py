@@ -1,0 +1,251 @@
+"""The outbox: at least once wherever a process dies, at once when the broker is up, harmless when it is not."""
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from django.conf import settings
+from django.db import connection, transaction
+from kombu.exceptions import OperationalError
+
+from backend.clock import database_now
+from backend.jobs import nudge
+from backend.jobs.models import Job, OutboxMessage
+from backend.jobs.outbox import CLAIM_LASTS, NUDGE_HEAD_START, deliver, dispatch_due, enqueue
+from backend.pools.models import ResourcePool
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Handled:
+    """A handler that remembers its keys."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def __call__(self, key: str) -> None:
+        self.keys.append(key)
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """What the nudge was told after a commit."""
+    told: list[list[int]] = []
+    monkeypatch.setattr("backend.jobs.outbox.publish_soon", lambda ids, subject: told.append(list(ids)))
+    return told
+
+
+def in_a_moment() -> datetime:
+    return database_now() + NUDGE_HEAD_START
+
+
+def write(topic: str, key: str) -> int:
+    with transaction.atomic():
+        enqueue(topic, key, database_now())  # type: ignore[arg-type]
+    return OutboxMessage.objects.latest("id").pk
+
+
+def run_elsewhere(script: str) -> int:
+    """In a process of its own, on this test's database."""
+    database = connection.settings_dict
+    url = f"postgresql://{database['USER']}:{database['PASSWORD']}@{database['HOST']}:{database['PORT']}"
+    environment = os.environ | {"LAMINAR_DATABASE_URL": f"{url}/{database['NAME']}"}
+    setup = "import django, os; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'backend.settings'); django.setup()\n"
+    setup += "from backend.jobs.outbox import *; from backend.clock import database_now\n"
+    return subprocess.run([sys.executable, "-c", setup + script], cwd=ROOT, env=environment).returncode
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAtLeastOnce:
+    def test_what_rolls_back_was_never_said(self, published: list[list[int]]) -> None:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            enqueue("schedule", "pool_a", database_now())
+            raise ZeroDivisionError
+        assert published == [] and not OutboxMessage.objects.exists()
+
+    def test_the_nudge_comes_after_the_commit_and_not_before(self, published: list[list[int]]) -> None:
+        with transaction.atomic():
+            enqueue("schedule", "pool_a", database_now())
+            assert published == []
+        assert published == [[OutboxMessage.objects.get().pk]]
+
+    def test_a_delivered_row_is_gone_and_a_doubled_message_does_nothing(self, published: list[list[int]]) -> None:
+        row, handled = write("launch", "job_a"), Handled()
+        for _ in range(2):
+            deliver([row], {"launch": handled}, database_now())
+        assert handled.keys == ["job_a"]
+
+    def test_a_lost_nudge_is_made_good_by_the_dispatcher(self, published: list[list[int]]) -> None:
+        row, sent = write("launch", "job_a"), list[Sequence[int]]()
+        assert dispatch_due(database_now(), sent.append) == 0  # the nudge has a head start
+        assert dispatch_due(in_a_moment(), sent.append) == 1
+        assert sent == [[row]]
+
+    def test_one_message_for_many_rows_about_the_same(self, published: list[list[int]]) -> None:
+        pools = [write("schedule", "pool_a") for _ in range(3)]
+        other, sent, handled = write("schedule", "pool_b"), list[Sequence[int]](), Handled()
+        assert dispatch_due(in_a_moment(), sent.append) == 4
+        assert sorted(map(list, sent)) == [pools, [other]]
+        deliver(pools, {"schedule": handled}, database_now())
+        assert handled.keys == ["pool_a"] and OutboxMessage.objects.get().pk == other
+
+    def test_killed_between_claim_and_publish(self, published: list[list[int]]) -> None:
+        row, sent = write("launch", "job_a"), list[Sequence[int]]()
+        script = "import os\ndef die(ids): os._exit(9)\ndispatch_due(database_now() + NUDGE_HEAD_START, die)"
+        assert run_elsewhere(script) == 9
+        assert dispatch_due(in_a_moment(), sent.append) == 0  # claimed: somebody may be at it
+        assert dispatch_due(in_a_moment() + CLAIM_LASTS, sent.append) == 1
+        assert sent == [[row]]
+
+    def test_killed_between_effect_and_delete(self, published: list[list[int]]) -> None:
+        row, sent = write("launch", "job_a"), list[Sequence[int]]()
+        script = f"import os\ndeliver([{row}], {{'launch': lambda key: os._exit(9)}}, database_now())"
+        assert run_elsewhere(script) == 9
+        assert dispatch_due(in_a_moment(), sent.append) == 1
+        assert sent == [[row]]
+
+    def test_a_broker_that_forgets_everything_costs_a_delay(self, published: list[list[int]]) -> None:
+        row, sent = write("launch", "job_a"), list[Sequence[int]]()
+        now = in_a_moment()
+        dispatch_due(now, lambda ids: None)  # published, then FLUSHALL
+        assert dispatch_due(now + CLAIM_LASTS, sent.append) == 1 and sent == [[row]]
+
+    def test_a_failing_handler_is_tried_again_later_and_later(self, published: list[list[int]]) -> None:
+        row, now = write("launch", "job_a"), database_now()
+
+        def fail(key: str) -> None:
+            raise OSError("Ray is away")
+
+        waits = []
+        for _ in range(8):
+            with pytest.raises(OSError, match="away"):
+                deliver([row], {"launch": fail}, now)
+            waits.append((OutboxMessage.objects.get().not_before - now).total_seconds())
+        assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
+        deliver([row], {"launch": Handled()}, now)
+        assert not OutboxMessage.objects.exists()
+
+    def test_a_late_commit_with_a_lower_id_is_not_skipped(self, published: list[list[int]]) -> None:
+        written, may_commit = threading.Event(), threading.Event()
+        early: list[int] = []
+
+        def slow() -> None:
+            with transaction.atomic():
+                enqueue("launch", "job_slow", database_now())
+                early.append(OutboxMessage.objects.get().pk)
+                written.set()
+                may_commit.wait(10)
+            connection.close()
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        assert written.wait(10)
+        late, sent, handled = write("launch", "job_fast"), list[Sequence[int]](), Handled()
+        assert early[0] < late
+        dispatch_due(in_a_moment(), sent.append)
+        deliver([late], {"launch": handled}, database_now())
+        may_commit.set()
+        thread.join()
+        dispatch_due(in_a_moment(), sent.append)
+        deliver(early, {"launch": handled}, database_now())
+        assert sent == [[late], early] and handled.keys == ["job_fast", "job_slow"]
+
+    def test_two_dispatchers_share_the_rows(self, published: list[list[int]]) -> None:
+        rows = [write("launch", f"job_{n}") for n in range(40)]
+        sent, now = list[Sequence[int]](), in_a_moment()
+
+        def dispatch() -> None:
+            dispatch_due(now, sent.append)
+            connection.close()
+
+        threads = [threading.Thread(target=dispatch) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(ids[0] for ids in sent) == rows
+
+
+def app_on(port: int) -> Celery:
+    app = Celery("nowhere", broker=f"redis://127.0.0.1:{port}/0", set_as_current=False)
+    app.conf.broker_transport_options = settings.CELERY_BROKER_TRANSPORT_OPTIONS
+    return app
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Takes connections and never says a word: a broker whose machine froze."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("broker", ["closed_port", "silent_port"])
+def test_a_request_never_waits_for_the_broker(
+    broker: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nudge, "app", app_on(request.getfixturevalue(broker)))
+    slowest = 0.0
+    for n in range(20):
+        started = time.perf_counter()
+        with transaction.atomic():
+            enqueue("launch", f"job_{n}", database_now())
+        slowest = max(slowest, time.perf_counter() - started)
+    print(f"{broker}: slowest of 20 commits {1000 * slowest:.1f} ms")
+    assert slowest < 0.5
+    assert dispatch_due(in_a_moment(), lambda ids: None) == 20
+    nudge._forget_thread()  # its thread may still be waiting for the silent broker
+
+
+def test_publishing_gives_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+    monkeypatch.setattr(nudge, "app", app_on(silent_port))
+    started = time.monotonic()
+    with pytest.raises(OperationalError):
+        nudge.publish_now([1])
+    assert time.monotonic() - started < 12
+
+
+def test_a_full_queue_drops_and_does_not_block(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+    monkeypatch.setattr(nudge, "app", app_on(silent_port))
+    started = time.monotonic()
+    for n in range(3 * nudge._MOST_WAITING):
+        nudge.publish_soon([n], f"launch job_{n}")
+    assert time.monotonic() - started < 2
+    nudge._forget_thread()
+
+
+def test_a_burst_to_one_pool_leaves_in_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first at once, the others together; other subjects apart; nothing lost."""
+    sent: queue.Queue[list[int]] = queue.Queue()
+    monkeypatch.setattr(nudge, "publish_now", lambda ids: sent.put(list(ids)))
+    nudge._forget_thread()
+    for n in range(200):
+        nudge.publish_soon([n], "schedule pool_a" if n % 2 else "schedule pool_b")
+    messages: list[list[int]] = []
+    while sum(map(len, messages)) < 200:
+        messages.append(sent.get(timeout=5))
+    assert sorted(n for ids in messages for n in ids) == list(range(200))
+    assert all(len({n % 2 for n in ids}) == 1 for ids in messages) and len(messages) < 20
+
+
+@pytest.mark.django_db
+def test_submitting_a_job_leaves_a_row_for_its_pool(job: Job, pool: ResourcePool, now: datetime) -> None:
+    row = OutboxMessage.objects.get()
+    assert (row.topic, row.key) == ("schedule", pool.pk)
+    assert row.not_before < database_now() + timedelta(seconds=3)

@@ -1,0 +1,147 @@
+"""From whom devices are taken back, in which order, no more than needed, and for whom they are kept."""
+
+from datetime import timedelta
+
+from hypothesis import given, settings
+
+from backend.pools.decide import decide
+from backend.pools.views import Resize, Verdict, WaitingReason
+from tests.backend.pools.decide_world import MINUTE, World, holder, job, pool, team, worlds
+
+R = WaitingReason
+THIRDS = {"ants": team(4), "bees": team(2), "crabs": team(2)}
+
+
+def victims(verdict: Verdict) -> list[str]:
+    return [one.victim for one in verdict.preemptions]
+
+
+def test_who_borrows_most_loses_first() -> None:
+    holders = [holder("b", 3, team="bees"), holder("c", 5, team="crabs")]
+    verdict = decide(pool(job("a", 3), teams=THIRDS, holders=holders))
+    assert victims(verdict) == ["c"]
+    assert verdict.claims == {"a": 3}
+
+
+def test_of_one_team_the_least_urgent_and_then_the_youngest_loses_first() -> None:
+    urgent, old, young = (
+        holder("urgent", 2, team="bees", priority=5, ran=timedelta(minutes=20)),
+        holder("old", 2, team="bees", ran=timedelta(hours=5)),
+        holder("young", 2, team="bees", ran=timedelta(hours=1)),
+    )
+    verdict = decide(
+        pool(job("a", 2), teams={"ants": team(4), "bees": team(0)}, capacity=6, holders=[urgent, old, young])
+    )
+    assert victims(verdict) == ["young"]
+
+
+def test_no_victim_is_taken_that_is_not_needed() -> None:
+    """The small one comes first by order, the big one is needed, and then the small one is not any more."""
+    holders = [holder("small", 1, team="bees", ran=timedelta(minutes=30)), holder("big", 7, team="bees")]
+    verdict = decide(pool(job("a", 7), teams={"ants": team(8), "bees": team(0)}, holders=holders))
+    assert victims(verdict) == ["big"]
+
+
+def test_what_is_firm_is_never_taken() -> None:
+    firm = [holder("firm", 4, team="bees", preemptible=False), holder("soft", 4, team="bees")]
+    verdict = decide(pool(job("a", 4), teams={"ants": team(4), "bees": team(4)}, holders=firm))
+    assert victims(verdict) == ["soft"]
+
+
+def test_within_a_team_strictly_more_urgent_jobs_take_the_place_of_others() -> None:
+    runs = [holder("runs", 8, priority=1)]
+    for priority, paused in ((0, []), (1, []), (2, ["runs"])):
+        verdict = decide(pool(job("a", 4, priority=priority), holders=runs))
+        assert victims(verdict) == paused
+    assert victims(decide(pool(job("a", 4, priority=9), holders=[holder("runs", 8, preemptible=False)]))) == []
+
+
+def test_elastic_replicas_go_before_any_job_is_paused() -> None:
+    holders = [holder("grown", 3, replicas=5, preemptible=False)]
+    verdict = decide(pool(job("a", 2, preemptible=False), holders=holders))
+    assert not verdict.preemptions
+    assert verdict.reclaims == (Resize(job="grown", replicas=3),)
+    assert (verdict.reasons, verdict.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 2})
+
+
+def test_elastic_replicas_of_another_team_within_its_nominal_are_its_own() -> None:
+    holders = [holder("grown", 3, team="bees", replicas=5, preemptible=False)]
+    verdict = decide(pool(job("a", 2), teams={"ants": team(0), "bees": team(8)}, holders=holders))
+    assert not verdict.reclaims and verdict.reasons == {"a": R.POOL_FULL}
+
+
+def test_an_elastic_replica_goes_to_another_borrower_only_if_that_one_borrows_less() -> None:
+    teams = {"ants": team(0), "bees": team(0), "crabs": team(8)}
+    holders = [holder("grown", 3, team="bees", ran=MINUTE, replicas=5)]
+    for devices, left in ((2, 3), (3, 2), (5, None)):
+        verdict = decide(pool(job("a", devices), teams=teams, holders=holders))
+        assert verdict.reclaims == (() if left is None else (Resize(job="grown", replicas=left),))
+
+
+def test_between_two_that_would_borrow_the_same_nothing_changes_hands() -> None:
+    """Else each could take it back from the other for ever."""
+    teams = {"ants": team(0), "bees": team(0), "crabs": team(7)}
+    for borrowed, changes in ((3, False), (4, True)):
+        holders = [holder("grown", borrowed, team="bees", ran=MINUTE, replicas=1)]
+        verdict = decide(pool(job("a", 4), teams=teams, holders=holders, capacity=borrowed + 4))
+        assert bool(verdict.reclaims) == changes
+
+
+def test_what_is_being_freed_goes_to_its_claim_first() -> None:
+    """Somebody older, of a team that borrows less, has to wait for what was freed on another's behalf."""
+    teams = {"ants": team(4), "bees": team(0), "crabs": team(4)}
+    leaving = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 3, team="crabs", preemptible=False)]
+    line = [job("thief", 1, team="bees", waited=timedelta(hours=1)), job("mine", 4)]
+    verdict = decide(pool(*line, teams=teams, holders=leaving, claims={"mine": 4}))
+    assert verdict.admitted == ("thief",), "one device is free beside the claim"
+    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving, claims={"mine": 4}))
+    assert verdict.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
+    half = [holder("goes", 2, team="bees", is_leaving=True), leaving[1]]
+    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=half, claims={"mine": 4}))
+    assert verdict.reasons == {"mine": R.PREEMPTION_IN_PROGRESS, "thief": R.POOL_FULL}
+    verdict = decide(pool(line[1], job("thief", 2, team="bees"), teams=teams, holders=leaving[1:], claims={"mine": 4}))
+    assert (verdict.admitted, verdict.claims) == (("mine",), {})
+
+
+def test_a_claim_that_nothing_fulfils_any_more_is_given_up() -> None:
+    firm = [holder("runs", 8, preemptible=False)]
+    verdict = decide(pool(job("a", 4), holders=firm, claims={"a": 4}))
+    assert (verdict.claims, verdict.reasons) == ({}, {"a": R.POOL_FULL})
+
+
+def test_one_preemption_is_not_made_twice() -> None:
+    """While the victim drains, no further victim is looked for."""
+    teams = {"ants": team(4), "bees": team(0)}
+    holders = [holder("goes", 4, team="bees", is_leaving=True), holder("stays", 4, team="bees")]
+    verdict = decide(pool(job("a", 4), teams=teams, holders=holders, claims={"a": 4}))
+    assert not verdict.preemptions and verdict.claims == {"a": 4}
+
+
+def test_devices_that_are_leaving_anyway_are_waited_for_before_anybody_is_paused() -> None:
+    teams = {"ants": team(4), "bees": team(0)}
+    holders = [holder("ends", 4, team="bees", is_leaving=True, preemptible=False), holder("stays", 4, team="bees")]
+    verdict = decide(pool(job("a", 4), teams=teams, holders=holders))
+    assert not verdict.preemptions
+    assert (verdict.reasons, verdict.claims) == ({"a": R.PREEMPTION_IN_PROGRESS}, {"a": 4})
+
+
+@settings(deadline=None)
+@given(worlds())
+def test_no_victim_and_no_replica_could_have_been_spared(world: World) -> None:
+    """Left alone, with all others taken, each of them would keep the job that it was taken for from starting."""
+    view = world.view()
+    first = decide(view)
+    if len({one.on_behalf_of for one in first.preemptions}) != 1 or first.reclaims:
+        return
+    job_id = first.preemptions[0].on_behalf_of
+    others = [one for one in first.claims if one != job_id]
+    if others or len(first.admissions) > 0:
+        return
+    taken = victims(first)
+    for spared in taken:
+        world = World(capacity=view.capacity, teams=view.teams, now=view.now)
+        world.jobs = {one.id: one for one in view.queued}
+        world.queued = {job_id: world.jobs[job_id]}
+        world.holders = {one.id: one for one in view.holders if not one.is_leaving and one.id not in taken}
+        world.holders |= {one.id: one for one in view.holders if one.id == spared}
+        assert job_id not in decide(world.view()).admitted

@@ -1,0 +1,176 @@
+"""What a page pulls: neither holes nor doubles, whatever is written meanwhile."""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.lifecycle import advance, locked_job, record_event
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.telemetry.ingest import ingest_facts
+from backend.telemetry.live import MOST_EVENTS, live_delta
+from backend.telemetry.representations import LiveDelta
+from backend.telemetry.selectors import MOST_POINTS, metrics_since, trajectories
+from backend.telemetry.thinned_series import metrics_sampled
+from engine.spec.control import FactBatch
+
+
+class Engine:
+    """Puts facts in below the HTTP border."""
+
+    def __init__(self, attempt: JobAttempt, now: datetime) -> None:
+        self.attempt, self.now, self.seq = attempt, now, 0
+
+    def say(self, *bodies: dict[str, Any]) -> None:
+        for at in range(0, len(bodies), 200):
+            facts = []
+            for body in bodies[at : at + 200]:
+                self.seq += 1
+                facts.append({"seq": self.seq, "at": self.now, "body": body})
+            batch = {"attempt": self.attempt.n, "epoch": self.attempt.epoch, "facts": facts}
+            ingest_facts(self.attempt, FactBatch.model_validate(batch), now=self.now)
+
+
+def step(n: int, value: float | None = None, *, num_metrics: int = 1) -> dict[str, Any]:
+    metrics = {f"m{index}": float(n) if value is None else value for index in range(num_metrics)}
+    return {"type": "step_trained", "step": n, "metrics": metrics}
+
+
+def sampled(n: int, count: int = 2) -> dict[str, Any]:
+    row = {
+        "version": n,
+        "staleness": 0,
+        "num_tokens": 4,
+        "reward": 1.0,
+        "advantage": 0.5,
+        "prompt": "1",
+        "response": "2",
+    }
+    rows = [row | {"prompt_ordinal": n, "sample": index} for index in range(count)]
+    return {"type": "trajectories_sampled", "step": n, "trajectories": rows}
+
+
+@pytest.fixture
+def engine(attempt: JobAttempt, now: datetime) -> Engine:
+    return Engine(attempt, now)
+
+
+def pull_all(job: Job, after: int = 0) -> list[LiveDelta]:
+    answers = []
+    while True:
+        answers.append(live_delta(job, after))
+        assert answers[-1].cursor > after or not answers[-1].more
+        after = answers[-1].cursor
+        if not answers[-1].more:
+            return answers
+
+
+def test_everything_new_once_and_then_nothing(engine: Engine, job: Job) -> None:
+    engine.say({"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 9}, step(1), sampled(1), step(2))
+    [answer] = pull_all(job)
+    assert [event.type for event in answer.events] == ["submitted", "state_changed", "state_changed"]
+    assert answer.series == {"m0": [(1, 1.0), (2, 2.0)]}
+    assert [(row.step, row.sample) for row in answer.trajectories] == [(1, 0), (1, 1)]
+    assert (answer.job.state, answer.job.step) == ("running", 2)
+    again = live_delta(job, answer.cursor)
+    assert (again.events, again.series, again.trajectories, again.more) == ([], {}, [], False)
+    assert again.cursor == answer.cursor
+
+
+def test_pulling_piece_by_piece_gives_the_same_as_pulling_at_once(engine: Engine, job: Job) -> None:
+    seen: dict[str, list[tuple[int, float]]] = {}
+    events, cursor = [], 0
+    for n in range(1, 30):
+        engine.say(step(n), *([sampled(n)] if n % 7 == 0 else []))
+        answer = live_delta(job, cursor)
+        cursor = answer.cursor
+        events += answer.events
+        for name, line in answer.series.items():
+            seen.setdefault(name, []).extend(line)
+    [whole] = pull_all(job)
+    assert seen == whole.series and events == whole.events
+
+
+def test_a_long_absence_is_caught_up_in_bounded_answers(engine: Engine, job: Job) -> None:
+    engine.say(*[step(n, num_metrics=40) for n in range(1, 401)])  # 16,000 points
+    answers = pull_all(job)
+    assert len(answers) == 4
+    assert all(sum(len(line) for line in answer.series.values()) <= MOST_POINTS for answer in answers)
+    line = [point for answer in answers for point in answer.series["m7"]]
+    assert line == [(n, float(n)) for n in range(1, 401)]
+
+
+def test_many_events_are_bounded_too(engine: Engine, job: Job, now: datetime) -> None:
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        for _ in range(MOST_EVENTS + 20):
+            record_event(locked, "fault_detected", actor="engine:1", now=now)
+    engine.say(step(1))
+    first, second = pull_all(job)
+    assert len(first.events) == MOST_EVENTS and first.series == {}
+    seqs = [event.seq for event in first.events + second.events]
+    assert seqs == list(range(1, MOST_EVENTS + 23)) and second.series == {"m0": [(1, 1.0)]}
+
+
+def test_of_many_trajectories_the_newest_are_shown(engine: Engine, job: Job) -> None:
+    engine.say(*[sampled(n, count=8) for n in range(1, 11)])
+    [answer] = pull_all(job)
+    assert len(answer.trajectories) == 20 and {row.step for row in answer.trajectories} == {8, 9, 10}
+
+
+def test_a_later_attempt_wins_the_steps_that_it_did_again(engine: Engine, job: Job, now: datetime) -> None:
+    engine.say(*[step(n, 1.0) for n in range(1, 6)])
+    before = live_delta(job, 0).cursor
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        advance(locked, JobState.RECOVERING, actor="reconcile", now=now)
+        second = begin_attempt(locked, now=now)
+    Engine(second, now).say(*[step(n, 2.0) for n in range(3, 5)])
+    assert live_delta(job, before).series == {"m0": [(3, 2.0), (4, 2.0)]}
+    merged = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 1.0)]
+    assert metrics_since(job, 0).series == {"m0": merged}
+    assert metrics_sampled(job, 100).series == {"m0": merged}
+
+
+def test_sampling_keeps_means_and_extremes(engine: Engine, job: Job) -> None:
+    engine.say(*[step(n, 100.0 if n == 500 else 1.0) for n in range(1, 1_001)])
+    page = metrics_sampled(job, 100, ["m0"])
+    line, band = page.series["m0"], page.bands["m0"]
+    assert len(line) == len(band) == 100
+    assert [step for step, _ in line] == list(range(10, 1_001, 10))
+    assert dict(line)[500] == pytest.approx(10.9) and (500, 1.0, 100.0) in band
+    assert metrics_since(job, page.cursor).series == {}
+    few = metrics_sampled(job, 1_000, ["m0"])
+    assert len(few.series["m0"]) == 1_000 and few.bands == {}
+    assert metrics_sampled(job, 100, ["nothing"]).series == {}
+
+
+def test_rest_answers_the_same(engine: Engine, job: Job, api: Any, charlie: Any, api_of: Any) -> None:
+    engine.say(step(1, num_metrics=2), sampled(1), step(2, num_metrics=2))
+    path = f"/jobs/{job.pk}/metrics"
+    answer = api.get(path).json()
+    assert answer["series"] == {"m0": [[1, 1.0], [2, 2.0]], "m1": [[1, 1.0], [2, 2.0]]}
+    assert api.get(path, after=answer["cursor"]).json()["series"] == {}
+    assert list(api.get(path, names="m1").json()["series"]) == ["m1"]
+    assert api.get(path, max_points=2).json()["more"] is False
+    assert api.get(f"/jobs/{job.pk}/rollouts", step=1, limit=1).json()["data"][0]["response"] == "2"
+    assert api.get(f"/jobs/{job.pk}/checkpoints").json()["data"] == []
+    for name in ("metrics", "rollouts", "logs", "timeline", "checkpoints"):
+        assert api_of(charlie).get(f"/jobs/{job.pk}/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{"after": -1}, {"after": 2**63}, {"after": "x"}, {"names": "\0"}, {"max_points": 0}, {"max_points": 10**9}],
+)
+def test_a_bad_query_is_a_problem(job: Job, api: Any, query: dict[str, Any]) -> None:
+    answer = api.get(f"/jobs/{job.pk}/metrics", **query)
+    assert answer.status_code == 422 and answer["Content-Type"] == "application/problem+json"
+
+
+def test_the_newest_trajectories_come_first(engine: Engine, job: Job) -> None:
+    engine.say(sampled(1), sampled(2))
+    assert [(row.step, row.sample) for row in trajectories(job)] == [(2, 0), (2, 1), (1, 0), (1, 1)]
+    assert [row.step for row in trajectories(job, step=1, limit=1)] == [1]

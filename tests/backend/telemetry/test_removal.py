@@ -1,0 +1,179 @@
+"""What jobs said long ago is removed piece by piece, of no job that runs, and whoever asks is told."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from django.test import Client
+
+from backend.accounts.models import User
+from backend.jobs.models import Job
+from backend.jobs.submitting.services import cancel_job
+from backend.store.folder import FolderStore
+from backend.store.port import StoreUnavailable
+from backend.telemetry import background, removal
+from backend.telemetry.models import LogBatch, Removal, Trajectory, TrajectoryFile, UnfiledTrajectory
+from backend.telemetry.removal import remove_old_logs, remove_old_rollouts
+from backend.telemetry.trajectory_archive import file_trajectories
+from tests.backend.conftest import NOW, Api, MakeJob
+from tests.backend.telemetry.test_logs import tell
+from tests.backend.telemetry.test_trajectories import Writer, sample
+
+pytestmark = pytest.mark.django_db
+
+KEEP = timedelta(days=90)
+LATER = NOW + KEEP + timedelta(seconds=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    """The one that the API reads from, too."""
+    store = FolderStore(tmp_path)
+    monkeypatch.setattr("backend.telemetry.rollouts_api.store", lambda: store)
+    return store
+
+
+@pytest.fixture
+def talked(make_job: MakeJob, store: FolderStore) -> Callable[..., Job]:
+    """A job that wrote log lines and trajectories, some of them filed."""
+
+    def make(*, is_over: bool = True, num: int = 6) -> Job:
+        job = make_job()
+        for each in range(num):
+            tell(job, "driver", ("info", f"line {each}"))
+        writer = Writer(job, NOW)
+        writer.write(1, *(sample(ordinal) for ordinal in range(num)))
+        assert file_trajectories(job.pk, store, now=NOW) == num
+        writer.write(2, *(sample(ordinal) for ordinal in range(num)))
+        if is_over:
+            cancel_job(job.pk, actor="test", now=NOW)
+        job.refresh_from_db()
+        return job
+
+    return make
+
+
+def files(store: FolderStore, job: Job) -> list[str]:
+    return [found.key for found in store.list(f"jobs/{job.pk}/trajectories/")]
+
+
+def left(job: Job, store: FolderStore) -> tuple[int, int, int, int, int]:
+    rows = (LogBatch, Trajectory, UnfiledTrajectory, TrajectoryFile)
+    logs, trajectories, unfiled, filed = (kind.objects.filter(job=job).count() for kind in rows)
+    return logs, trajectories, unfiled, filed, len(files(store, job))
+
+
+def remove_all(store: FolderStore, now: datetime = LATER) -> None:
+    remove_old_logs(keep=KEEP, now=now)
+    remove_old_rollouts(store, keep=KEEP, now=now)
+
+
+def test_rows_and_files_of_an_old_job_go(talked: Callable[..., Job], store: FolderStore) -> None:
+    job = talked()
+    assert left(job, store) == (6, 12, 6, 1, 1)
+    remove_all(store)
+    assert left(job, store) == (0, 0, 0, 0, 0)
+    assert set(Removal.objects.values_list("kind", "is_done")) == {("logs", True), ("rollouts", True)}
+
+
+def test_what_runs_and_what_ended_lately_keeps_everything(talked: Callable[..., Job], store: FolderStore) -> None:
+    waits, runs, lately = talked(is_over=False), talked(is_over=False), talked()
+    Job.objects.filter(pk=runs.pk).update(created_at=NOW - timedelta(days=1_000))
+    remove_all(store, NOW + KEEP)
+    for job in (waits, runs, lately):
+        assert left(job, store) == (6, 12, 6, 1, 1)
+    remove_all(store, NOW + timedelta(days=10_000))
+    assert left(waits, store) == left(runs, store) == (6, 12, 6, 1, 1)
+    assert left(lately, store) == (0, 0, 0, 0, 0)
+
+
+def test_each_call_removes_a_bounded_piece_and_the_next_goes_on(
+    talked: Callable[..., Job], store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [talked(), talked()]
+    assert [remove_old_logs(keep=KEEP, now=LATER, limit=5) for _ in range(4)] == [5, 5, 2, 0]
+    monkeypatch.setattr(removal, "FILES_A_CALL", 1)
+    calls = [remove_old_rollouts(store, keep=KEEP, now=LATER, limit=7) for _ in range(8)]
+    assert max(calls) <= 7 and sum(calls) == 24 and calls[-1] == 0
+    assert [left(job, store) for job in jobs] == [(0, 0, 0, 0, 0)] * 2
+
+
+def test_readers_are_told_from_the_first_piece_on(
+    talked: Callable[..., Job], store: FolderStore, api: Api, alice: User
+) -> None:
+    job = talked()
+    trajectory = Trajectory.objects.filter(job=job).first()
+    assert trajectory is not None
+    paths = {
+        "logs": [f"/jobs/{job.pk}/logs", f"/jobs/{job.pk}/logs/stream"],
+        "rollouts": [
+            f"/jobs/{job.pk}/rollouts",
+            f"/jobs/{job.pk}/rollouts/{trajectory.trajectory_id}",
+            f"/jobs/{job.pk}/distributions",
+        ],
+    }
+    assert {api.get(path).status_code for path in (*paths["logs"][:1], *paths["rollouts"])} == {200}
+    remove_old_logs(keep=KEEP, now=LATER, limit=1)
+    remove_old_rollouts(store, keep=KEEP, now=LATER, limit=1)
+    for kind, word in (("logs", "log lines"), ("rollouts", "trajectories")):
+        for path in paths[kind]:
+            answer = api.get(path)
+            told = answer.json()
+            assert (answer.status_code, told["code"]) == (410, "removed")
+            assert f"The {word} of this job were removed on 2026-04-05" in told["detail"]
+    browser = Client()
+    browser.force_login(alice)
+    assert browser.get(f"/jobs/{job.pk}/").status_code == 200
+    assert api.get(f"/jobs/{job.pk}").status_code == api.get(f"/jobs/{job.pk}/events").status_code == 200
+
+
+def test_a_store_that_is_away_keeps_the_rows_that_name_its_files(
+    talked: Callable[..., Job], store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = talked()
+
+    def away(key: str) -> None:
+        raise StoreUnavailable(key)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "delete", away)
+        assert remove_old_rollouts(store, keep=KEEP, now=LATER) == 0
+    assert left(job, store) == (6, 12, 6, 1, 1)
+    remove_all(store)
+    assert left(job, store) == (0, 0, 0, 0, 0)
+
+
+def test_a_file_that_no_row_names_goes_too(talked: Callable[..., Job], store: FolderStore) -> None:
+    """A filing put it there and crashed before it said so."""
+    job = talked()
+    store.put(f"jobs/{job.pk}/trajectories/999999.parquet", b"orphan")
+    store.put(f"jobs/{job.pk}/attempt-1-epoch-1/checkpoints/step-000001/model", b"weights")
+    remove_all(store)
+    assert files(store, job) == []
+    assert len(list(store.list(f"jobs/{job.pk}/"))) == 1, "checkpoints have rules of their own"
+
+
+def test_one_jobs_removal_touches_no_other_job(talked: Callable[..., Job], store: FolderStore) -> None:
+    old, other = talked(), talked(is_over=False)
+    remove_all(store)
+    assert left(old, store) == (0, 0, 0, 0, 0) and left(other, store) == (6, 12, 6, 1, 1)
+
+
+@pytest.mark.parametrize(("days", "num_left"), [(0, 6), (90, 0)])
+def test_the_tick_does_as_the_environment_says_and_0_means_for_ever(
+    talked: Callable[..., Job],
+    store: FolderStore,
+    settings: LazySettings,
+    monkeypatch: pytest.MonkeyPatch,
+    days: int,
+    num_left: int,
+) -> None:
+    job = talked()
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, keep_logs_days=days, keep_rollouts_days=days)
+    monkeypatch.setattr(background, "store", lambda: store)
+    monkeypatch.setattr(background, "database_now", lambda: LATER)
+    background.remove_old()
+    assert left(job, store)[0] == num_left and left(job, store)[1] == 2 * num_left

@@ -1,0 +1,128 @@
+"""Series through REST: ranges, names, and what is left of them long after their job ended."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from backend.jobs.lifecycle import advance, locked_job, next_cursor
+from backend.jobs.models import Job, JobAttempt, JobState
+from backend.pages.snapshot import LONG, MAX_POINTS, snapshot_of
+from backend.telemetry.models import MetricPoint, MetricSeries
+from backend.telemetry.retention import reduce_old_series
+from backend.telemetry.series import LEAST_TO_COPY, NewPoint, store_points
+from backend.telemetry.thinned_series import metrics_sampled
+
+KEEP = timedelta(days=90)
+
+
+def write(job: Job, steps: range, now: datetime, *names: str, attempt: int = 1) -> None:
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        wanted = [(step, name) for step in steps for name in names or ("loss",)]
+        # Once a batch, as ingest does it: a row that one transaction changes n times is read in n² steps.
+        told = next_cursor(locked, count=len(wanted)) - len(wanted)
+        points = [
+            NewPoint(name=name, step=step, at=now, value=float(step), cursor=cursor)
+            for cursor, (step, name) in enumerate(wanted, start=told + 1)
+        ]
+        store_points(locked, attempt, points)
+
+
+def end(job: Job, now: datetime) -> None:
+    with transaction.atomic():
+        locked = locked_job(job.pk)
+        advance(locked, JobState.RUNNING, actor="engine:1", now=now)
+        advance(locked, JobState.STOPPING, actor="engine:1", now=now, target_state=JobState.SUCCEEDED)
+        advance(locked, JobState.SUCCEEDED, actor="engine:1", now=now)
+
+
+@pytest.mark.parametrize("num", [3, LEAST_TO_COPY - 1, LEAST_TO_COPY, 2 * LEAST_TO_COPY])
+def test_a_batch_of_any_size_is_stored_once(job: Job, now: datetime, num: int) -> None:
+    write(job, range(num), now)
+    write(job, range(num + 2), now)
+    values = MetricPoint.objects.filter(series__job=job).order_by("step").values_list("step", "value")
+    assert list(values) == [(step, float(step)) for step in range(num + 2)]
+
+
+def test_two_large_batches_of_one_transaction_do_not_mix(job: Job, make_job: Any, now: datetime) -> None:
+    other = make_job()
+    with transaction.atomic():
+        write(job, range(LEAST_TO_COPY), now)
+        write(other, range(LEAST_TO_COPY), now, "other", attempt=2)
+    assert MetricPoint.objects.filter(series__job=job).count() == LEAST_TO_COPY
+    assert MetricPoint.objects.filter(series__job=other).count() == LEAST_TO_COPY
+
+
+def test_rest_reads_a_range_of_steps(job: Job, api: Any, now: datetime) -> None:
+    write(job, range(1, 3_001), now)
+    path = f"/jobs/{job.pk}/metrics"
+    answer = api.get(path, from_step=100, to_step=104).json()
+    assert answer["series"] == {"loss": [[step, float(step)] for step in range(100, 105)]} and answer["bands"] == {}
+    wide = api.get(path, from_step=1_001, max_points=20).json()
+    assert len(wide["series"]["loss"]) == 20
+    last, low, high = wide["bands"]["loss"][0]
+    assert low == 1_001.0 and last == high and 1_100 <= last < 1_116  # a rollup of 16 steps is not cut in two
+    assert wide["bands"]["loss"][-1][2] == 3_000.0
+    assert len(api.get(path, to_step=2_999).json()["series"]["loss"]) == 500
+    assert api.get(path, from_step=9_000).json()["series"] == {}
+    assert api.get(path, from_step=5, to_step=4).json()["series"] == {}
+
+
+def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api: Any, now: datetime) -> None:
+    write(job, range(1, 11), now, "loss", "reward/mean")
+    write(job, range(4, 7), now, "loss", attempt=2)
+    assert api.get(f"/jobs/{job.pk}/metrics/names").json() == [
+        {"name": "loss", "step": 6, "value": 6.0},
+        {"name": "reward/mean", "step": 10, "value": 10.0},
+    ]
+
+
+def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> None:
+    write(job, range(1, 12_001), now, "reward/mean")
+    MetricPoint.objects.filter(series__job=job, step=12_000).update(value=99_999.0)
+    short = snapshot_of(job).series["reward/mean"]
+    assert MetricSeries.objects.get(job=job).rolled_to > LONG
+    assert 250 < len(short) <= MAX_POINTS and max(value for _, value in short) == 99_999.0
+    assert short == sorted(short) and short[0][0] < 100 and short[0][1] == 1.0
+
+
+class TestReduction:
+    def test_keeps_means_and_extremes_of_every_range(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
+        write(job, range(1, 6_001), now)
+        before = metrics_sampled(job, 50)
+        end(job, now)
+        assert reduce_old_series(keep=KEEP, now=now + KEEP + timedelta(seconds=1)) == 1
+        series = MetricSeries.objects.get(job=job)
+        assert series.is_reduced
+        assert MetricPoint.objects.filter(series=series).count() == 6_000 - series.rolled_to + 1
+        after = metrics_sampled(job, 50)
+        assert after.bands == before.bands
+        assert dict(after.series["loss"]) == pytest.approx(dict(before.series["loss"]))
+        fine = metrics_sampled(job, 2_000)
+        assert len(fine.series["loss"]) > 370 and fine.series["loss"][-1] == (6_000, 6_000.0)
+        part = metrics_sampled(job, 100, from_step=1_000, to_step=1_100)
+        assert all(992 <= step < 1_105 for step, _ in part.series["loss"])
+        assert part.series["loss"]
+
+    def test_a_short_series_keeps_every_point(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
+        write(job, range(1, 500), now)
+        end(job, now)
+        assert reduce_old_series(keep=KEEP, now=now + timedelta(days=1_000)) == 0
+        assert MetricPoint.objects.filter(series__job=job).count() == 499
+
+    def test_neither_a_running_job_nor_one_that_ended_lately(
+        self, attempt: JobAttempt, job: Job, now: datetime
+    ) -> None:
+        write(job, range(1, 3_001), now)
+        assert reduce_old_series(keep=KEEP, now=now + timedelta(days=1_000)) == 0
+        end(job, now)
+        assert reduce_old_series(keep=KEEP, now=now + KEEP) == 0
+        assert MetricPoint.objects.filter(series__job=job).count() == 3_000
+
+    def test_goes_on_piece_by_piece_and_once(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
+        write(job, range(1, 2_001), now, "a", "b", "c")
+        end(job, now)
+        late = now + timedelta(days=91)
+        assert [reduce_old_series(keep=KEEP, now=late, limit=2) for _ in range(3)] == [2, 1, 0]

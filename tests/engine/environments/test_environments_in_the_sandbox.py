@@ -1,0 +1,196 @@
+"""Environments whose judges, tools or whole code run in the sandbox."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engine.environments.custom import Custom
+from engine.environments.gym import ReasoningGym
+from engine.environments.params import ParamReader
+from engine.environments.port import GraderError, Observation, Turn, Verdict
+from engine.environments.registry import make_environment
+from engine.environments.verifiers import Verify, make_verifier
+from engine.spec.job import EnvironmentSpec
+from tests.engine.environments.sandboxed import sandbox
+
+__all__ = ["sandbox"]
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("sandbox")]
+
+CUSTOM = """
+def prompt(split, ordinal, seed, params):
+    return {"text": f"{split} {seed}: count to {ordinal + params['start']}", "facts": {"due": ordinal}}
+
+
+def respond(prompt, turns):
+    said = turns[-1]
+    print("noise on standard output")
+    if said == "crash":
+        return {}["missing"]
+    if said == "hang":
+        while True:
+            pass
+    if said == "leave":
+        raise SystemExit(0)
+    if said.startswith("odd"):
+        odd = [None, {"reward": "1"}, {"reward": float("nan")}, {"reward": 1, "parts": {"p": 7}}, {"x": 1}]
+        return odd[int(said[3:])]
+    if len(turns) == 1:
+        return {"observation": "go on"}
+    return {"reward": float(said == str(prompt["facts"]["due"])), "parts": {"long": 0.5}, "remark": "judged"}
+"""
+
+
+def verifier(name: str, *, timeout_s: float) -> Verify:
+    return make_verifier(ParamReader("test", {"verifier": name}), timeout_s=timeout_s)
+
+
+# ── custom ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def custom(sandbox: None) -> Custom:
+    return Custom(seed=7, code=CUSTOM, params={"start": 1}, timeout_s=0.5)
+
+
+def respond(environment: Custom, *said: str) -> Observation | Verdict:
+    return environment.respond(environment.prompt("train", 3), [Turn(text=text) for text in said])
+
+
+def test_a_customers_file_asks_observes_and_judges(custom: Custom) -> None:
+    assert custom.prompt("held_out", 3).text == "held_out 7: count to 4"
+    assert respond(custom, "1") == Observation(text="go on")
+    verdict = respond(custom, "1", "3")
+    assert verdict == Verdict(reward=1.0, parts={"long": 0.5}, trusted=True, remark="judged")
+
+
+def test_what_a_customers_file_raises_is_an_error_that_shows_where(custom: Custom) -> None:
+    with pytest.raises(GraderError, match="KeyError: 'missing'") as caught:
+        respond(custom, "crash")
+    assert "line 10, in respond" in str(caught.value) and not caught.value.retryable
+
+
+def test_a_customers_file_that_hangs_is_a_retryable_error_and_the_next_answer_is_judged(custom: Custom) -> None:
+    with pytest.raises(GraderError, match="in time") as caught:
+        respond(custom, "hang")
+    assert caught.value.retryable
+    assert isinstance(respond(custom, "1", "3"), Verdict)
+
+
+@pytest.mark.parametrize("said", ["odd0", "odd1", "odd2", "odd3", "odd4", "leave"])
+def test_an_answer_of_another_shape_is_an_error_and_not_reward_zero(custom: Custom, said: str) -> None:
+    with pytest.raises(GraderError):
+        respond(custom, said)
+
+
+def test_many_threads_may_respond_at_once(custom: Custom) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        verdicts = list(threads.map(lambda at: respond(custom, "1", str(at % 5)), range(40)))
+    assert [verdict.reward for verdict in verdicts if isinstance(verdict, Verdict)] == [
+        float(at % 5 == 3) for at in range(40)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def prompt(:", "SyntaxError"),
+        ("import numpy_of_theirs", "ModuleNotFoundError"),
+        ("x = 1", "no attribute 'prompt'"),
+        ("def prompt(*_): return 'hello'", "prompt: "),
+        ("def prompt(*_): return {'text': 'same'}", "in both splits: 'same'"),
+        ("def prompt(split, ordinal, seed, params): return {'text': split, 'facts': {'a': None}}", "facts: texts"),
+    ],
+)
+def test_a_file_that_cannot_begin_is_refused_before_the_job_does(code: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make_environment(EnvironmentSpec(name="custom", code=code), seed=0, data_folder=None)
+
+
+def test_the_example_of_the_readme_does_what_it_says() -> None:
+    readme = Path(__file__).parents[3] / "engine" / "environments" / "README.md"
+    code = readme.read_text().partition("```python\n")[2].partition("```")[0]
+    example = Custom(seed=3, code=code, params={}, timeout_s=30)
+    asked = example.prompt("train", 5)
+    number = asked.text.split()[1]
+    assert example.respond(asked, [Turn(text="")]) == Observation(text="Please answer.\n")
+    right = example.respond(asked, [Turn(text=""), Turn(text=f"{number[::-1]}\n")])
+    assert isinstance(right, Verdict) and (right.reward, right.remark) == (1.0, "right")
+
+
+# ── verifiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mathematics_is_compared_however_it_is_written_and_a_tower_of_powers_is_an_error() -> None:
+    verify = verifier("math_verify", timeout_s=2.0)
+    for due, said, right in (
+        ("1/2", r"so it is \boxed{0.5}", True),
+        ("$x^2 + 1$", "$1 + x^2$", True),
+        (r"$\frac{1}{3}$", "$0.3$", False),
+        ("3", "no idea", False),
+    ):
+        assert verify(due, said).reward == float(right), (due, said)
+    with pytest.raises(GraderError):
+        verify("12", r"$9^{9^{9^{9^{9}}}}!$")
+
+
+def test_a_pattern_is_searched_and_one_that_explodes_is_an_error() -> None:
+    verify = verifier("regex", timeout_s=0.5)
+    assert verify("^yes|ja$", "oh ja").reward == 1.0
+    assert verify("^yes$", "no").reward == 0.0
+    with pytest.raises(GraderError):
+        verify("(a+)+$", "a" * 40 + "b")
+
+
+def test_a_file_of_programming_tasks_is_judged_by_its_tests(tmp_path: Path) -> None:
+    path = tmp_path / "code.jsonl"
+    path.write_text("".join(f'{{"prompt": "Write f{i}.", "answer": "assert f{i}(2) == {i + 2}"}}\n' for i in range(40)))
+    spec = EnvironmentSpec(name="jsonl", params={"data": str(path), "verifier": "unit_tests"})
+    environment = make_environment(spec, seed=0, data_folder=None)
+    prompt = environment.prompt("train", 0)
+    name = prompt.text.removeprefix("Write ").removesuffix(".")
+    verdict = environment.respond(prompt, [Turn(text=f"```python\ndef {name}(x): return x + {name[1:]}\n```")])
+    assert isinstance(verdict, Verdict) and verdict.reward == 1.0
+
+
+def test_the_tool_python_shows_what_a_program_prints_and_how_it_failed() -> None:
+    patient, hasty = (
+        make_environment(
+            EnvironmentSpec(name="tools", params={"tools": "python", "tool_timeout_s": timeout_s}),
+            seed=0,
+            data_folder=None,
+        )
+        for timeout_s in (30, 1)
+    )
+    prompt = patient.prompt("train", 0)
+    for environment, program, shown in (
+        (patient, "print(6 * 7)", "42"),
+        (patient, "1 / 0", "ZeroDivisionError"),
+        (hasty, "while True: pass", "took longer than 1 s"),
+        (patient, "x = 1", "(it printed nothing)"),
+        (patient, "print('y' * 100_000, flush=True); 1 / 0", "ended with exit code 1"),
+    ):
+        answer = environment.respond(prompt, [Turn(text=f"<tool>python {program}</tool>")])
+        assert isinstance(answer, Observation) and shown in answer.text and len(answer.text) < 5_000
+
+
+# ── reasoning-gym ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_task_of_reasoning_gym_is_asked_and_scored_by_its_name() -> None:
+    environment = ReasoningGym(seed=1, task="countdown", params={"max_numbers": 4, "min_numbers": 4}, timeout_s=30)
+    prompts = {split: [environment.prompt(split, i) for i in range(12)] for split in ("train", "held_out")}
+    assert prompts["train"][0] == environment.prompt("train", 0)
+    assert not {p.text for p in prompts["train"]} & {p.text for p in prompts["held_out"]}
+    scored = environment.respond(prompts["train"][0], [Turn(text="1 + 1")])
+    assert 0.0 <= scored.reward < 1.0 and scored.trusted
+    # This task's scorer evaluates what it is given.
+    trick = environment.respond(prompts["train"][0], [Turn(text="__import__('os')._exit(0)")])
+    assert trick.reward == 0.0 and not trick.trusted
+
+
+def test_an_unknown_task_or_setting_of_reasoning_gym_is_refused_with_the_choices() -> None:
+    with pytest.raises(ValueError, match="unknown name 'chess'; choose from ab, acre"):
+        ReasoningGym(seed=1, task="chess", params={}, timeout_s=30)
+    with pytest.raises(ValueError, match="unexpected keyword argument 'depth'"):
+        ReasoningGym(seed=1, task="chain_sum", params={"depth": 3}, timeout_s=30)

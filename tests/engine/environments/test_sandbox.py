@@ -1,0 +1,183 @@
+"""The sandbox under attack: every script of the corpus ends as a typed outcome, in time, and leaves nothing behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engine.environments.sandbox.command import INSTALL, require_bubblewrap
+from engine.environments.sandbox.outcome import (
+    GRACE_S,
+    Finished,
+    Killed,
+    Limits,
+    OutOfMemory,
+    Refused,
+    TimedOut,
+)
+from engine.environments.sandbox.run import run_python
+from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox, still_running
+
+__all__ = ["sandbox"]
+ROOT = Path(__file__).parents[3]
+CORPUS = sorted((Path(__file__).parent / "attack_corpus").glob("*.py"))
+WALL_S = 3.0  # a busy machine needs half a second to start a sandbox
+needs_sandbox = pytest.mark.usefixtures("sandbox")
+
+
+def limits_of_attack() -> Limits:
+    return marked(wall_s=WALL_S, memory_bytes=128 << 20)
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+@pytest.mark.parametrize("attack", CORPUS, ids=lambda path: path.stem)
+def test_an_attack_ends_as_a_typed_outcome_in_time_and_leaves_nothing_running(
+    attack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_SECRET", "swordfish")
+    code = attack.read_text()
+    limits = limits_of_attack()
+    began = time.monotonic()
+    outcome = run_python(code, limits=limits)
+    assert time.monotonic() - began < WALL_S + GRACE_S
+    assert type(outcome).__name__ == code.splitlines()[0].removeprefix("# expect: "), outcome
+    assert not isinstance(outcome, Refused)
+    assert "ESCAPED" not in outcome.output.stdout and "swordfish" not in outcome.output.stdout
+    if isinstance(outcome, Finished):
+        assert outcome.exit_code == 0 and "blocked" in outcome.output.stdout, outcome
+    assert all_have_ended(limits)
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_other_samples_are_unaffected_by_a_bomb_beside_them() -> None:
+    bombs = [path.read_text() for path in CORPUS if path.stem in ("fork_bomb", "memory_of_many", "many_files")]
+    with ThreadPoolExecutor() as threads:
+        bombing = [threads.submit(run_python, bomb, limits=limits_of_attack()) for bomb in bombs]
+        good = [run_python("print(6 * 7)") for _ in range(3)]
+        assert not any(isinstance(bomb.result(), Finished | Refused) for bomb in bombing)
+    assert [outcome.output.stdout for outcome in good if isinstance(outcome, Finished)] == ["42\n"] * 3
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_a_script_is_told_its_input_and_files_and_we_are_told_how_it_ended() -> None:
+    code = "import sys\nprint(input(), open('/box/data.txt').read())\nprint('why', file=sys.stderr)\nsys.exit(3)"
+    outcome = run_python(code, stdin="17\n", files={"data.txt": "grüße"})
+    assert isinstance(outcome, Finished) and outcome.exit_code == 3
+    assert (outcome.output.stdout, outcome.output.stderr) == ("17 grüße\n", "why\n")
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_long_output_is_cut_and_says_so() -> None:
+    outcome = run_python("print('x' * 200_000)", limits=Limits(output_bytes=10_000))
+    assert isinstance(outcome, Finished)
+    assert len(outcome.output.stdout) == 10_000 and outcome.output.stdout_truncated
+    assert not outcome.output.stderr_truncated
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_processor_time_is_bounded_apart_from_the_wall_clock() -> None:
+    outcome = run_python("while True: pass", limits=Limits(wall_s=30, cpu_s=1))
+    assert isinstance(outcome, TimedOut) and outcome.clock == "cpu"
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_an_input_that_nobody_reads_holds_nothing_up() -> None:
+    assert isinstance(run_python("print('done')", stdin="x" * 1_000_000), Finished)
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_a_memory_error_is_told_from_other_errors() -> None:
+    assert isinstance(run_python("bytearray(1 << 40)"), OutOfMemory)
+    assert isinstance(run_python("raise ValueError"), Finished)
+    assert isinstance(run_python("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"), Killed)
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+def test_the_engines_death_ends_its_sandboxes() -> None:
+    limits = marked(wall_s=600)
+    code = (
+        "import time\n"
+        "from engine.environments.sandbox.child import Child\n"
+        "from engine.environments.sandbox.outcome import Limits\n"
+        "script = 'import time; print(1, flush=True); time.sleep(600)'\n"
+        f"child = Child(files={{'main.py': script}}, limits=Limits(disk_bytes={limits.disk_bytes}))\n"
+        "child.pump(lambda: child.has_printed, time.monotonic() + 60)\n"
+        "print('started', flush=True)\n"
+        "child.pump(lambda: False, time.monotonic() + 600)"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == "started\n"
+    assert len(still_running(limits)) >= 2
+    engine.kill()
+    engine.communicate()
+    deadline = time.monotonic() + GRACE_S
+    while left := still_running(limits):
+        assert time.monotonic() < deadline, left
+
+
+@pytest.mark.sandbox
+@needs_sandbox
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user runs every other test as one")
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
+def test_an_ordinary_user_has_the_same_walls(tmp_path: Path) -> None:
+    """As root the sandbox has a user of its own; here the engine itself is an ordinary one."""
+    source = tmp_path / "engine" / "environments"
+    shutil.copytree(ROOT / "engine" / "environments" / "sandbox", source / "sandbox")
+    for folder in (source.parent, source):
+        (folder / "__init__.py").touch()
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    attacks = [path.read_text() for path in CORPUS if path.stem in ("process_limit", "reads_what_it_must_not")]
+    code = (
+        "from engine.environments.sandbox.run import run_python\n"
+        f"for code in {attacks!r}: print(run_python(code).output.stdout.strip())"
+    )
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", code],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        user=0x5FFFFFFF,
+        group=0x5FFFFFFF,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["blocked", "blocked"], done
+
+
+def test_without_bubblewrap_nothing_runs_and_the_refusal_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=INSTALL):
+        require_bubblewrap()
+    ran = tmp_path / "ran"
+    outcome = run_python(f"open({str(ran)!r}, 'w')")
+    assert isinstance(outcome, Refused) and INSTALL in outcome.reason
+    assert not ran.exists()
+
+
+def test_a_bubblewrap_that_may_not_make_namespaces_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tmp_path.chmod(0o755)
+    outcome = run_python("print(1)")
+    assert isinstance(outcome, Refused) and outcome.reason

@@ -1,0 +1,373 @@
+"""What the torch engine adds to the port's promises (engine conformance): shared prefixes, bounded chunks, scarce
+memory, moved caches, and the layouts of Llama, Qwen2 and Qwen3."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from engine.inference.port import SequenceOutput, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.models.decoder import PackedAttention, token_logprobs
+from engine.models.loading import load_decoder
+from engine.models.packing import lay_out, pack
+from tests.engine.inference.rollout_engine_builders import (
+    Layout,
+    Reference,
+    answer,
+    ask,
+    finish,
+    make_model,
+    own_weights,
+    perturbed,
+    step_until,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPTS = [(5, 6, 7), (8,), tuple(range(9, 50)), (4, 30, 31, 12), (11, 12), (20,) * 19]
+LOGPROB_BOUND = 5e-5  # float32, other order of sums: rollout decodes token by token, the trainer sees whole sequences
+MOVED_BOUND = 1e-5
+
+GetModel = Callable[..., Reference]
+_MODELS: dict[tuple[object, ...], Reference] = {}
+
+
+@pytest.fixture
+def model(tmp_path_factory: pytest.TempPathFactory) -> GetModel:
+    def get(layout: Layout = "llama", *, tied: bool = False, kv_heads: int = 2) -> Reference:
+        key = (layout, tied, kv_heads)
+        if key not in _MODELS:
+            _MODELS[key] = make_model(tmp_path_factory.mktemp("model"), layout=layout, tied=tied, kv_heads=kv_heads)
+        return _MODELS[key]
+
+    return get
+
+
+def engine_of(folder: Path, max_batch: int = 8, **options: Any) -> TorchRolloutEngine:
+    return TorchRolloutEngine(folder, max_batch=max_batch, device="cpu", **options)
+
+
+def sampled(count: int, prompt: tuple[int, ...], **options: Any) -> list[SequenceRequest]:
+    return [ask(str(i), prompt, temperature=1.0, seed=i, **options) for i in range(count)]
+
+
+# Tokens --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", ["window", "paged"])
+@pytest.mark.parametrize(
+    ("layout", "tied", "kv_heads"),
+    [
+        ("llama", False, 1),
+        ("llama", True, 4),
+        ("llama3", False, 2),
+        ("qwen2", False, 2),
+        ("qwen2", True, 1),
+        ("qwen3", False, 4),
+        ("qwen3", True, 2),
+    ],
+)
+def test_greedy_output_is_that_of_transformers(
+    model: GetModel, layout: Layout, tied: bool, kv_heads: int, rows: Literal["window", "paged"]
+) -> None:
+    theirs = model(layout, tied=tied, kv_heads=kv_heads)
+    engine = engine_of(theirs.folder, max_batch=4, layout=rows)  # fewer rows than prompts: rows are reused
+    for installed in (None, 1):
+        if installed:
+            weights, theirs = perturbed(theirs, version=installed)
+            engine.install(weights)
+        engine.submit([ask(str(i), prompt, new=40) for i, prompt in enumerate(PROMPTS)])
+        outputs = finish(engine)
+        for i, prompt in enumerate(PROMPTS):
+            assert outputs[str(i)].token_ids == theirs.greedy(prompt, 40)
+
+
+def test_log_probs_agree_with_the_trainers_forward(model: GetModel) -> None:
+    folder, temperature = model("qwen3").folder, 0.8
+    engine = engine_of(folder, max_batch=3)
+    engine.submit([ask(str(i), prompt, temperature=temperature, seed=i) for i, prompt in enumerate(PROMPTS)])
+    outputs = finish(engine)
+    trained = load_decoder(folder, device="cpu")
+    for i, prompt in enumerate(PROMPTS):
+        response = outputs[str(i)].token_ids
+        packed = pack([prompt + response], lay_out([len(prompt) + len(response)], max_tokens=999), "cpu")
+        with torch.no_grad():
+            hidden_TD = trained(packed.ids_T, packed.positions_T, PackedAttention(packed))
+            logits_NV = trained.logits(hidden_TD[len(prompt) - 1 : -1])
+        logprobs_N, _ = token_logprobs(logits_NV, torch.tensor(response), temperature)
+        assert outputs[str(i)].logprobs == pytest.approx(logprobs_N.tolist(), abs=LOGPROB_BOUND)
+
+
+def test_many_short_and_a_few_long_answers_say_the_same_as_alone(model: GetModel) -> None:
+    """Rows come and go at every length while the window slides and grows."""
+    folder = model().folder
+    requests = [ask(str(i), PROMPTS[i % 6], temperature=1.0, new=200 if i % 9 == 0 else 3, seed=i) for i in range(40)]
+    by_rows: list[dict[str, SequenceOutput]] = []
+    for max_batch, rows in ((1, "paged"), (3, "window"), (24, "window"), (24, "paged")):
+        engine = engine_of(folder, max_batch, layout=rows)
+        engine.submit(requests)
+        by_rows.append(finish(engine))
+    alone = by_rows[0]
+    assert max(len(each.token_ids) for each in alone.values()) > 130
+    for others in by_rows[1:]:
+        for name, output in others.items():
+            assert output.token_ids == alone[name].token_ids
+            assert output.logprobs == pytest.approx(alone[name].logprobs, abs=LOGPROB_BOUND)
+
+
+def test_rows_that_cut_nothing_off_draw_the_same_beside_one_that_does(model: GetModel) -> None:
+    folder = model().folder
+    engine = engine_of(folder)
+    engine.submit([*sampled(4, PROMPTS[0]), ask("cut", PROMPTS[0], temperature=1.0, top_p=0.5), ask("greedy", (9,))])
+    outputs = finish(engine)
+    for request in sampled(4, PROMPTS[0]):
+        assert answer(engine, request).token_ids == outputs[request.sequence_id].token_ids
+
+
+def test_a_seed_of_any_size_is_accepted(model: GetModel) -> None:
+    engine = engine_of(model().folder)
+    big = answer(engine, ask("a", PROMPTS[0], temperature=1.0, seed=2**64 - 1))
+    assert big.token_ids == answer(engine, ask("a", PROMPTS[0], temperature=1.0, seed=-1)).token_ids
+
+
+def test_weights_that_are_no_numbers_leave_nothing_behind_once_good_ones_are_back(model: GetModel) -> None:
+    base = model()
+    weights, _ = perturbed(base, version=1)
+    broken = replace(weights, buffer=memoryview(b"\xff" * len(weights.buffer)))
+    engine = engine_of(base.folder)
+    engine.install(broken)
+    engine.submit([ask(str(i), prompt) for i, prompt in enumerate(PROMPTS)])
+    step_until(engine, "2", 3)
+    engine.abort([str(i) for i in range(6)])
+    engine.install(own_weights(base, version=2))
+    engine.submit([ask(str(i), prompt) for i, prompt in enumerate(PROMPTS)])
+    outputs = finish(engine)
+    for i, prompt in enumerate(PROMPTS):
+        assert outputs[str(i)].token_ids == base.greedy(prompt, 24)
+
+
+# Shared prefixes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", ["window", "paged"])
+def test_samples_of_one_prompt_compute_and_hold_it_once(model: GetModel, rows: Literal["window", "paged"]) -> None:
+    folder, prompt = model().folder, tuple(range(4, 60))  # 55 tokens to read in, of which 48 fill three blocks
+    engine = engine_of(folder, layout=rows)
+    engine.submit(sampled(8, prompt))
+    engine.step()
+    assert engine.view().num_prefilled == 55 + 7 * (55 - 48)
+    assert engine.view().kv_used * engine._blocks.num_blocks == 3 + 8
+    outputs = finish(engine)
+    for request in sampled(8, prompt):
+        assert outputs[request.sequence_id].token_ids == answer(engine_of(folder), request).token_ids
+
+
+@pytest.mark.parametrize("rows", ["window", "paged"])
+def test_a_later_turn_computes_only_what_is_new(model: GetModel, rows: Literal["window", "paged"]) -> None:
+    base = model()
+    engine = engine_of(base.folder, layout=rows)
+    first = answer(engine, ask("a", PROMPTS[2], new=24))
+    turn = (*PROMPTS[2], *first.token_ids, 30, 31, 32, 33, 34)
+    before = engine.view().num_prefilled
+    second = answer(engine, ask("a", turn, new=24))
+    in_blocks = (len(PROMPTS[2]) + len(first.token_ids) - 1) // 16 * 16
+    assert engine.view().num_prefilled - before == len(turn) - 1 - in_blocks
+    assert second.token_ids == base.greedy(turn, 24)
+
+
+def test_new_weights_compute_every_prompt_anew(model: GetModel) -> None:
+    base = model()
+    weights, changed = perturbed(base, version=1)
+    engine = engine_of(base.folder)
+    engine.submit([ask("a", PROMPTS[2]), ask("b", PROMPTS[2])])
+    step_until(engine, "a", 4)
+    engine.install(weights)
+    before = engine.view().num_prefilled
+    engine.submit([ask("new", PROMPTS[2])])  # the same prompt as of those that run on, on their old keys and values
+    assert finish(engine)["new"].token_ids == changed.greedy(PROMPTS[2], 24)
+    assert engine.view().num_prefilled - before == len(PROMPTS[2]) - 1
+
+
+# Long prompts and scarce memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", ["window", "paged"])
+def test_a_long_prompt_is_read_in_by_bounded_chunks_while_the_others_go_on(
+    model: GetModel, rows: Literal["window", "paged"]
+) -> None:
+    base = model()
+    engine = engine_of(base.folder, layout=rows, prefill_tokens=16)
+    long = tuple(4 + i % 60 for i in range(150))
+    engine.submit([ask("runs", PROMPTS[3], new=40)])
+    engine.step()
+    engine.submit([ask("long", long)])
+    num_steps = 0
+    while engine.export(["long"], leave=False, with_kv=False)[0].progress is None:
+        before, num_steps = engine.view(), num_steps + 1
+        engine.step()
+        assert engine.view().num_prefilled - before.num_prefilled <= 16
+        assert engine.view().num_decoded > before.num_decoded
+    assert num_steps == 10
+    outputs = finish(engine)
+    assert outputs["runs"].token_ids == base.greedy(PROMPTS[3], 40)
+    assert outputs["long"].token_ids == base.greedy(long, 24)
+
+
+@pytest.mark.parametrize("rows", ["window", "paged"])
+def test_all_end_and_say_the_same_when_memory_is_scarce(model: GetModel, rows: Literal["window", "paged"]) -> None:
+    folder = model().folder
+    requests = [ask(str(i), PROMPTS[i % 6], temperature=1.0, new=60, seed=i) for i in range(24)]
+    ample, scarce = engine_of(folder), engine_of(folder, kv_tokens=160, layout=rows)
+    for engine in (ample, scarce):
+        engine.submit(requests)
+    expected = finish(ample)
+    for name, output in finish(scarce).items():
+        assert output.token_ids == expected[name].token_ids
+        assert output.logprobs == pytest.approx(expected[name].logprobs, abs=LOGPROB_BOUND)
+        assert output.reason == expected[name].reason
+    assert scarce.view().num_prefilled > ample.view().num_prefilled  # some were put back and computed again
+    assert scarce.view().kv_used == 0.0
+
+
+def test_what_can_never_fit_the_cache_is_refused(model: GetModel) -> None:
+    engine = engine_of(model().folder, kv_tokens=64)
+    with pytest.raises(ValueError, match="kv_tokens"):
+        engine.submit([ask("a", (5,) * 40, new=25)])
+    assert answer(engine, ask("a", (5,) * 40, new=24)).token_ids
+
+
+def test_memory_that_nobody_asked_for_is_not_taken(model: GetModel) -> None:
+    engine = engine_of(model().folder, max_batch=64)
+    for turn in range(20):
+        engine.submit(sampled(4, (turn + 4, 5, 6)))
+        finish(engine)
+    assert engine._blocks.num_backed * 16 < 64 * 256 / 3
+
+
+# Moves ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_kv", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rows", ["window", "paged"])
+def test_a_group_moves_in_the_middle_and_says_what_it_would_have_said(
+    model: GetModel, temperature: float, with_kv: bool, rows: Literal["window", "paged"]
+) -> None:
+    base = model()
+    requests = [ask(str(i), PROMPTS[2], temperature=temperature, seed=i, new=40) for i in range(6)]
+    stayed, first, second = (engine_of(base.folder, layout=rows) for _ in range(3))
+    for engine in (stayed, first):
+        engine.submit(requests)
+    expected = finish(stayed)
+    outputs: dict[str, SequenceOutput] = {}
+    for _ in range(9):
+        outputs |= {each.sequence_id: each for each in first.step()}
+    second.submit(first.export([each.sequence_id for each in requests], leave=True, with_kv=with_kv))
+    assert (first.view().num_running, first.view().kv_used) == (0, 0.0)
+    outputs |= finish(second)
+    assert (second.view().num_prefilled == 0) == with_kv
+    for name, whole in expected.items():
+        assert (outputs[name].token_ids, outputs[name].versions) == (whole.token_ids, whole.versions)
+        assert outputs[name].logprobs == pytest.approx(whole.logprobs, abs=MOVED_BOUND)
+
+
+def test_what_moves_with_its_cache_may_be_shared_where_it_comes_to(model: GetModel) -> None:
+    base = model()
+    first, second = engine_of(base.folder), engine_of(base.folder)
+    first.submit([ask("a", PROMPTS[2])])
+    step_until(first, "a", 3)
+    second.submit(first.export(["a"], leave=True, with_kv=True))
+    step_until(second, "a", 4)
+    second.submit([ask("b", PROMPTS[2])])
+    outputs = finish(second)
+    assert second.view().num_prefilled == (len(PROMPTS[2]) - 1) % 16
+    assert outputs["b"].token_ids == base.greedy(PROMPTS[2], 24)
+
+
+def test_a_cache_of_two_versions_moves_but_is_not_shared(model: GetModel) -> None:
+    base = model()
+    weights, changed = perturbed(base, version=1)
+    stayed, first, second = (engine_of(base.folder) for _ in range(3))
+    for engine in (stayed, first):
+        engine.submit([ask("a", PROMPTS[2])])
+        step_until(engine, "a", 3)
+        engine.install(weights)
+    second.install(weights)
+    expected = finish(stayed)["a"]
+    step_until(first, "a", 5)
+    second.submit(first.export(["a"], leave=True, with_kv=True))
+    step_until(second, "a", 6)
+    second.submit([ask("b", PROMPTS[2])])
+    outputs = finish(second)
+    assert (outputs["a"].token_ids, outputs["a"].versions) == (expected.token_ids, expected.versions)
+    assert outputs["b"].token_ids == changed.greedy(PROMPTS[2], 24)
+
+
+@pytest.mark.parametrize("change", [{"layout": "another engine's"}, {"version": 5}])
+def test_pages_of_another_layout_or_version_are_computed_anew(model: GetModel, change: dict[str, Any]) -> None:
+    base = model()
+    first, second = engine_of(base.folder), engine_of(base.folder)
+    first.submit([ask("a", PROMPTS[2])])
+    said = step_until(first, "a", 3)
+    (moved,) = first.export(["a"], leave=True, with_kv=True)
+    assert moved.progress is not None and moved.progress.kv is not None
+    pages = replace(moved.progress.kv, **change, data=memoryview(b"nothing of use"))
+    second.submit([replace(moved, progress=replace(moved.progress, kv=pages))])
+    assert finish(second)["a"].token_ids == base.greedy(PROMPTS[2], 24)
+    assert second.view().num_prefilled == len(PROMPTS[2]) + said - 1
+
+
+def test_torn_pages_are_refused(model: GetModel) -> None:
+    engine = engine_of(model().folder)
+    engine.submit([ask("a", PROMPTS[2])])
+    engine.step()
+    (moved,) = engine.export(["a"], leave=True, with_kv=True)
+    assert moved.progress is not None and moved.progress.kv is not None
+    pages = replace(moved.progress.kv, data=moved.progress.kv.data[:-4])
+    with pytest.raises(ValueError, match="torn"):
+        engine.submit([replace(moved, progress=replace(moved.progress, kv=pages))])
+    assert not engine.view().num_waiting
+
+
+def test_new_weights_drop_pages_that_wait_to_be_taken_in(model: GetModel) -> None:
+    base = model()
+    weights, changed = perturbed(base, version=1)
+    first, second = engine_of(base.folder), engine_of(base.folder)
+    first.submit([ask("a", PROMPTS[2])])
+    first.step()
+    (moved,) = first.export(["a"], leave=True, with_kv=True)
+    second.submit([moved])
+    second.install(weights)
+    output = finish(second)["a"]
+    assert moved.progress is not None
+    first_token = moved.progress.token_ids
+    assert output.token_ids == first_token + changed.greedy((*PROMPTS[2], *first_token), 23)
+
+
+def test_a_half_read_prompt_moves_with_what_was_read(model: GetModel) -> None:
+    base = model()
+    first, second = engine_of(base.folder, prefill_tokens=16), engine_of(base.folder)
+    first.submit([ask("a", PROMPTS[2])])
+    first.step()
+    (moved,) = first.export(["a"], leave=True, with_kv=True)
+    assert moved.progress is not None and moved.progress.token_ids == ()
+    second.submit([moved])
+    assert finish(second)["a"].token_ids == base.greedy(PROMPTS[2], 24)
+    assert second.view().num_prefilled == len(PROMPTS[2]) - 1 - 16
+
+
+def test_a_stop_string_that_began_before_a_move_is_found_after_it(model: GetModel) -> None:
+    base = model()
+    first, second = engine_of(base.folder), engine_of(base.folder)
+    whole = base.greedy(PROMPTS[2], 24)
+    text = base.text(whole)
+    stop = text[7:12]  # from within the fourth token to the end of the sixth
+    assert text.index(stop) == 7
+    first.submit([ask("a", PROMPTS[2], stop=(stop,))])
+    assert step_until(first, "a", 5) == 5
+    second.submit(first.export(["a"], leave=True, with_kv=True))
+    assert finish(second)["a"].token_ids == whole[:6]

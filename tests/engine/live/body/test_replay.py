@@ -1,0 +1,114 @@
+"""A recorded brain decides again what it decided: in memory, and from the file that a run leaves."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.body.recording import Recording, plain
+from engine.live.body.replaying import replay
+from engine.pipeline.data.brain import DataBrain
+from engine.pipeline.effects import Effect
+from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import BatchWanted
+from engine.pipeline.messages.to_manager import PartLost
+from engine.pipeline.messages.to_trainer import TrainerLoaded
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
+from engine.pipeline.relay.brain import RelayBrain
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.sim.cluster import Brains
+from engine.sim.scenario import world_of
+from engine.spec.job import JobSpec
+
+HEARD: list[tuple[Any, list[tuple[float, Message]], list[list[Effect]]]] = []
+"""A brain as it was made, what it heard, and what it decided."""
+
+
+def recorded(kind: type) -> type:
+    class Recorded(kind):  # type: ignore[misc]
+        def __init__(self, *positional: Any, **options: Any) -> None:
+            # The manager's repacker has a state of its own: it is kept as it was.
+            HEARD.append((kind(*deepcopy(positional), **deepcopy(options)), [], []))
+            self._heard, self._decided = HEARD[-1][1:]
+            super().__init__(*positional, **options)
+
+        def handle(self, message: Message, now: float) -> list[Effect]:
+            effects: list[Effect] = super().handle(message, now)
+            self._heard.append((now, message))
+            self._decided.append(list(effects))
+            return effects
+
+    return Recorded
+
+
+def test_every_component_decides_again_what_it_decided() -> None:
+    HEARD.clear()
+    brains = Brains(
+        data=recorded(DataBrain),
+        rollout=recorded(RolloutBrain),
+        relay=recorded(RelayBrain),
+        trainer=recorded(TrainerBrain),
+        manager=recorded(ManagerBrain),
+    )
+    for seed in (2, 21):
+        world_of(seed, "laminar", brains=brains).run()
+    assert {type(brain) for brain, _, _ in HEARD} == {
+        DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain,
+    }  # fmt: skip
+    for brain, heard, decided in HEARD:
+        assert [brain.handle(message, now) for now, message in heard] == decided and decided
+
+
+SPEC = JobSpec(name="recorded")
+PLAN = Plan.from_spec(SPEC)
+DOCUMENT = SPEC.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("part", "brain", "built_with", "heard"),
+    [
+        (
+            "data",
+            DataBrain(PLAN, progress=DataProgress(ended=((0, 3),))),
+            {"spec": DOCUMENT, "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
+            [Tick(), BatchWanted(step=1)],
+        ),
+        (
+            "trainer",
+            TrainerBrain(PLAN, epoch=0),
+            {"spec": DOCUMENT, "epoch": 0},
+            [TrainerLoaded(step=0, num_parameters=7), Tick()],
+        ),
+        (
+            "manager",
+            ManagerBrain(now=0.0, incarnations={"data": 0, "trainer": 0}),
+            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}, "away": []},
+            [Tick(), PartLost(part="data", incarnation=0, reason="killed")],
+        ),
+    ],
+)
+def test_a_file_replays_to_the_same_decisions_and_another_history_does_not(
+    part: str, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
+) -> None:
+    file = tmp_path / "log.jsonl"
+    recording = Recording(file, part=part, built_with=built_with)
+    for now, message in enumerate(heard):
+        recording.note(float(now), message, brain.handle(message, float(now)))
+    name, decisions = replay(file)
+    told = list(decisions)
+    assert name == part and len(told) == len(heard)
+    assert all(decision.is_the_same for decision in told) and any(decision.effects for decision in told)
+    file.write_text(file.read_text().replace('"decided":"', '"decided":"x'))
+    assert not any(decision.is_the_same for decision in replay(file)[1])
+
+
+def test_a_recording_of_no_known_part_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    Recording(file, part="x", built_with={"spec": DOCUMENT})
+    with pytest.raises(ValueError, match="'x'"):
+        replay(file)

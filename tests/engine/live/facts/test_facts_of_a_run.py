@@ -1,0 +1,129 @@
+"""What leaves the engine is finite, printable and of the shape that the control plane accepts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.live.facts.from_reports import finite, printable, step_trained, trajectories_sampled
+from engine.live.facts.recorder import Recorder
+from engine.live.process.settings import Settings
+from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
+    EvaluationStarted,
+    PartFinished,
+    ReadTrajectory,
+    ReplicaReady,
+    StepReported,
+    TrainerReady,
+    WeightsTaken,
+)
+from engine.pipeline.messages.to_manager import ReplicaReported
+from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import PhaseChanged, PipelineReady, StepTrained
+from engine.spec.job import JobSpec, RolloutSpec
+
+
+def report(step: int = 1, **metrics: float) -> StepReported:
+    return StepReported(step=step, metrics={"reward/mean": 0.5, **metrics}, to_read=())
+
+
+def test_what_is_not_finite_is_left_out_and_counted() -> None:
+    assert finite({"a": 1.0, "b": float("nan"), "c": float("inf")}) == {"a": 1.0, "train/nonfinite_metrics": 2.0}
+    assert step_trained(report(loss=float("nan")), {}).metrics["train/nonfinite_metrics"] == 1.0
+
+
+def test_text_by_a_model_is_made_printable_and_short() -> None:
+    assert printable("a\x00b\x1b[0m\ud800\ttab\nline") == "a\ufffdb\ufffd[0m\ufffd\ttab\nline"
+    assert len(printable("x" * 50_000)) < 20_010
+
+
+def test_a_hostile_response_becomes_a_fact() -> None:
+    content = TrajectoryContent(
+        prompt_ids=(1,), response_ids=(2,), logprobs=(0.0,), prompt_text="\x00", response_text="\udfff", remark="\x07"
+    )
+    trajectory = Trajectory(
+        key=SampleKey(group=GroupKey(ordinal=0), sample=0), version=0, reward=0.0, num_tokens=1, content=content
+    )
+    read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=float("nan"))
+    [sampled] = trajectories_sampled(StepReported(step=1, metrics={}, to_read=(read,)))
+    assert sampled.trajectories[0].response == "\ufffd"
+
+
+def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    one = WeightsTaken(host=0, version=1, epoch=0, num_bytes=1_000, seconds=0.1, by="copy")
+    for taken in (one, replace(one, host=1, by="whole", seconds=0.5), replace(one, host=2, by="delta", num_bytes=10)):
+        recorder.on_report(taken)
+    for step in (1, 2):
+        recorder.on_report(report(step))
+    first, second = (body.metrics for body in sink.bodies if isinstance(body, StepTrained))
+    assert (first["weights/bytes"], first["weights/slowest_relay_s"], first["weights/by_delta"]) == (1_010.0, 0.5, 0.5)
+    assert "weights/bytes" not in second, "nothing has travelled since"
+
+
+def test_phases_follow_a_job_and_ready_is_said_once() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    recorder.enter("loading_weights")
+    recorder.on_report(TrainerReady(num_parameters=9))
+    recorder.on_report(ReplicaReady(replica=0, incarnation=0))
+    recorder.on_report(ReplicaReady(replica=0, incarnation=1))
+    assert not any(isinstance(body, PipelineReady) for body in sink.bodies)
+    recorder.on_report(ReplicaReady(replica=1, incarnation=0))
+    recorder.on_report(ReplicaReady(replica=1, incarnation=1))
+    recorder.on_report(EvaluationReported(version=0, num_prompts=1, reward_mean=0, reward_std=0, length_mean=1))
+    recorder.on_report(report(1))
+    recorder.on_report(EvaluationStarted(version=1))
+    assert sum(isinstance(body, PipelineReady) for body in sink.bodies) == 1
+    phases = [body.phase for body in sink.bodies if isinstance(body, PhaseChanged)]
+    assert phases == ["loading_weights", "evaluating", "training", "finalizing"]
+    recorder.on_report(PartFinished(part="trainer"))
+    assert not recorder.is_finished
+    recorder.on_report(PartFinished(part="data"))
+    assert recorder.is_finished
+
+
+def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    recorder.enter("loading_weights")
+    recorder.on_report(TrainerReady(num_parameters=9))
+    recorder.on_report(ReplicaReady(replica=0, incarnation=0))
+    for step in (1, 2):
+        recorder.on_report(report(step))
+    recorder.on_report(ReplicaReady(replica=1, incarnation=0))
+    assert [body for body in sink.bodies if isinstance(body, PipelineReady | PhaseChanged)] == [
+        PhaseChanged(phase="loading_weights"),
+        PipelineReady(num_replicas=1, num_parameters=9),
+        PhaseChanged(phase="evaluating"),
+        PhaseChanged(phase="training"),
+    ]
+
+
+def test_generated_tokens_count_as_progress_a_heartbeat_alone_does_not() -> None:
+    recorder = Recorder(JobSpec(name="t"), MemorySink(), start_step=0)
+
+    def load(num_tokens: int) -> ReplicaReported:
+        return ReplicaReported(replica=0, incarnation=0, version=0, num_running=1, kv_used=0.1, num_tokens=num_tokens)
+
+    recorder.on_load(load(5))
+    before = recorder.num_progress
+    recorder.on_load(load(5))
+    assert recorder.num_progress == before
+    recorder.on_load(load(6))
+    assert recorder.num_progress > before
+
+
+def test_settings_fail_loudly_and_a_jobs_id_is_no_way_out_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="LAMINAR_STORE_DIR"):
+        Settings.from_environment({})
+    with pytest.raises(ValueError, match="LAMINAR_STORE_DIR"):
+        Settings.from_environment({"LAMINAR_STORE_DIR": "relative"})
+    settings = Settings.from_environment({"LAMINAR_STORE_DIR": str(tmp_path)})
+    assert settings.attempt_folder(job="j1", attempt=2, epoch=3) == tmp_path / "jobs" / "j1" / "attempt-2-epoch-3"
+    for job in ("../x", "a/b", "..", ""):
+        with pytest.raises(ValueError, match="job:"):
+            settings.attempt_folder(job=job, attempt=1, epoch=1)

@@ -1,0 +1,350 @@
+"""A replica's body, with the real engine, model and environment: what it starts ends once, here or elsewhere."""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from engine.environments.registry import make_environment
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.live.environment.turns import Answer, Ask
+from engine.live.rollout.body import RolloutBody, Wires
+from engine.live.rollout.weight_slots import Lanes
+from engine.live.weights.segments import Segment
+from engine.models.loading import DEMO_FOLDER
+from engine.models.tokenizer import Tokenizer
+from engine.pipeline.effects import (
+    HandOverSequences,
+    InstallWeights,
+    ReportProgress,
+    ResumeSequences,
+    StartSequences,
+    StopSequences,
+)
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_driver import ReplicaObserved
+from engine.pipeline.messages.to_rollout import (
+    LoadMeasured,
+    ProgressReported,
+    SequencesHandedOver,
+    TrajectoriesEnded,
+    WeightsInstalled,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.policy.lineage import WeightsId
+from engine.policy.schedule import InFlight
+from engine.spec.job import JobSpec
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import pack_weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # as every actor on a CPU has
+
+GROUP = GroupKey(ordinal=5)
+SAMPLES = (0, 1, 2, 3)
+TASK = GroupTask(key=GROUP, samples=SAMPLES, lease=1)
+HELD = HeldGroup(key=GROUP, lease=1, samples=SAMPLES)
+V0, V1, V2 = WeightsId(0, 0), WeightsId(0, 1), WeightsId(0, 2)
+
+
+@cache
+def weights_of(version: int) -> WeightVersion:
+    """Version 0 is the demo model; the others are a little away from it, each in its own direction."""
+    generator = torch.Generator().manual_seed(version)
+    stored = load_file(DEMO_FOLDER / "model.safetensors")
+    moved = {name: value + 0.02 * torch.randn(value.shape, generator=generator) for name, value in stored.items()}
+    return pack_weights(moved if version else stored, version=version)
+
+
+def spec(environment: str, **rollout: object) -> JobSpec:
+    params = {"waits": "none"} if environment == "tool_sums" else {}
+    return JobSpec.model_validate(
+        {
+            "name": "body",
+            "environment": {"name": environment, "params": params},
+            "rollout": {"max_batch": 8, "max_new_tokens": 40, **rollout},
+        }
+    )
+
+
+class Replica:
+    """A body, its environment answering when told to."""
+
+    def __init__(self, environment: str = "running_sums", number: int = 0, **rollout: object) -> None:
+        job = spec(environment, **rollout)
+        plan = Plan.from_spec(job)
+        self.asks: deque[Ask] = deque()
+        self.handed: list[SequencesHandedOver] = []
+        self.environment = make_environment(job.environment, seed=0, data_folder=None)
+        self.engines: list[TorchRolloutEngine] = []
+        self.observed: list[ReplicaObserved] = []
+        self.body = RolloutBody(
+            spec=job,
+            brain=RolloutBrain(plan, replica=number, incarnation=0),
+            replica=number,
+            incarnation=0,
+            lanes=Lanes(self._make_engine, num_slots=plan.weight_slots),
+            tokenizer=Tokenizer.from_folder(DEMO_FOLDER),
+            wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append),
+        )
+        self.ended: dict[SampleKey, Trajectory] = {}
+        self.install(0)
+
+    def _make_engine(self) -> TorchRolloutEngine:
+        self.engines.append(TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu"))
+        return self.engines[-1]
+
+    def install(self, version: int, *, keeps: tuple[WeightsId, ...] = (), in_flight: InFlight = "beside") -> Message:
+        weights = weights_of(version)
+        segment = Segment.create("test", len(weights.buffer))
+        segment.buffer[:] = weights.buffer
+        order = InstallWeights(manifest=weights.manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps)
+        [said] = self.body.perform(order)
+        segment.remove()
+        return said
+
+    def _post(self, to: str, message: Message) -> None:
+        assert isinstance(message, SequencesHandedOver)
+        self.handed.append(message)
+
+    def _ask(self, asks: Sequence[Ask]) -> None:
+        self.asks.extend(asks)
+
+    def answer(self) -> None:
+        while self.asks:
+            ask = self.asks.popleft()
+            if ask.prompt is None:
+                said = self.environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+                self.hear(self.body.on_answers([Answer(id=ask.id, said=said)]))
+            else:
+                verdict = self.environment.respond(ask.prompt, ask.turns)
+                self.hear(self.body.on_answers([Answer(id=ask.id, said=verdict)]))
+
+    def hear(self, messages: list[Message]) -> None:
+        for message in messages:
+            if isinstance(message, TrajectoriesEnded):
+                for trajectory in message.trajectories:
+                    assert trajectory.key not in self.ended
+                    self.ended[trajectory.key] = trajectory
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.hear(self.body.work())
+
+    def finish(self) -> None:
+        for _ in range(1_000):
+            self.answer()
+            if not self.body.is_busy and not self.asks:
+                return
+            self.hear(self.body.work())
+        raise AssertionError("it does not end")
+
+
+def unmoved(environment: str) -> dict[SampleKey, Trajectory]:
+    replica = Replica(environment)
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.finish()
+    return replica.ended
+
+
+@pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
+def test_every_sample_that_is_started_ends_exactly_once(environment: str) -> None:
+    ended = unmoved(environment)
+    assert {key.sample for key in ended} == set(SAMPLES)
+    for trajectory in ended.values():
+        content = trajectory.content
+        assert content is not None and not trajectory.failure
+        assert len(content.response_ids) == len(content.logprobs) == trajectory.num_tokens
+
+
+def test_later_turns_mark_the_environments_words() -> None:
+    contents = [trajectory.content for trajectory in unmoved("tool_sums").values()]
+    several = [content for content in contents if content is not None and content.written]
+    assert several, "no sample had a second turn"
+    for content in several:
+        assert len(content.written) == len(content.response_ids)
+        assert all(
+            written or logprob == 0.0 for written, logprob in zip(content.written, content.logprobs, strict=True)
+        )
+
+
+@pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
+@pytest.mark.parametrize("steps", [0, 1, 2, 5])
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, answers: bool) -> None:
+    source, host = Replica(environment), Replica(environment, number=1)
+    source.body.perform(StartSequences(tasks=(TASK,)))
+    source.answer()
+    source.steps(steps)
+    if answers:
+        source.answer()
+    handover = HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)
+    source.hear(source.body.perform(handover))
+    [handed] = source.handed
+    host.body.perform(ResumeSequences(handed=handed))
+    source.finish()
+    host.finish()
+    assert not source.ended.keys() & host.ended.keys()
+    moved = source.ended | host.ended
+    for key, trajectory in unmoved(environment).items():
+        content, expected = moved[key].content, trajectory.content
+        assert content is not None and expected is not None
+        assert content.response_ids == expected.response_ids
+        assert content.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+        assert moved[key].reward == trajectory.reward
+
+
+def test_a_move_carries_the_cache_so_that_nothing_is_computed_twice() -> None:
+    source, host = Replica(), Replica(number=1)
+    source.body.perform(StartSequences(tasks=(TASK,)))
+    source.answer()
+    source.steps(2)
+    source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0))
+    host.body.perform(ResumeSequences(handed=source.handed[0]))
+    host.finish()
+    assert [engine.view().num_prefilled for engine in host.engines] == [0]
+
+
+def test_what_is_stopped_never_comes_back_and_says_how_far_it_had_come() -> None:
+    replica = Replica()
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.answer()
+    replica.steps(1)
+    [reported] = replica.body.perform(StopSequences(groups=(HELD,), reports=True))
+    assert isinstance(reported, ProgressReported) and reported.is_stopped
+    stopped = {progress.key for progress in reported.progress}
+    replica.finish()
+    assert not stopped & replica.ended.keys()
+    assert stopped | replica.ended.keys() == {SampleKey(group=GROUP, sample=sample) for sample in SAMPLES}
+
+
+def test_what_data_was_told_is_enough_to_go_on_from_when_the_replica_is_gone() -> None:
+    lost, heir = Replica(), Replica(number=1)
+    lost.body.perform(StartSequences(tasks=(TASK,)))
+    lost.answer()
+    lost.steps(3)
+    [reported] = lost.body.perform(ReportProgress(groups=(HELD,)))
+    assert isinstance(reported, ProgressReported)
+    lost.steps(2)  # nobody hears of these any more
+    samples = tuple(progress.key.sample for progress in reported.progress)
+    rest = GroupTask(key=GROUP, samples=samples, lease=2, progress=reported.progress)
+    heir.body.perform(StartSequences(tasks=(rest,)))
+    heir.finish()
+    whole = unmoved("running_sums")
+    for key, trajectory in heir.ended.items():
+        content, expected = trajectory.content, whole[key].content
+        assert content is not None and expected is not None
+        assert content.response_ids == expected.response_ids
+
+
+# ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+OTHER = GroupKey(ordinal=6)
+
+
+def on(weights: WeightsId, key: GroupKey) -> StartSequences:
+    return StartSequences(tasks=(GroupTask(key=key, samples=SAMPLES, lease=1, exact=weights),))
+
+
+def alone(version: int, key: GroupKey, environment: str) -> dict[SampleKey, Trajectory]:
+    """On a replica that never held anything else."""
+    replica = Replica(environment, weight_slots=1)
+    replica.install(version, in_flight="drain")
+    replica.body.perform(on(WeightsId(0, version), key))
+    replica.finish()
+    return replica.ended
+
+
+@pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
+def test_two_versions_decode_side_by_side_and_each_says_what_it_says_alone(environment: str) -> None:
+    replica = Replica(environment)
+    replica.body.perform(on(V0, GROUP))
+    replica.answer()
+    replica.steps(2)
+    assert isinstance(replica.install(1, keeps=(V0,)), WeightsInstalled)
+    replica.body.perform(on(V1, OTHER))
+    assert not replica.ended, "both are in the middle"
+    replica.finish()
+    assert all(engine.view().num_decoded > 2 for engine in replica.engines)
+    expected = alone(0, GROUP, environment) | alone(1, OTHER, environment)
+    assert replica.ended.keys() == expected.keys()
+    for key, trajectory in replica.ended.items():
+        assert trajectory.weights == expected[key].weights and not trajectory.runs
+        content, other = trajectory.content, expected[key].content
+        assert content is not None and other is not None
+        assert content.response_ids == other.response_ids
+        assert content.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    differing = alone(0, OTHER, environment)
+    assert any(differing[key].content != replica.ended[key].content for key in differing), "the versions are alike"
+
+
+def test_a_slot_whose_work_has_ended_takes_the_next_version_and_no_third_engine_is_made() -> None:
+    replica = Replica()
+    replica.body.perform(on(V0, GROUP))
+    replica.install(1, keeps=(V0,))
+    replica.finish()
+    replica.install(2, keeps=(V1,))
+    assert len(replica.engines) == 2 and {engine.view().version for engine in replica.engines} == {1, 2}
+    replica.body.perform(on(V1, OTHER))
+    replica.body.perform(on(V2, GroupKey(ordinal=7)))
+    replica.finish()
+    assert {trajectory.version for key, trajectory in replica.ended.items() if key.group == OTHER} == {1}
+
+
+def test_a_version_that_is_held_beside_goes_on_on_its_own_weights_after_a_move() -> None:
+    source, host = Replica(), Replica(number=1)
+    source.body.perform(on(V0, GROUP))
+    source.answer()
+    source.steps(3)
+    host.install(1, keeps=(V0,))
+    source.hear(source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)))
+    host.body.perform(ResumeSequences(handed=source.handed[0]))
+    host.finish()
+    assert {trajectory.weights for trajectory in host.ended.values()} == {V0}
+    assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the lane that it came to"
+
+
+def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:
+    replica = Replica(weight_slots=2)
+    replica.body.perform(on(V0, GROUP))
+    replica.install(1, keeps=(V0,))
+    replica.body.perform(on(V1, OTHER))
+    replica.answer()
+    replica.steps(1)
+    [load] = replica.body.measure(1e9)
+    assert isinstance(load, LoadMeasured)
+    assert {weights for weights, _ in load.kv_by_weights} == {V0, V1}
+    assert load.kv_used == pytest.approx(sum(kv_used for _, kv_used in load.kv_by_weights)) and load.kv_used > 0
+    [observed] = replica.observed
+    assert (observed.version, observed.num_decoded, load.num_tokens) == (1, 8, 8)
+
+
+def test_no_more_samples_are_begun_than_there_are_places_and_the_others_follow() -> None:
+    replica = Replica("tool_sums")
+    keys = [GroupKey(ordinal=ordinal) for ordinal in range(3)]
+    for key in keys:
+        replica.body.perform(on(V0, key))
+    most = 0
+    for _ in range(1_000):
+        replica.answer()
+        if not replica.body.is_busy and not replica.asks:
+            break
+        replica.hear(replica.body.work())
+        most = max(most, sum(engine.view().num_running for engine in replica.engines) + len(replica.asks))
+    assert most == 8 and len(replica.ended) == 12
+
+
+def test_a_sample_that_waits_for_a_place_is_handed_over_and_stopped_like_any_other() -> None:
+    replica = Replica()
+    replica.body.perform(on(V0, GroupKey(ordinal=0)))
+    replica.body.perform(on(V0, GroupKey(ordinal=1)))
+    replica.body.perform(on(V0, GROUP))
+    [reported] = replica.body.perform(StopSequences(groups=(HELD,), reports=True))
+    assert isinstance(reported, ProgressReported)
+    assert {progress.key for progress in reported.progress} == {SampleKey(group=GROUP, sample=at) for at in SAMPLES}
+    replica.finish()
+    assert {key.group for key in replica.ended} == {GroupKey(ordinal=0), GroupKey(ordinal=1)}

@@ -1,0 +1,111 @@
+"""A trajectory of several turns: who wrote which token, and how much is left to write."""
+
+from engine.environments.port import Prompt, Verdict
+from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
+from engine.live.rollout.conversation import Conversation
+from engine.pipeline.records import GroupKey, SampleKey, VersionRun
+from engine.policy.lineage import WeightsId
+
+VERDICT = Verdict(reward=0.5, parts={}, trusted=True, remark="half")
+
+
+def named(version: int) -> WeightsId:
+    return WeightsId(1, version)
+
+
+def conversation(max_new_tokens: int = 10) -> Conversation:
+    return Conversation(
+        weights=WeightsId(1, 4),
+        key=SampleKey(group=GroupKey(ordinal=3), sample=1),
+        prompt=Prompt(split="train", ordinal=3, text="ask", facts={}),
+        prompt_ids=(1, 2),
+        sampling=SamplingParams(max_new_tokens=max_new_tokens, temperature=1.0, seed=5),
+    )
+
+
+def output(*ids: int, version: int = 4, reason: str = "stop") -> SequenceOutput:
+    return SequenceOutput(
+        sequence_id="x",
+        token_ids=ids,
+        logprobs=tuple(-float(each) for each in ids),
+        versions=(version,) * len(ids),
+        reason=reason,  # type: ignore[arg-type]
+    )
+
+
+def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), "one", named)
+    talk.observe([8, 8, 8], "seen")
+    request = talk.request()
+    assert request.prompt_ids == (1, 2, 3, 4, 8, 8, 8)
+    assert request.sampling.max_new_tokens == 8
+    assert request.sequence_id != conversation().request().sequence_id
+
+
+def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), "one", named)
+    talk.observe([8], "seen")
+    talk.add_turn(output(5), "two", named)
+    trajectory = talk.judged(VERDICT)
+    content = trajectory.content
+    assert content is not None
+    assert content.response_ids == (3, 4, 8, 5)
+    assert content.written == (True, True, False, True)
+    assert content.logprobs == (-3.0, -4.0, 0.0, -5.0)
+    assert content.response_text == "oneseentwo"
+
+
+def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, 4), "one", named)
+    trajectory = talk.judged(VERDICT)
+    assert trajectory.weights == named(4)
+    assert trajectory.runs == ()
+
+
+def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, version=7), "one", named)
+    talk.add_turn(output(4, version=8), "two", named)
+    trajectory = talk.judged(VERDICT)
+    assert trajectory.weights == named(7)
+    assert trajectory.runs == (
+        VersionRun(weights=named(7), num_tokens=1),
+        VersionRun(weights=named(8), num_tokens=1),
+    )
+
+
+def test_observations_do_not_use_up_what_the_model_may_write() -> None:
+    talk = conversation(max_new_tokens=2)
+    talk.add_turn(output(3), "one", named)
+    talk.observe([8] * 50, "seen")
+    may_go_on = [talk.may_go_on]
+    talk.add_turn(output(4, reason="length"), "two", named)
+    assert [*may_go_on, talk.may_go_on] == [True, False]
+    assert talk.judged(VERDICT).cut
+
+
+def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() -> None:
+    talk = conversation()
+    talk.add_turn(output(3, version=7), "one", named)
+    talk.observe([8, 8], "seen")
+    partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
+    moved = talk.progress(partial, named)
+    talk.observe([9], "later")
+    assert moved.num_tokens == 4
+    assert [run.num_tokens for run in moved.runs] == [3, 1]
+    assert isinstance(moved.state, Conversation)
+    assert moved.state.response_ids == [3, 8, 8]
+    request = moved.state.request()
+    assert request.progress == partial
+    assert request.prompt_ids == (1, 2, 3, 8, 8)
+
+
+def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does_not() -> None:
+    talk = conversation()
+    talk.add_turn(output(3), "one", named)
+    waits = [talk.awaits_answer]
+    talk.observe([8], "seen")
+    assert [*waits, talk.awaits_answer] == [True, False]

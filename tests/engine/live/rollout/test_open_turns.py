@@ -1,0 +1,71 @@
+"""What a replica asks of its environment: gathered, and never forgotten."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from engine.live.environment.turns import Ask
+from engine.live.rollout.open_turns import GATHER_S, GRACE_S, Asking
+from engine.pipeline.records import GroupKey, SampleKey
+
+
+class Clocked:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.calls: list[list[int]] = []
+        """Ordinals of what each call asked for."""
+        monkeypatch.setattr("engine.live.rollout.open_turns.time", SimpleNamespace(monotonic=lambda: self.now))
+        self.asking = Asking(by="rollout/0", ask=self._called, timeout_s=1.0)
+
+    def _called(self, asks: object) -> None:
+        assert isinstance(asks, list) and all(isinstance(ask, Ask) for ask in asks)
+        self.calls.append([ask.key.group.ordinal for ask in asks])
+
+    def ask(self, ordinal: int, *, at_once: bool = False) -> SampleKey:
+        key = SampleKey(group=GroupKey(ordinal=ordinal), sample=0)
+        self.asking.prompts([key])
+        self.asking.send(at_once=at_once)
+        return key
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.asking.send(at_once=False)
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocked]:
+    yield Clocked(monkeypatch)
+
+
+def test_the_first_goes_at_once_and_those_close_upon_it_go_together(clocked: Clocked) -> None:
+    for ordinal in range(3):
+        clocked.ask(ordinal)
+        clocked.later(GATHER_S / 4)
+    assert clocked.calls == [[0]]
+    clocked.later(GATHER_S / 2)
+    assert clocked.calls == [[0], [1, 2]]
+
+
+def test_nothing_waits_for_company_where_nothing_else_goes_on(clocked: Clocked) -> None:
+    clocked.ask(0)
+    clocked.ask(1, at_once=True)
+    assert clocked.calls == [[0], [1]]
+
+
+def test_what_was_forgotten_before_it_went_out_is_not_asked(clocked: Clocked) -> None:
+    clocked.ask(0)
+    clocked.asking.forget_prompts({clocked.ask(1)})
+    clocked.later(GATHER_S)
+    assert clocked.calls == [[0]]
+
+
+def test_what_is_not_answered_in_time_is_asked_again_once_each_time(clocked: Clocked) -> None:
+    clocked.ask(0)
+    for _ in range(2):
+        clocked.now += 1.5 + GRACE_S
+        clocked.asking.again(lost_only=True)
+        clocked.later(0.0)
+        clocked.asking.again(lost_only=True)
+        clocked.later(GATHER_S)
+    assert clocked.calls == [[0]] * 3

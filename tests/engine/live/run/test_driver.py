@@ -1,0 +1,189 @@
+"""The driver as the Ray Jobs API starts it: a process, an order in a file, a control plane over HTTP."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.spec.control import AttemptOrder, FactBatch
+from engine.spec.facts import CheckpointSaved, Fact, RunFinished, StepTrained
+from engine.spec.job import JobSpec
+
+pytestmark = pytest.mark.ray
+
+SPEC = {
+    "name": "driven",
+    "training": {"steps": 2, "prompts_per_step": 2},
+    "algorithm": {"group_size": 2},
+    "rollout": {"replicas": 1, "max_batch": 8, "max_new_tokens": 20},
+    "evaluation": {"prompts": 4},
+}
+
+
+class Ingest:
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.requests: list[dict[str, str]] = []
+        ingest = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                assert self.headers["Authorization"] == "Bearer t"
+                answer: dict[str, Any] = {"requests": ingest.requests}
+                if self.path == "/internal/engine/facts":
+                    facts = FactBatch.model_validate_json(body).facts
+                    ingest.facts += [fact for fact in facts if fact.seq > len(ingest.facts)]
+                    answer = {"acked": len(ingest.facts)}
+                content = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=[0.02], daemon=True).start()
+
+
+@pytest.fixture
+def ingest() -> Iterator[Ingest]:
+    made = Ingest()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def start(
+    ingest: Ingest,
+    folder: Path,
+    *,
+    ray_address: str,
+    python: str,
+    repository: Path,
+    spec: dict[str, Any] = SPEC,
+    resume_from: str | None = None,
+) -> subprocess.Popen[str]:
+    order = AttemptOrder(
+        job="job-1",
+        attempt=1 if resume_from is None else 2,
+        epoch=1 if resume_from is None else 2,
+        resume_from=resume_from,
+        spec=JobSpec.model_validate(spec),
+        control_url=f"http://127.0.0.1:{ingest.server.server_address[1]}",
+        token="t",
+    )
+    (folder / "order.json").write_text(order.model_dump_json())
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(repository),
+        "RAY_ADDRESS": ray_address,
+        "LAMINAR_STORE_DIR": str(folder / "store"),
+    }
+    command = [python, "-m", "engine.live.run.driver"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def drive(ingest: Ingest, folder: Path, **where: Any) -> subprocess.CompletedProcess[str]:
+    process = start(ingest, folder, **where)
+    _, stderr = process.communicate(timeout=180)
+    return subprocess.CompletedProcess(process.args, process.returncode, "", stderr)
+
+
+def test_an_order_is_carried_out_and_every_fact_delivered(
+    own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
+) -> None:
+    done = drive(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository)
+    assert done.returncode == 0, done.stderr
+    assert [fact.seq for fact in ingest.facts] == list(range(1, len(ingest.facts) + 1))
+    types = [fact.body.type for fact in ingest.facts]
+    assert types[0] == "driver_started" and types[-1] == "run_finished"
+    assert types.count("step_trained") == 2 and types.count("evaluated") == 2
+    last = ingest.facts[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "succeeded"
+    spool = tmp_path / "store" / "jobs" / "job-1" / "attempt-1-epoch-1" / "facts.jsonl"
+    assert spool.read_text().count("\n") == len(ingest.facts)
+
+
+def test_a_cancel_that_waits_already_is_heeded(
+    own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
+) -> None:
+    ingest.requests = [{"id": "r9", "kind": "cancel"}]
+    done = drive(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository)
+    assert done.returncode == 0, done.stderr
+    types = [fact.body.type for fact in ingest.facts if fact.body.type != "log_lines"]
+    assert types[-2:] == ["request_acknowledged", "run_finished"]
+    last = ingest.facts[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "cancelled"
+
+
+def test_a_job_paused_through_its_heartbeat_is_resumed_by_another_driver_and_nothing_is_lost(
+    own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
+) -> None:
+    where: dict[str, Any] = {"ray_address": own_ray, "python": python, "repository": repository}
+    num_steps = 250  # many heartbeats long
+    spec = {**SPEC, "training": {"steps": num_steps, "prompts_per_step": 2, "checkpoint_every": 1_000}}
+    process = start(ingest, tmp_path, spec=spec, **where)
+    deadline = time.monotonic() + 120
+    while not any(fact.body.type == "step_trained" for fact in ingest.facts):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    ingest.requests = [{"id": "r1", "kind": "pause"}]  # shown with every heartbeat from now on, as it really is
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    first, ingest.facts, ingest.requests = ingest.facts, [], []
+    types = [fact.body.type for fact in first if fact.body.type != "log_lines"]
+    assert types[-2:] == ["request_acknowledged", "run_finished"]
+    last = first[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "paused"
+    steps = [fact.body.step for fact in first if isinstance(fact.body, StepTrained)]
+    (saved,) = [fact.body for fact in first if isinstance(fact.body, CheckpointSaved)]
+    assert saved.step == steps[-1] < num_steps
+
+    done = drive(ingest, tmp_path, spec=spec, resume_from=saved.uri, **where)
+    assert done.returncode == 0, done.stderr
+    steps += [fact.body.step for fact in ingest.facts if isinstance(fact.body, StepTrained)]
+    assert steps == list(range(1, num_steps + 1)), "each step once, across the pause"
+    last = ingest.facts[-1].body
+    assert isinstance(last, RunFinished) and last.outcome == "succeeded"
+    assert last.ledger == {"trained": num_steps * 4, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+
+
+def test_a_driver_that_is_told_to_end_says_so_in_its_last_fact(
+    own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
+) -> None:
+    long = {**SPEC, "training": {"steps": 100_000}}
+    process = start(ingest, tmp_path, ray_address=own_ray, python=python, repository=repository, spec=long)
+    deadline = time.monotonic() + 120
+    while not any(fact.body.type == "step_trained" for fact in ingest.facts):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+    last = ingest.facts[-1].body
+    assert isinstance(last, RunFinished)
+    assert (last.outcome, last.failure_class) == ("failed", "infrastructure"), last.message
+
+
+def test_an_order_that_cannot_be_read_is_a_plain_sentence(tmp_path: Path, python: str, repository: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(repository), "LAMINAR_STORE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [python, "-m", "engine.live.run.driver"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "order.json" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,79 @@
+"""A real evaluation on a real Ray: the number is the one that the job itself came to, and no step is trained."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.http_shipper import Signal
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import (
+    CheckpointSaved,
+    Evaluated,
+    FactBody,
+    PhaseChanged,
+    PromptsAnswered,
+    RunFinished,
+    StepTrained,
+)
+from engine.spec.job import JobSpec
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
+
+
+def spec(*, steps: int, prompts: int = 24) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "live",
+            "training": {"steps": steps, "prompts_per_step": 4},
+            "algorithm": {"group_size": 4},
+            "rollout": {"replicas": 1, "max_batch": 24, "max_new_tokens": 40},
+            "evaluation": {"prompts": prompts},
+        }
+    )
+
+
+def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -> None:
+    training, evaluating = MemorySink(), MemorySink()
+    trained = Attempt(AttemptPlan(spec=spec(steps=2), checkpoints=tmp_path / "a"), training).run(lambda: None)
+    assert trained.outcome == "succeeded", trained.message
+    [saved] = [body for body in training.bodies if isinstance(body, CheckpointSaved)]
+
+    plan = AttemptPlan(spec=spec(steps=0), checkpoints=tmp_path / "b", resume_from=saved.uri)
+    finished = Attempt(plan, evaluating).run(lambda: None)
+    assert finished.outcome == "succeeded", finished.message
+    its_own = [body for body in training.bodies if isinstance(body, Evaluated)][-1]
+    [again] = [body for body in evaluating.bodies if isinstance(body, Evaluated)]
+    assert again == its_own and again.version == 2 and 0 < again.num_prompts <= 24
+    assert not any(isinstance(body, StepTrained | CheckpointSaved) for body in evaluating.bodies)
+    phases = [body.phase for body in evaluating.bodies if isinstance(body, PhaseChanged)]
+    assert phases == ["provisioning", "loading_weights", "evaluating"]
+    counts = [body for body in evaluating.bodies if isinstance(body, PromptsAnswered)]
+    assert {(body.version, body.num_prompts) for body in counts} == {(2, 24)} and counts[-1].num_answered == 24
+    assert [body.num_answered for body in counts] == sorted({body.num_answered for body in counts})
+    assert not any(isinstance(body, PromptsAnswered) for body in training.bodies)
+    assert set(finished.ledger.values()) == {0}, "nothing of what its job trained counts as its own"
+    assert not (tmp_path / "b").exists() or not list((tmp_path / "b").iterdir())
+
+
+class PausedWhenEvaluating(MemorySink):
+    def __init__(self) -> None:
+        super().__init__()
+        self._signals: list[Signal] = []
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        if isinstance(body, PhaseChanged) and body.phase == "evaluating":
+            self._signals.append(Signal(kind="pause", request_id="p1"))
+
+    def signals(self) -> list[Signal]:
+        sent, self._signals = self._signals, []
+        return sent
+
+
+def test_an_evaluation_gives_its_devices_back_at_once_when_it_is_paused(tmp_path: Path) -> None:
+    sink = PausedWhenEvaluating()
+    plan = AttemptPlan(spec=spec(steps=0, prompts=60_000), checkpoints=tmp_path / "c")
+    finished = Attempt(plan, sink, sink.signals).run(lambda: None)
+    assert (finished.outcome, finished.message) == ("paused", "Paused.")
+    assert isinstance(sink.bodies[-1], RunFinished) and not any(isinstance(body, Evaluated) for body in sink.bodies)

@@ -1,0 +1,125 @@
+"""Any part of a running job may be killed or frozen at any moment: the run goes on, and the ledger adds up."""
+
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import Evaluated, FactBody, FaultDetected, RunFinished, StepTrained
+from engine.spec.job import JobSpec
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
+
+PROMPTS, GROUP = 4, 4
+ProcessesOf = Callable[[str], list[Any]]
+
+
+def spec(*, steps: int, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "faults",
+            "training": {"steps": steps, "prompts_per_step": PROMPTS, "checkpoint_every": 4},
+            "algorithm": {"group_size": GROUP},
+            "rollout": {"replicas": 2, "relays": 2, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+            **fields,
+        }
+    )
+
+
+class Blows(MemorySink):
+    """Strikes when a step is reached for the first time."""
+
+    def __init__(self, blows: dict[int, Callable[[], None]]) -> None:
+        super().__init__()
+        self._blows = dict(blows)
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        if isinstance(body, StepTrained) and body.step in self._blows:
+            self._blows.pop(body.step)()
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.bodies if isinstance(body, kind)]
+
+
+def run(job: JobSpec, folder: Path, sink: Blows) -> RunFinished:
+    plan = AttemptPlan(spec=job, checkpoints=folder / "checkpoints")
+    return Attempt(plan, sink).run(lambda: None)
+
+
+def adds_up(finished: RunFinished, sink: Blows, *, steps: int) -> None:
+    assert finished.outcome == "succeeded", finished.message
+    assert finished.ledger["trained"] == steps * PROMPTS * GROUP
+    assert finished.ledger["open"] == 0 and finished.ledger["failed"] == 0
+    assert [body.version for body in sink.of(Evaluated)] == [0, steps]
+    trained = [body.step for body in sink.of(StepTrained)]
+    assert sorted(set(trained)) == list(range(1, steps + 1))
+
+
+def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    def kill(kind: str) -> Callable[[], None]:
+        return lambda: processes_of(kind)[0].send_signal(signal.SIGKILL)
+
+    kinds = ["TrainerActor", "DataActor", "RelayActor", "EnvironmentActor", "RolloutActor"]
+    sink = Blows({6 + 10 * at: kill(kind) for at, kind in enumerate(kinds)})
+    finished = run(spec(steps=60), tmp_path, sink)
+    adds_up(finished, sink, steps=60)
+    struck = [fault.component.partition("/")[0] for fault in sink.of(FaultDetected)]
+    assert {"trainer", "data", "relay", "environment", "rollout"} <= set(struck)
+
+
+def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    def kill(*kinds: str) -> Callable[[], None]:
+        def strike() -> None:
+            for process in [processes_of(kind)[-1] for kind in kinds]:
+                process.send_signal(signal.SIGKILL)
+
+        return strike
+
+    sink = Blows({6: kill("TrainerActor", "DataActor"), 18: kill("RelayActor", "RolloutActor")})
+    finished = run(spec(steps=30), tmp_path, sink)
+    adds_up(finished, sink, steps=30)
+
+
+def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
+    tmp_path: Path, processes_of: ProcessesOf
+) -> None:
+    def freeze(kind: str) -> Callable[[], None]:
+        return lambda: processes_of(kind)[0].send_signal(signal.SIGSTOP)
+
+    # Without the environment nothing ends, so the run lasts until the silence of all three has been noticed.
+    sink = Blows({4: freeze("RolloutActor"), 8: freeze("RelayActor"), 12: freeze("EnvironmentActor")})
+    finished = run(spec(steps=40), tmp_path, sink)
+    adds_up(finished, sink, steps=40)
+    assert "environment" in [fault.component for fault in sink.of(FaultDetected)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("schedule", ["sync", "one_step", "stream", "partial", "bounded", "laminar"])
+def test_random_blows_at_random_moments(seed: int, schedule: str, tmp_path: Path, processes_of: ProcessesOf) -> None:
+    chance = random.Random(seed)
+    kinds = ["TrainerActor", "DataActor", "RelayActor", "EnvironmentActor", "RolloutActor"]
+
+    def blow() -> Callable[[], None]:
+        struck = chance.sample(kinds, k=chance.randint(1, 2))
+        how = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+
+        def strike() -> None:
+            for kind in struck:
+                alive = processes_of(kind)
+                if alive:
+                    os.kill(chance.choice(alive).pid, how)
+
+        return strike
+
+    sink = Blows({step: blow() for step in sorted(chance.sample(range(2, 55), k=4))})
+    finished = run(spec(steps=60, schedule={"name": schedule}), tmp_path, sink)
+    adds_up(finished, sink, steps=60)

@@ -1,0 +1,247 @@
+"""A real job on a real Ray: it trains, survives a killed replica, obeys a cancel, and goes on from a checkpoint.
+
+Every job starts processes that load torch, for seconds each: what needs but one replica has but one, and tests that
+only look at a run that went well look at the same one.
+"""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.checkpoints.resuming import open_checkpoint
+from engine.live.process.interruptions import Fenced
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.http_shipper import Signal
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import (
+    CheckpointSaved,
+    Evaluated,
+    FactBody,
+    FaultDetected,
+    LogLines,
+    PhaseChanged,
+    PipelineReady,
+    ReplicasObserved,
+    RequestAcknowledged,
+    RunFinished,
+    StepTrained,
+    TrajectoriesSampled,
+)
+from engine.spec.job import JobSpec
+from tests.engine.live.conftest import actor_processes
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
+
+ALONE = {"replicas": 1, "max_batch": 16, "max_new_tokens": 40}
+ProcessesOf = Callable[[str], list[Any]]
+
+
+def spec(*, steps: int = 3, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "live",
+            "training": {"steps": steps, "prompts_per_step": 4, "checkpoint_every": 2},
+            "algorithm": {"group_size": 4},
+            "rollout": {"replicas": 2, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+            **fields,
+        }
+    )
+
+
+class WatchingSink(MemorySink):
+    """Does something when a step has been trained."""
+
+    def __init__(self, at_step: int = -1, then: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._at_step, self._then = at_step, then
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        if isinstance(body, StepTrained) and body.step == self._at_step:
+            self._then()
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.bodies if isinstance(body, kind)]
+
+
+def run(
+    job: JobSpec, folder: Path, sink: WatchingSink, signals: Callable[[], list[Signal]] = list, **plan: Any
+) -> RunFinished:
+    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder, **plan), sink, signals)
+    return attempt.run(lambda: None)
+
+
+def nothing_is_left(processes_of: ProcessesOf) -> bool:
+    deadline = time.monotonic() + 10  # ray.kill is asynchronous
+    while any(
+        processes_of(kind) for kind in ("TrainerActor", "RolloutActor", "DataActor", "RelayActor", "EnvironmentActor")
+    ):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run of four steps that went well."""
+
+    finished: RunFinished
+    sink: WatchingSink
+    was_cleaned_up: bool
+
+    @property
+    def first_checkpoint(self) -> str:
+        saved: CheckpointSaved = self.sink.of(CheckpointSaved)[0]
+        assert saved.step == 2
+        return saved.uri
+
+
+@pytest.fixture(scope="module")
+def laminar(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    sink = WatchingSink()
+    finished = run(spec(steps=4), tmp_path_factory.mktemp("laminar"), sink)
+    return Trained(finished=finished, sink=sink, was_cleaned_up=nothing_is_left(actor_processes))
+
+
+@pytest.fixture(scope="module")
+def sync(own_ray: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    sink = WatchingSink()
+    finished = run(spec(steps=4, schedule={"name": "sync"}), tmp_path_factory.mktemp("sync"), sink)
+    return Trained(finished=finished, sink=sink, was_cleaned_up=nothing_is_left(actor_processes))
+
+
+@pytest.mark.parametrize("schedule", ["laminar", "sync"])
+def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pytest.FixtureRequest) -> None:
+    trained: Trained = request.getfixturevalue(schedule)
+    sink, finished = trained.sink, trained.finished
+    assert finished.outcome == "succeeded", finished.message
+    assert finished.ledger == {"trained": 64, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    assert [body.step for body in sink.of(StepTrained)] == [1, 2, 3, 4]
+    assert [body.version for body in sink.of(Evaluated)] == [0, 4]
+    assert [body.step for body in sink.of(CheckpointSaved)] == [2, 4]
+    assert [body.phase for body in sink.of(PhaseChanged)] == [
+        "provisioning", "loading_weights", "evaluating", "training", "finalizing",
+    ]  # fmt: skip
+    assert len(sink.of(PipelineReady)) == 1 and sink.of(PipelineReady)[0].num_parameters > 0
+    metrics = sink.of(StepTrained)[-1].metrics
+    for name in (
+        "reward/mean", "train/loss", "train/entropy", "length/mean", "length/p99", "throughput/tokens_per_s",
+        "throughput/trajectories_per_s", "staleness/mean", "staleness/max", "trainer/wait_fraction", "buffer/groups",
+    ):  # fmt: skip
+        assert name in metrics
+    if schedule == "sync":
+        assert metrics["staleness/max"] == 0
+    assert 1 <= len(sink.of(TrajectoriesSampled)[0].trajectories) <= 8
+    assert sink.of(TrajectoriesSampled)[0].trajectories[0].response
+    assert trained.was_cleaned_up
+
+
+def test_what_every_part_says_into_its_log_is_told_under_its_name_before_the_end(laminar: Trained) -> None:
+    told = laminar.sink.of(LogLines)
+    assert {"trainer", "data", "environment", "relay-0", "rollout-0", "rollout-1"} <= {body.component for body in told}
+    first = next(line.message for body in told if body.component == "rollout-1" for line in body.lines)
+    assert first.startswith("part=rollout/1 incarnation=0 host=")
+    assert isinstance(laminar.sink.bodies[-1], RunFinished)
+    observed = laminar.sink.of(ReplicasObserved)
+    assert observed, "nobody looked at the replicas"
+    assert all(span.end_s <= 0 for body in observed for replica in body.replicas for span in replica.spans)
+
+
+def test_a_killed_replica_is_replaced_and_nothing_is_lost_or_doubled(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    sink = WatchingSink(2, lambda: processes_of("RolloutActor")[0].send_signal(signal.SIGKILL))
+    finished = run(spec(steps=60, training={"steps": 60, "prompts_per_step": 4}), tmp_path, sink)
+    assert finished.outcome == "succeeded", finished.message
+    assert finished.ledger == {"trained": 960, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    (fault,) = sink.of(FaultDetected)
+    assert fault.component.startswith("rollout/") and "replacement" in fault.action
+    assert [body.version for body in sink.of(Evaluated)] == [0, 60]
+
+
+def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
+    finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, no_progress_s=3.0)
+    assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
+    assert "nothing moved" in finished.message
+    assert sink.of(StepTrained)
+
+
+def test_a_cancel_stops_everything_within_seconds(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    asked: list[Signal] = []
+    cancelled_at: list[float] = []
+
+    def cancel() -> None:
+        asked.append(Signal(kind="cancel", request_id="r1"))
+        cancelled_at.append(time.monotonic())
+
+    def signals() -> list[Signal]:
+        taken = list(asked)
+        asked.clear()
+        return taken
+
+    sink = WatchingSink(2, cancel)
+    finished = run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, signals)
+    assert finished.outcome == "cancelled"
+    assert time.monotonic() - cancelled_at[0] < 5
+    assert sink.of(RequestAcknowledged)[0].request_id == "r1"
+    assert sink.bodies[-1] == finished
+    assert nothing_is_left(processes_of)
+
+
+def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
+    fenced: list[Signal] = []
+    sink = WatchingSink(1, lambda: fenced.append(Signal(kind="fenced", message="epoch 2 runs")))
+    with pytest.raises(Fenced):
+        run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, lambda: fenced)
+    assert not sink.of(RunFinished)
+    assert nothing_is_left(processes_of)
+
+
+def test_a_resumed_attempt_goes_on_where_its_checkpoint_was(laminar: Trained, tmp_path: Path) -> None:
+    second = WatchingSink()
+    finished = run(spec(steps=4), tmp_path, second, resume_from=laminar.first_checkpoint)
+    assert finished.outcome == "succeeded", finished.message
+    assert [body.step for body in second.of(StepTrained)] == [3, 4]
+    assert finished.ledger["trained"] == 4 * 16
+    assert [body.version for body in second.of(Evaluated)] == [4]
+    ended = open_checkpoint(laminar.first_checkpoint).progress.ended
+    ended_before = {ordinal for start, stop in ended for ordinal in range(start, stop)}
+    trained_after = {
+        trajectory.prompt_ordinal for body in second.of(TrajectoriesSampled) for trajectory in body.trajectories
+    }
+    assert len(ended_before) == 8 and not ended_before & trained_after
+
+
+def test_a_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
+    torn = tmp_path / "torn"
+    shutil.copytree(laminar.first_checkpoint.removeprefix("file://"), torn)
+    progress = torn / "progress" / "progress.json"
+    progress.write_text(progress.read_text().replace('"step": 2', '"step": 1'))
+    finished = run(spec(steps=4), tmp_path / "second", WatchingSink(), resume_from=f"file://{torn}")
+    assert (finished.outcome, finished.failure_class) == ("failed", "data")
+
+
+def test_a_model_that_is_not_there_is_the_users_to_mend(tmp_path: Path) -> None:
+    finished = run(spec(model={"source": "no/such/folder"}, rollout=ALONE), tmp_path, WatchingSink())
+    assert (finished.outcome, finished.failure_class) == ("failed", "config")
+    assert "model.source" in finished.message
+
+
+def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    finished = run(spec(training={"steps": 100_000}, rollout=ALONE, max_runtime_s=10), tmp_path, WatchingSink())
+    assert (finished.outcome, finished.failure_class) == ("failed", "timeout")
+
+
+def test_evaluations_in_between_are_by_exactly_their_version(tmp_path: Path) -> None:
+    sink = WatchingSink()
+    finished = run(spec(steps=6, evaluation={"prompts": 8, "every": 2}), tmp_path, sink)
+    assert finished.outcome == "succeeded", finished.message
+    assert sorted(body.version for body in sink.of(Evaluated)) == [0, 2, 4, 6]
+    assert not sink.of(FaultDetected)

@@ -1,0 +1,39 @@
+"""A job of the control plane starts from a model of the cluster's, and from nothing else on its disks."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.live.run.model_source import confined
+from engine.spec.job import JobSpec, ModelSpec
+
+
+def spec(source: str) -> JobSpec:
+    return JobSpec(name="x", model=ModelSpec(source=source))
+
+
+def test_a_built_in_model_stays_a_name(tmp_path: Path) -> None:
+    assert confined(spec("demo"), tmp_path).model.source == "demo"
+
+
+def test_a_name_leads_to_its_folder_among_the_models(tmp_path: Path) -> None:
+    (tmp_path / "qwen-small").mkdir()
+    assert confined(spec("qwen-small"), tmp_path).model.source == str(tmp_path / "qwen-small")
+
+
+@pytest.mark.parametrize("source", ["absent", "/etc", "..", "../secret", "inner/model", "."])
+def test_nothing_else_is_reached(tmp_path: Path, source: str) -> None:
+    models = tmp_path / "models"
+    (models / "inner" / "model").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    with pytest.raises(ValueError, match=r"model\.source"):
+        confined(spec(source), models)
+
+
+def test_a_link_out_of_the_models_is_not_followed(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (tmp_path / "secret").mkdir()
+    (models / "innocent").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"model\.source"):
+        confined(spec("innocent"), models)

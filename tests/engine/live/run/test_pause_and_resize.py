@@ -1,0 +1,169 @@
+"""Pause, resume and resize of a real job on a real Ray: nothing is lost, and devices are really given back."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.http_shipper import Signal
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import (
+    CheckpointSaved,
+    FactBody,
+    FaultDetected,
+    PipelineReady,
+    ReplicasResized,
+    RequestAcknowledged,
+    RunFinished,
+    StepTrained,
+    TrajectoriesSampled,
+)
+from engine.spec.job import JobSpec
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
+
+STEPS, PER_STEP = 12, 16
+ALONE = {"replicas": 1, "max_batch": 16, "max_new_tokens": 40}
+
+
+def spec(*, steps: int = STEPS, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "live",
+            "training": {"steps": steps, "prompts_per_step": 4, "checkpoint_every": 1_000},
+            "algorithm": {"group_size": 4},
+            "rollout": {"replicas": 2, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+            **fields,
+        }
+    )
+
+
+class Wishing(MemorySink):
+    """Somebody outside who asks for something once a fact has been seen."""
+
+    def __init__(self, wishes: dict[int, Signal] | None = None) -> None:
+        super().__init__()
+        self._wishes = wishes or {}
+        self._sent: list[Signal] = []
+        self.seen: list[Callable[[FactBody], None]] = []
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        if isinstance(body, StepTrained) and body.step in self._wishes:
+            self._sent.append(self._wishes.pop(body.step))
+        for look in self.seen:
+            look(body)
+
+    def ask(self, wish: Signal) -> None:
+        self._sent.append(wish)
+
+    def signals(self) -> list[Signal]:
+        sent, self._sent = self._sent, []
+        return sent
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.bodies if isinstance(body, kind)]
+
+
+def run(job: JobSpec, folder: Path, sink: Wishing, **plan: Any) -> RunFinished:
+    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder / "checkpoints", **plan), sink, sink.signals)
+    return attempt.run(lambda: None)
+
+
+def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Path) -> None:
+    first = Wishing({5: Signal(kind="pause", request_id="p1")})
+    asked_at: list[float] = []
+    first.seen.append(lambda body: asked_at.append(time.monotonic()) if isinstance(body, StepTrained) else None)
+    paused = run(spec(), tmp_path / "first", first)
+    assert paused.outcome == "paused", paused.message
+    last = first.of(StepTrained)[-1].step
+    assert 5 <= last <= 7, "the step in progress may end, and no other begins"
+    (saved,) = first.of(CheckpointSaved)
+    assert saved.step == last, "nothing that was trained is lost"
+    assert [body.request_id for body in first.of(RequestAcknowledged)] == ["p1"]
+    assert not first.of(FaultDetected)
+
+    second = Wishing()
+    finished = run(spec(), tmp_path / "second", second, resume_from=saved.uri)
+    assert finished.outcome == "succeeded", finished.message
+    assert [body.step for body in second.of(StepTrained)] == list(range(last + 1, STEPS + 1))
+    assert finished.ledger == {"trained": STEPS * PER_STEP, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    before, after = (
+        {trajectory.prompt_ordinal for body in sink.of(TrajectoriesSampled) for trajectory in body.trajectories}
+        for sink in (first, second)
+    )
+    assert not before & after, "no prompt is trained on both sides of the pause"
+
+
+def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
+    sink = Wishing()
+    sink.ask(Signal(kind="pause", request_id="p0"))
+    finished = run(spec(rollout=ALONE), tmp_path, sink)
+    assert finished.outcome == "paused" and not sink.of(StepTrained) and not sink.of(CheckpointSaved)
+    assert sink.of(RequestAcknowledged)[0].request_id == "p0"
+
+
+def test_a_cancel_wins_over_a_pause(tmp_path: Path) -> None:
+    sink = Wishing({2: Signal(kind="pause", request_id="p")})
+    sink.seen.append(
+        lambda body: (
+            sink.ask(Signal(kind="cancel", request_id="c"))
+            if isinstance(body, StepTrained) and body.step == 2
+            else None
+        )
+    )
+    assert run(spec(steps=1_000, rollout=ALONE), tmp_path, sink).outcome == "cancelled"
+
+
+def cpus_free() -> float:
+    return float(ray.available_resources().get("CPU", 0.0))  # type: ignore[no-untyped-call]
+
+
+def test_replicas_leave_and_come_back_while_training_goes_on(
+    tmp_path: Path, processes_of: Callable[[str], list[Any]]
+) -> None:
+    steps = 150  # they last until a replica has left, and another has loaded torch
+    job = spec(steps=steps, placement={"min_replicas": 1})
+    sink = Wishing()
+    seen: dict[str, Any] = {}
+
+    def look(body: FactBody) -> None:
+        if isinstance(body, StepTrained) and "before" not in seen and len(processes_of("RolloutActor")) == 2:
+            seen["before"] = body.step
+            sink.ask(Signal(kind="resize", request_id="r1", replicas=1))
+        if isinstance(body, ReplicasResized) and body.replicas == 1:
+            deadline = time.monotonic() + 10
+            while len(processes_of("RolloutActor")) > 1 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            seen["smaller"] = len(processes_of("RolloutActor"))
+            sink.ask(Signal(kind="resize", request_id="r2", replicas=2))
+        if isinstance(body, ReplicasResized) and body.replicas == 2:
+            seen["larger"] = body
+
+    sink.seen.append(look)
+    finished = run(job, tmp_path, sink)
+    assert finished.outcome == "succeeded", finished.message
+    assert seen["before"] < steps and seen["smaller"] == 1
+    assert [body.replicas for body in sink.of(ReplicasResized)] == [1, 2]
+    assert [body.request_id for body in sink.of(RequestAcknowledged)] == ["r1", "r2"]
+    assert finished.ledger == {"trained": steps * PER_STEP, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0}
+    assert [body.step for body in sink.of(StepTrained)] == list(range(1, steps + 1))
+    assert not sink.of(FaultDetected)
+
+
+def test_a_job_begins_with_the_replicas_that_it_was_granted(
+    tmp_path: Path, processes_of: Callable[[str], list[Any]]
+) -> None:
+    sink = Wishing()
+    counted: list[int] = []
+    sink.seen.append(
+        lambda body: counted.append(len(processes_of("RolloutActor"))) if isinstance(body, StepTrained) else None
+    )
+    finished = run(spec(steps=2, placement={"min_replicas": 1}), tmp_path, sink, replicas=1)
+    assert finished.outcome == "succeeded", finished.message
+    assert sink.of(PipelineReady)[0].num_replicas == 1 and max(counted) == 1

@@ -1,0 +1,38 @@
+"""What Ray is asked for: one bundle a part, accelerators only for what computes on them."""
+
+from typing import Any
+
+from engine.live.run.placement import SERVICE_CPUS, TRAINER_BUNDLE, bundles, num_ranks, resources_of
+from engine.spec.job import JobSpec
+
+
+def spec(*, steps: int, **changes: Any) -> JobSpec:
+    settings = {"replicas": 3, "relays": 2}
+    return JobSpec.model_validate({"name": "x", "training": {"steps": steps}, "rollout": settings} | changes)
+
+
+def num_gpus(asked: JobSpec) -> float:
+    return sum(bundle.get("GPU", 0.0) for bundle in bundles(asked, has_gpus=True))
+
+
+def test_a_job_is_given_as_many_accelerators_as_it_reserves() -> None:
+    for steps in (0, 9):
+        for devices_per_replica in (1, 2):
+            resources = {"trainer_devices": 4, "devices_per_replica": devices_per_replica}
+            for backend in ("torch", "deepspeed"):
+                asked = spec(steps=steps, resources=resources, trainer={"backend": backend})
+                assert num_gpus(asked) == asked.num_devices, asked
+
+
+def test_what_holds_an_evaluations_weights_is_one_process_without_an_accelerator() -> None:
+    asked = spec(steps=0, resources={"trainer_devices": 4}, trainer={"backend": "deepspeed"})
+    assert num_ranks(asked) == 1 and bundles(asked, has_gpus=True)[TRAINER_BUNDLE] == {"CPU": SERVICE_CPUS}
+    for has_gpus in (True, False):
+        assert resources_of("trainer", asked, has_gpus=has_gpus) == {"CPU": SERVICE_CPUS}
+
+
+def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:
+    evaluates, trains = spec(steps=0), spec(steps=9)
+    assert all("GPU" not in bundle for each in (evaluates, trains) for bundle in bundles(each, has_gpus=False))
+    cores = [sum(bundle["CPU"] for bundle in bundles(each, has_gpus=False)) for each in (evaluates, trains)]
+    assert cores[0] < cores[1]

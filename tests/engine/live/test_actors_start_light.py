@@ -1,0 +1,73 @@
+"""What an actor imports is part of every job's start, and it is in memory as long as the job runs."""
+
+import subprocess
+import sys
+from collections.abc import Collection
+
+import pytest
+
+NOBODYS = {
+    "torch._dynamo", "torch._inductor", "transformers", "sympy", "pandas", "scipy", "math_verify", "reasoning_gym",
+    "deepspeed", "peft", "pyarrow", "boto3", "uvicorn", "httpx",
+}  # fmt: skip
+NO_TENSORS = {"torch", "safetensors", "tokenizers"}
+
+
+def loaded_by(code: str, among: Collection[str]) -> set[str]:
+    script = f"{code}\nimport sys; print(*sorted(set(sys.modules) & {set(among)!r}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+TRAINS = """
+from engine.live.trainer.actor import TrainerActor
+from engine.live.trainer.body import TrainerBody
+from engine.models.loading import DEMO_FOLDER
+from engine.spec.job import JobSpec
+from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(JobSpec(name="light")), device="cpu")
+done = trainer.train_step([
+    TrainingTrajectory(
+        group=0, prompt_ids=(1, 2), response_ids=(3, 4), behaviour_logprobs=(-4.0, -4.0), reward=float(which)
+    )
+    for which in range(4)
+])
+assert done.metrics["train/skipped"] == 0.0
+"""
+
+SAMPLES = """
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.live.rollout.weight_slots import Lanes
+from engine.live.rollout.actor import RolloutActor
+from engine.live.rollout.body import RolloutBody
+from engine.models.loading import DEMO_FOLDER
+engine = TorchRolloutEngine(DEMO_FOLDER, max_batch=2, device="cpu", kv_tokens=256)
+engine.submit([
+    SequenceRequest(
+        sequence_id="a", prompt_ids=(1, 2), sampling=SamplingParams(max_new_tokens=2, temperature=1.0, seed=1)
+    )
+])
+while engine.view().num_running + engine.view().num_waiting:
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize("code", [TRAINS, SAMPLES], ids=["trainer", "replica"])
+def test_one_that_works_with_tensors_loads_no_more_than_torch(code: str) -> None:
+    assert loaded_by(code, NOBODYS | {"torch"}) == {"torch"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import engine.live.data.actor",
+        "import engine.live.relay.actor",
+        "import engine.live.environment.actor, engine.environments.registry, engine.environments.running_sums",
+    ],
+    ids=["data", "relay", "environment"],
+)
+def test_one_that_only_passes_things_on_has_no_torch(code: str) -> None:
+    assert not loaded_by(code, NOBODYS | NO_TENSORS)

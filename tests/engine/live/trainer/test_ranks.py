@@ -1,0 +1,154 @@
+"""A trainer of two processes on a real Ray: what it makes is what one process makes, and a lost rank is an error."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.models.loading import DEMO_FOLDER
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import StepTrained
+from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import verify_checkpoint
+from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
+
+pytestmark = pytest.mark.ray
+
+TIMEOUT_S = 20.0
+
+
+def make_trainer(**place: Any) -> Any:
+    from engine.training.deepspeed_trainer import DeepSpeedTrainer
+
+    settings = TrainerSettings(
+        optimizer=OptimizerSpec(warmup_steps=0),
+        algorithm=AlgorithmSpec(),
+        trainer=TrainerSpec(backend="deepspeed", zero_stage=3, micro_batch_tokens=128),
+        temperature=1.0,
+        max_new_tokens=40,
+        seed=0,
+    )
+    return DeepSpeedTrainer(DEMO_FOLDER, settings, **place)
+
+
+def trajectories_of(seed: int) -> list[TrainingTrajectory]:
+    rng = random.Random(seed)
+    responses = [tuple(rng.randrange(100) for _ in range(rng.randint(1, 30))) for _ in range(12)]
+    return [
+        TrainingTrajectory(
+            group=index // 4,
+            prompt_ids=(1, 2, 3),
+            response_ids=response,
+            behaviour_logprobs=(-30.0,) * len(response),  # the demo has hardly ever said such a thing
+            reward=float(rng.random() < 0.5),
+        )
+        for index, response in enumerate(responses)
+    ]
+
+
+class TrainerHost:
+    """Rank 0's process, which is an actor too; it answers with what can be sent."""
+
+    def __init__(self, make: Callable[..., Any], timeout_s: float) -> None:
+        from engine.live.process.devices import claim_device
+        from engine.live.trainer.ranks import RankGroup
+
+        self._group = RankGroup(make, device=claim_device(), options=[{"num_cpus": 0.1}], timeout_s=timeout_s)
+
+    def train(self, batch: list[TrainingTrajectory]) -> dict[str, float]:
+        return self._group.train_step(batch).metrics
+
+    def weights(self) -> bytes:
+        return bytes(self._group.snapshot(1).buffer)
+
+    def save(self, folder: Path) -> None:
+        self._group.prepare_save(folder)()
+
+    def load(self, folder: Path) -> None:
+        self._group.load(folder)
+
+    def close(self) -> None:
+        self._group.close()
+
+
+@pytest.fixture
+def host(own_ray: str) -> Iterator[Any]:
+    import ray
+
+    remote: Any = ray.remote(TrainerHost)
+    host = remote.options(num_cpus=0.1).remote(make_trainer, TIMEOUT_S)
+    yield host
+    ray.kill(host)
+
+
+def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_error(
+    host: Any, processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
+) -> None:
+    import ray
+
+    first = ray.get(host.train.remote(trajectories_of(0)))
+    assert first["train/skipped"] == 0.0 and first["train/grad_norm"] > 0.0
+    ray.get(host.save.remote(tmp_path))
+    verify_checkpoint(tmp_path)
+    second, weights = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
+    ray.get(host.load.remote(tmp_path))
+    again, weights_again = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
+    assert (again, weights_again) == (second, weights)
+
+    (rank,) = processes_of("TrainerRankActor")
+    os.kill(rank.pid, signal.SIGKILL)
+    with pytest.raises(Exception, match="rank 1: its process has died"):
+        ray.get(host.train.remote(trajectories_of(2)), timeout=TIMEOUT_S * 3)
+    ray.get(host.close.remote())
+    assert not processes_of("TrainerRankActor")
+
+
+@pytest.mark.usefixtures("own_ray")
+def test_a_job_trains_an_adapter_with_a_critic_on_two_devices(
+    processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
+) -> None:
+    job = JobSpec.model_validate(
+        {
+            "name": "two devices",
+            "training": {"steps": 2, "prompts_per_step": 4, "checkpoint_every": 2},
+            "algorithm": {"name": "ppo", "group_size": 4, "kl": {"coefficient": 0.01}},
+            "trainer": {"backend": "deepspeed", "zero_stage": 3, "lora_rank": 4},
+            "resources": {"trainer_devices": 2},
+            "rollout": {"replicas": 1, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+        }
+    )
+    sink = MemorySink()
+    finished = Attempt(AttemptPlan(spec=job, checkpoints=tmp_path), sink, list).run(lambda: None)
+    assert finished.outcome == "succeeded", finished.message
+    steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
+    assert len(steps) == 2 and all(step["train/skipped"] == 0.0 for step in steps)
+    assert all({"train/kl", "train/value_loss", "train/critic_grad_norm"} <= step.keys() for step in steps)
+    (saved,) = tmp_path.glob("step-000002")
+    verify_checkpoint(saved)
+    assert json.loads((saved / "trainer.json").read_text()).items() >= {"has_critic": True, "lora_rank": 4}.items()
+    psutil.wait_procs(processes_of("TrainerRankActor"), timeout=TIMEOUT_S)  # it ends with its owner, a moment later
+    assert not processes_of("TrainerRankActor")
+
+
+@pytest.mark.soak
+def test_a_frozen_rank_is_given_up_in_bounded_time_and_ended(
+    host: Any, processes_of: Callable[[str], list[psutil.Process]]
+) -> None:
+    import ray
+
+    ray.get(host.train.remote(trajectories_of(0)))
+    (rank,) = processes_of("TrainerRankActor")
+    os.kill(rank.pid, signal.SIGSTOP)
+    with pytest.raises(Exception, match="rank 1: no answer"):
+        ray.get(host.train.remote(trajectories_of(1)), timeout=TIMEOUT_S * 3)
+    psutil.wait_procs([rank], timeout=TIMEOUT_S)
+    assert not processes_of("TrainerRankActor")

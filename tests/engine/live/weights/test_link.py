@@ -1,0 +1,211 @@
+"""Bytes between relays: hashes catch what the wire does, strangers get nothing, memory is given back."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from threading import Thread
+
+import numpy as np
+import pytest
+
+from engine.live.body.loop import Body, Loop
+from engine.live.relay.actor import look_into
+from engine.live.relay.body import RelayBody
+from engine.live.weights.handover import Handover, pull
+from engine.live.weights.link import Listener, Reach, call
+from engine.live.weights.segments import FOLDER, Segment, map_shared, sweep
+from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsOffered
+from engine.pipeline.messages.to_trainer import VersionStored
+from engine.pipeline.relay.brain import RelayBrain
+from engine.policy.lineage import WeightsId
+from engine.weights.chunks import TornWeights
+from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
+
+TOKEN = b"t" * 32
+NUM_BYTES = 3 * 2**20
+WITHIN_S = 30.0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < give_up_at, "not within the time allowed"
+
+
+def weights(version: int, *, seed: int = 0) -> WeightVersion:
+    content = np.random.default_rng(seed).integers(0, 2**16, NUM_BYTES // 2, dtype=np.uint16)
+    entry = TensorEntry(name="w", dtype="bfloat16", shape=(NUM_BYTES // 2,), offset=0, num_bytes=NUM_BYTES)
+    manifest = WeightManifest(
+        version=version, num_bytes=NUM_BYTES, chunk_bytes=2**20, sha256="", chunk_sha256=(), tensors=(entry,)
+    )
+    return WeightVersion(manifest=manifest, buffer=content.view(np.uint8).data)
+
+
+class LyingWire:
+    """Between a sender and a listener; changes a byte of every stretch that it is told to."""
+
+    def __init__(self, reach: Reach, *, lies: int) -> None:
+        self._behind, self.lies = reach, lies
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.reach = Reach(address="127.0.0.1", port=self._socket.getsockname()[1])
+        Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._socket.accept()
+            far = socket.create_connection((self._behind.address, self._behind.port))
+            Thread(target=self._pump, args=(near, far, True), daemon=True).start()
+            Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, may_lie: bool) -> None:
+        num_bytes = 0
+        while stretch := source.recv(2**16):
+            num_bytes += len(stretch)
+            if may_lie and self.lies and num_bytes > 2**18 and len(stretch) > 1_000:
+                self.lies -= 1
+                stretch = stretch[:500] + bytes([stretch[500] ^ 1]) + stretch[501:]
+            target.sendall(stretch)
+        target.close()
+
+
+class Pair:
+    """A master and a follower in this process, the follower behind a wire that may lie."""
+
+    def __init__(self, *, lies: int) -> None:
+        self._loops: dict[Address, Loop] = {}
+        self._lies = lies
+        self.wire: LyingWire | None = None
+        self.to_trainer: list[Message] = []
+        for host in (0, 1):
+            address = relay_address(host)
+            self._loops[address] = Loop(name=address, build=partial(self._build, host), send=self._send)
+
+    def _send(self, to: Address, message: Message) -> None:
+        if to == TRAINER:
+            self.to_trainer.append(message)
+        elif to in self._loops:
+            self._loops[to].deliver(message)
+
+    def _build(self, host: int) -> Body:
+        def brain(reach: Reach) -> RelayBrain:
+            if host == 1:
+                self.wire = LyingWire(reach, lies=self._lies)
+                reach = self.wire.reach
+            return RelayBrain(host=host, hosts=(0, 1), reach=reach)
+
+        return RelayBody(
+            brain=brain,
+            owner=f"test{os.getpid()}-relay{host}",
+            listen="127.0.0.1",
+            token=TOKEN,
+            post=self._send,
+            on_loop=lambda what: self._loops[relay_address(host)].call(what),
+        )
+
+    def offer(self, manifest: WeightManifest, payload: object) -> None:
+        self._send(relay_address(0), WeightsOffered(manifest=manifest, pinned=False, payload=payload))
+
+    def visible(self, host: int) -> frozenset[WeightsId]:
+        return look_into(self._loops[relay_address(host)], lambda body: body.brain.visible)
+
+    def bytes_of(self, host: int, version: WeightsId) -> bytes:
+        return look_into(self._loops[relay_address(host)], lambda body: bytes(body._version(version).buffer))
+
+    def close(self) -> None:
+        for loop in self._loops.values():
+            look_into(loop, lambda body: body.end())
+
+
+@pytest.fixture
+def handover() -> Iterator[Handover]:
+    handover = Handover(owner=f"test{os.getpid()}-trainer", listen="127.0.0.1", token=TOKEN)
+    yield handover
+    handover.close()
+
+
+@pytest.mark.parametrize("lies", [0, 3])
+def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Handover, lies: int) -> None:
+    pair = Pair(lies=lies)
+    try:
+        wait_until(lambda: pair.wire is not None)
+        sent = weights(1)
+        handover.keep(sent)
+        pair.offer(sent.manifest, handover.payload(sent.manifest.id))
+        version = WeightsId(0, 1)
+        wait_until(lambda: version in pair.visible(1))
+        assert pair.wire is not None and pair.wire.lies == 0
+        assert pair.bytes_of(0, version) == pair.bytes_of(1, version) == bytes(sent.buffer)
+        wait_until(lambda: VersionStored(version=1) in pair.to_trainer)
+    finally:
+        pair.close()
+
+
+def test_a_master_on_another_host_pulls_from_the_trainer_over_a_link(handover: Handover) -> None:
+    sent = weights(7)
+    handover.keep(sent)
+    reach = handover.payload(WeightsId(0, 7)).reach
+    assert reach is not None
+    room = memoryview(bytearray(NUM_BYTES))
+    wire = LyingWire(Reach(address=reach.address, port=reach.port), lies=0)
+    pull(wire.reach, TOKEN, sent.manifest, room)
+    assert room == sent.buffer
+    with pytest.raises(TornWeights):
+        pull(reach, TOKEN, weights(8).manifest, room)
+    with pytest.raises(TornWeights):
+        pull(reach, b"another token", sent.manifest, room)
+
+
+def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
+    served: list[bytes] = []
+    listener = Listener("127.0.0.1", TOKEN, lambda link: served.append(link.recv(10)))
+    with pytest.raises(OSError):
+        call(listener.reach, b"guessed").sendall(b"injected")
+    with socket.create_connection((listener.reach.address, listener.reach.port)) as plain:
+        plain.sendall(b"injected" * 10)
+        with suppress(ConnectionResetError):
+            while plain.recv(100):  # a nonce and a proof; then it hangs up
+                pass
+    with call(listener.reach, TOKEN) as link:
+        link.sendall(b"welcome")
+    wait_until(lambda: served == [b"welcome"])
+    listener.close()
+
+
+def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: Handover) -> None:
+    room = handover.allocate(1_000)
+    room[:] = b"x" * 1_000
+    manifest = WeightManifest(version=1, num_bytes=1_000, chunk_bytes=10, sha256="", chunk_sha256=(), tensors=())
+    handover.keep(WeightVersion(manifest=manifest, buffer=room.toreadonly()))
+    shared = handover.payload(manifest.id).shared
+    adopted = Segment.adopt(f"test{os.getpid()}-relay", shared)
+    handover.forget(manifest.id)
+    assert (FOLDER / adopted.shared.name).stat().st_nlink == 1
+    mapped = map_shared(adopted.shared)
+    assert bytes(mapped) == b"x" * 1_000 and mapped.readonly
+    with pytest.raises(TornWeights, match="gone"):
+        map_shared(shared)
+    adopted.remove()
+    assert bytes(mapped) == b"x" * 1_000, "who has mapped it keeps it"
+
+
+def test_memory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -> None:
+    script = (
+        "import os, signal, sys; from engine.live.weights.segments import Segment;"
+        "print(Segment.create('orphan', 100).shared.name, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    orphan = done.stdout.strip()
+    mine = Segment.create("living", 100)
+    assert (FOLDER / orphan).exists()
+    removed = sweep()
+    assert orphan in removed and mine.shared.name not in removed
+    assert map_shared(mine.shared).nbytes == 100
+    mine.remove()
+    assert not (FOLDER / mine.shared.name).exists()

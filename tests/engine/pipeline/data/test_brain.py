@@ -1,0 +1,254 @@
+"""Data: prompts out, groups in, batches to the trainer, one end for each."""
+
+from dataclasses import replace
+
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    RunBroken,
+)
+from engine.pipeline.messages.to_manager import PartReported
+from engine.pipeline.messages.to_relay import VersionReleased
+from engine.pipeline.messages.to_trainer import BatchReady
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress
+from engine.policy.lineage import WeightsId
+from engine.policy.schedule import PRESETS, schedule_for
+from engine.spec.job import ScheduleSpec
+from tests.engine.pipeline.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, to_replica
+
+CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
+
+
+# ── evaluations ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_evaluation_before_training_is_complete_before_training_starts() -> None:
+    room = Room()
+    tasks = granted(room.sync(wants=1))
+    assert [task.key.split for task in tasks] == ["held_out"]
+    second = granted(room.sync(wants=8, finished=answers(tasks)))
+    assert [task.key.split for task in second] == ["held_out"]
+    effects = room.sync(wants=8, finished=answers(second))
+    assert of(effects, EvaluationReported) == [
+        EvaluationReported(version=0, num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
+    ]
+    assert of(effects, VersionReleased) == [VersionReleased(version=0)]
+    assert {task.key.split for task in granted(effects)} == {"train"}
+
+
+def test_a_group_that_wants_exact_weights_is_dealt_only_to_a_replica_that_holds_them() -> None:
+    room = Room()
+    assert granted(room.sync(0, version=1)) == []
+    assert [task.exact for task in granted(room.sync(1, version=0))] == [WeightsId(0, 0)] * 2
+
+
+def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None:
+    room = Room(replace(PLAN, evaluate_every=1)).past_the_evaluation()
+    room.train(1)
+    (grant,) = to_replica(room.handle(BatchWanted(step=2)), 0)
+    assert grant.hold == WeightsId(0, 1) and grant.tasks == ()
+    tasks = granted(room.sync(version=1, wants=8, hold=WeightsId(0, 1)))
+    assert [task.exact for task in tasks[:2]] == [WeightsId(0, 1)] * 2
+
+
+def test_an_evaluation_whose_version_is_lost_is_answered_by_newer_weights_and_says_so() -> None:
+    room = Room()
+    tasks = granted(room.sync(version=4, wants=8, missing=WeightsId(0, 0)))
+    assert {task.exact for task in tasks} == {None}
+    effects = room.sync(version=4, wants=0, finished=answers(tasks, version=4))
+    assert of(effects, FaultReported)[0].action == "2 answers are by newer weights"
+
+
+def test_a_graders_failure_is_no_reward_of_zero() -> None:
+    room = Room()
+    tasks = granted(room.sync())
+    effects = room.sync(wants=0, finished=(*answers(tasks[:1]), *answers(tasks[1:], failure="timeout")))
+    (report,) = of(effects, EvaluationReported)
+    assert (report.num_prompts, report.reward_mean) == (1, 1.0)
+    assert "1 held-out answers got no verdict: timeout" in of(effects, FaultReported)[0].message
+
+
+# ── dealing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_is_dealt_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
+    room = Room(replace(PLAN, groups_per_step=8)).past_the_evaluation()
+    assert len(granted(room.sync(wants=4))) == 2
+    assert len(granted(room.sync(1, wants=5))) == 3, "one sample of the last group waits there"
+    assert granted(room.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
+
+
+def test_a_group_larger_than_a_replica_is_dealt_to_an_empty_one() -> None:
+    room = Room(replace(PLAN, group_size=20)).past_the_evaluation()
+    assert [len(task.samples) for task in granted(room.sync(wants=8))] == [20]
+    assert granted(room.sync(wants=8)) == []
+
+
+def test_what_is_on_its_way_counts_as_room_taken() -> None:
+    room = Room().past_the_evaluation()
+    assert len(granted(room.sync(wants=4))) == 2
+    assert granted(room.sync(wants=4, holds=())) == []
+
+
+def test_the_schedule_bounds_what_is_open() -> None:
+    room = Room(replace(PLAN, max_batch=80)).past_the_evaluation()
+    for _ in range(5):
+        room.sync(wants=0, finished=answers(granted(room.sync(wants=80))))
+    assert room.counts["open"] == 3 * PLAN.groups_per_step * PLAN.group_size
+
+
+def test_work_is_shared_by_who_has_most_room() -> None:
+    room = Room().past_the_evaluation()
+    room.sync(0, wants=0)
+    room.sync(1, wants=0)
+    first = granted(room.sync(0, wants=8))
+    second = granted(room.sync(1, wants=8))
+    assert len(first) == 4 and len(second) == 2, "three steps' worth are open, no more"
+
+
+def test_a_grant_that_was_lost_is_granted_again() -> None:
+    room = Room().past_the_evaluation()
+    tasks = granted(room.sync(wants=4))
+    room.now = 5.0
+    assert granted(room.sync(wants=4, holds=())) == tasks
+
+
+def test_an_old_sync_that_comes_late_changes_nothing() -> None:
+    room = Room().past_the_evaluation()
+    room.sync(wants=0, serial=100)
+    assert granted(room.sync(wants=8, serial=50)) == []
+
+
+def test_a_barrier_starts_a_step_only_on_the_newest_weights() -> None:
+    room = Room(replace(PLAN, schedule=PRESETS["sync"])).past_the_evaluation()
+    room.train(1)
+    room.handle(BatchWanted(step=2))
+    assert granted(room.sync(0, version=0)) == []
+    (grant,) = to_replica(room.sync(1, version=1), 1)
+    assert len(grant.tasks) == 2, "one step's worth"
+
+
+def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
+    room = Room(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
+    (grant,) = to_replica(room.sync(wants=2), 0)
+    assert len(grant.tasks) == 1 and grant.hold == WeightsId(0, 0)
+    (grant,) = to_replica(room.sync(wants=6, holds=holding(grant.tasks), hold=grant.hold), 0)
+    assert len(grant.tasks) == 3 and grant.hold is None, "two steps' worth are begun"
+
+
+# ── batches and ends ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_groups_reach_the_trainer_whole_and_a_step_always_gets_the_same_batch() -> None:
+    room = Room().past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    samples = answers(granted(room.sync(wants=8)))
+    assert of(room.sync(wants=0, finished=samples[:3]), BatchReady) == []
+    (batch,) = of(room.sync(wants=0, finished=samples[3:4]), BatchReady)
+    assert [len(group.trajectories) for group in batch.groups] == [2, 2]
+    assert room.batch(1) == [batch]
+
+
+def test_a_sample_delivered_twice_counts_once() -> None:
+    room = Room().past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    samples = answers(granted(room.sync(wants=8)))
+    room.sync(wants=0, finished=samples[:2])
+    room.sync(wants=0, finished=samples[:2])
+    (batch,) = of(room.sync(wants=0, finished=(*samples[:2], *samples[2:4])), BatchReady)
+    assert len(set(keys_of(batch))) == 4
+
+
+def test_stale_groups_are_dropped_with_a_reason_and_replaced() -> None:
+    room = Room(CAPPED).past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    room.sync(wants=0, finished=answers(granted(room.sync(wants=8))))
+    room.handle(BatchWanted(step=2))
+    stale = granted(room.sync(version=1, wants=8))
+    effects = room.sync(version=1, wants=8, finished=answers(stale, version=0))
+    assert of(effects, BatchReady) == []
+    assert len(granted(effects)) == len(stale)
+    assert room.counts == {"trained": 4, "filtered": 0, "dropped_stale": 4, "failed": 0, "open": 4}
+
+
+def test_a_group_without_a_signal_is_filtered_and_replaced() -> None:
+    room = Room(replace(PLAN, filters=True)).past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    tasks = granted(room.sync(wants=4))
+    effects = room.sync(wants=8, finished=answers(tasks))
+    assert of(effects, BatchReady) == [] and room.counts["filtered"] == 4
+    mixed = granted(effects)[:2]
+    worth = [replace(answer, reward=float(answer.key.sample)) for answer in answers(mixed)]
+    assert of(room.sync(wants=0, finished=tuple(worth)), BatchReady)
+
+
+def test_with_a_spare_the_first_samples_to_come_make_the_group() -> None:
+    room = Room(replace(PLAN, num_spare=1, groups_per_step=1)).past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    (task,) = granted(room.sync(wants=3))
+    assert task.samples == (0, 1, 2)
+    failed, *graded = answers([task])
+    effects = room.sync(wants=0, finished=(replace(failed, failure="no sandbox"), *graded))
+    (batch,) = of(effects, BatchReady)
+    assert [key.sample for key in keys_of(batch)] == [1, 2]
+
+
+def test_a_group_that_cannot_become_whole_fails() -> None:
+    room = Room().past_the_evaluation()
+    tasks = granted(room.sync(wants=4))
+    room.sync(wants=0, finished=answers(tasks[:1], failure="timeout")[:1])
+    assert room.counts["failed"] == 2
+
+
+def test_a_grader_that_fails_on_most_groups_breaks_the_run() -> None:
+    room = Room(replace(PLAN, max_batch=80)).past_the_evaluation()
+    broken: list[RunBroken] = []
+    for _ in range(10):
+        tasks = granted(room.sync(wants=80))
+        broken += of(room.sync(wants=0, finished=answers(tasks, failure="no sandbox")), RunBroken)
+    assert broken and broken[0].failure_class == "reward" and "no sandbox" in broken[0].message
+
+
+def finished_training(plan: Plan = PLAN) -> Room:
+    room = Room(plan).past_the_evaluation()
+    for step in range(1, plan.steps + 1):
+        room.train(step)
+    return room
+
+
+def test_the_last_evaluation_ends_the_run_and_the_ledger_adds_up() -> None:
+    room = finished_training()
+    room.handle(TrainingEnded(version=3, checkpointed=3))
+    tasks = granted(room.sync(version=3, wants=8))
+    assert {task.exact for task in tasks} == {WeightsId(0, 3)}
+    effects = room.sync(version=3, wants=8, finished=answers(tasks, version=3))
+    assert of(effects, PartFinished) == [PartFinished(part="data")]
+    assert of(effects, LedgerReported)[-1].counts == {
+        "trained": 12, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0,
+    }  # fmt: skip
+
+
+def test_data_is_not_done_before_the_last_weights_are_kept() -> None:
+    room = finished_training()
+    room.handle(TrainingEnded(version=3))
+    tasks = granted(room.sync(version=3, wants=8))
+    assert of(room.sync(version=3, wants=8, finished=answers(tasks, version=3)), PartFinished) == []
+    assert of(room.handle(TrainingEnded(version=3, checkpointed=3)), PartFinished)
+
+
+def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
+    progress = DataProgress(ended=((0, 2), (3, 5)), ledger=(("trained", 8),))
+    room = Room(start_step=2, progress=progress)
+    tasks = granted(room.sync(version=2, wants=8))
+    assert [task.key.ordinal for task in tasks] == [2, 5]
+    assert room.counts == {"trained": 8, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 4}
+
+
+def test_a_tick_alone_only_says_that_data_is_alive() -> None:
+    assert of(Room().handle(Tick()), PartReported) == [PartReported(part="data", incarnation=0)]
+    assert len(Room().handle(Tick())) == 1

@@ -1,0 +1,217 @@
+"""A relay never shows anything torn, and keeps what somebody may still want."""
+
+from typing import Any
+
+from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, OpenParcel, Send, ServeWeights
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_driver import WeightsTaken
+from engine.pipeline.messages.to_relay import (
+    BufferHashed,
+    ChunkHashed,
+    ChunksWanted,
+    EpochSeen,
+    FetchFailed,
+    RelaySynced,
+    VersionComing,
+    VersionReleased,
+    WeightsHashed,
+    WeightsOffered,
+    WeightsWanted,
+)
+from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
+from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
+from engine.pipeline.relay.brain import RelayBrain
+from engine.policy.lineage import WeightsId
+from engine.weights.port import ParcelId, WeightManifest
+
+
+def version(number: int, epoch: int = 0) -> WeightsId:
+    return WeightsId(epoch, number)
+
+
+def whole(number: int) -> ParcelId:
+    return ParcelId(version=version(number))
+
+
+def manifest(number: int, epoch: int = 0) -> WeightManifest:
+    return WeightManifest(
+        version=number,
+        epoch=epoch,
+        num_bytes=2,
+        chunk_bytes=1,
+        sha256="whole",
+        chunk_sha256=("a", "b"),
+        tensors=(),
+    )
+
+
+def of(effects: list[Effect], kind: type) -> list[Any]:
+    messages = [effect.message if isinstance(effect, Send) else effect for effect in effects]
+    return [message for message in messages if isinstance(message, kind)]
+
+
+def offer(brain: RelayBrain, number: int, *, pinned: bool = False, epoch: int = 0) -> list[Effect]:
+    return brain.handle(WeightsOffered(manifest=manifest(number, epoch), pinned=pinned, payload=None), 0.0)
+
+
+def arrive(
+    brain: RelayBrain,
+    number: int,
+    chunks: tuple[str, ...] = ("a", "b"),
+    sha256: str = "whole",
+    *,
+    pinned: bool = False,
+    epoch: int = 0,
+) -> list[Effect]:
+    effects = offer(brain, number, pinned=pinned, epoch=epoch)
+    [fetch] = of(effects, FetchWeights)
+    parcel = ParcelId(version=version(number, epoch))
+    for index, chunk in enumerate(chunks):
+        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=parcel, index=index, sha256=chunk), 0.0)
+    if of(effects, AssembleWeights):
+        effects += brain.handle(BufferHashed(arrival=fetch.arrival, sha256=sha256), 0.0)
+    return effects
+
+
+def want(
+    brain: RelayBrain, *, held: int = -1, exact: int | None = None, exact_epoch: int | None = None
+) -> list[Effect]:
+    message = WeightsWanted(replica=0, incarnation=0, held=held, exact=exact, exact_epoch=exact_epoch)
+    return brain.handle(message, 0.0)
+
+
+def test_a_whole_version_is_stored_announced_and_served() -> None:
+    brain = RelayBrain()
+    assert want(brain) == []
+    effects = arrive(brain, 1)
+    assert of(effects, VersionStored) and of(effects, VersionAnnounced)
+    assert of(want(brain), ServeWeights)[0].version == version(1)
+    assert want(brain, held=1) == []
+
+
+def test_a_version_is_invisible_until_its_last_hash_matches() -> None:
+    brain = RelayBrain()
+    [fetch] = of(offer(brain, 1), FetchWeights)
+    brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=whole(1), index=0, sha256="a"), 0.0)
+    assert want(brain) == []
+    refused = brain.handle(BufferHashed(arrival=fetch.arrival, sha256="whole"), 0.0)
+    assert of(refused, VersionRefused) and brain.visible == frozenset()
+
+
+def test_a_chunk_or_a_whole_with_another_hash_is_refused() -> None:
+    for chunks, sha256 in ((("a", "x"), "whole"), (("a", "b"), "other")):
+        brain = RelayBrain()
+        assert of(arrive(brain, 1, chunks, sha256), VersionRefused)
+        assert brain.visible == frozenset()
+        assert of(arrive(brain, 1), VersionStored), "the next copy is as welcome as the first"
+
+
+def test_an_offer_without_hashes_gets_them_from_the_body() -> None:
+    brain = RelayBrain()
+    [fetch] = of(offer(brain, 1), FetchWeights)
+    effects = brain.handle(WeightsHashed(arrival=fetch.arrival, manifest=manifest(1)), 0.0)
+    assert of(effects, VersionStored) and brain.newest == version(1)
+    [fetch] = of(offer(brain, 2), FetchWeights)
+    effects = brain.handle(FetchFailed(arrival=fetch.arrival, reason="gone"), 0.0)
+    assert of(effects, VersionRefused)[0].version == 2 and brain.newest == version(1)
+
+
+def test_a_second_copy_does_not_disturb_one_that_is_arriving() -> None:
+    brain = RelayBrain()
+    assert of(offer(brain, 1), FetchWeights)
+    assert offer(brain, 1) == []
+
+
+def test_only_the_newest_and_the_pinned_are_kept() -> None:
+    brain = RelayBrain()
+    arrive(brain, 0, pinned=True)
+    arrive(brain, 1)
+    assert of(arrive(brain, 2), DropParcel)[0].parcel == whole(1)
+    assert brain.visible == {version(0), version(2)}
+    assert of(want(brain, held=2, exact=0), ServeWeights)
+    assert of(brain.handle(VersionReleased(version=0), 0.0), DropParcel)
+    assert of(want(brain, held=2, exact=0), VersionMissing)
+
+
+def test_an_overtaken_version_is_not_fetched_but_confirmed() -> None:
+    brain = RelayBrain()
+    arrive(brain, 5)
+    effects = offer(brain, 4)
+    assert of(effects, VersionStored) and not of(effects, FetchWeights)
+
+
+def test_a_later_incarnation_of_the_trainer_wins_whatever_its_step() -> None:
+    brain = RelayBrain()
+    arrive(brain, 9)
+    arrive(brain, 3, epoch=1)
+    assert brain.newest == version(3, epoch=1)
+    assert of(want(brain, held=9), ServeWeights)[0].version == version(3, epoch=1)
+
+
+# ── with others ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def coming(number: int, *, epoch: int = 0, host: int = 0) -> VersionComing:
+    return VersionComing(host=host, incarnation=0, epoch=epoch, manifest=manifest(number), pinned=False, path=())
+
+
+def synced(host: int, *, epoch: int = 0, serial: int = 1) -> RelaySynced:
+    return RelaySynced(
+        host=host, incarnation=0, serial=serial, epoch=epoch, held=(), settled=(), released=(), wants_reply=False
+    )
+
+
+def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() -> None:
+    brain = RelayBrain(host=2, hosts=(0, 1, 2))
+    effects = brain.handle(coming(1, host=1), 0.0)
+    [opened] = of(effects, OpenParcel)
+    assert of(effects, ChunksWanted)[0].wants == ((whole(1), (0, 1)),)
+    brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=0, sha256="a"), 0.1)
+    for at in range(1, 9):  # the one before falls silent, the one before that speaks up
+        brain.handle(Tick(), at * 0.5)
+        brain.handle(synced(0, serial=at), at * 0.5)
+    [wanted] = of(brain.handle(coming(1, host=0), 4.5), ChunksWanted)
+    assert wanted.wants == ((whole(1), (1,)),)
+
+
+def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(coming(1), 0.0), OpenParcel)
+    effects = brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=1, sha256="torn"), 0.0)
+    assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
+
+
+def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
+    master, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
+    (taken,) = of(arrive(master, 1), WeightsTaken)
+    assert (taken.host, taken.by, taken.num_bytes) == (0, "copy", manifest(1).num_bytes)
+    [opened] = of(follower.handle(coming(1), 2.0), OpenParcel)
+    for index, sha256 in enumerate("ab"):
+        chunk = ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=index, sha256=sha256)
+        effects = follower.handle(chunk, 3.0)
+    assert not of(effects, WeightsTaken), "it is not whole yet"
+    effects = follower.handle(BufferHashed(arrival=opened.arrival, sha256="whole"), 4.5)
+    (taken,) = of(effects, WeightsTaken)
+    assert (taken.host, taken.by, taken.num_bytes, taken.seconds) == (1, "whole", manifest(1).num_bytes, 2.5)
+
+
+def test_a_stale_masters_word_is_refused() -> None:
+    brain = RelayBrain(host=2, hosts=(0, 1, 2))
+    brain.handle(synced(1, epoch=1), 0.0)
+    effects = brain.handle(coming(1, epoch=0), 0.0)
+    assert not of(effects, OpenParcel) and of(effects, RelaySynced)[0].epoch == 1
+
+
+def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    effects = offer(brain, 1)
+    assert not of(effects, FetchWeights)
+    assert of(effects, MasterElected)[0].host == 0
+
+
+def test_a_new_incarnation_that_is_alone_leads_only_when_the_trainer_agrees() -> None:
+    brain = RelayBrain(incarnation=1)
+    [claim] = of(brain.handle(Tick(), 0.0), MasterElected)
+    assert not of(offer(brain, 1), FetchWeights)
+    brain.handle(EpochSeen(epoch=claim.epoch, incarnation=1), 0.1)
+    assert of(offer(brain, 1), FetchWeights)

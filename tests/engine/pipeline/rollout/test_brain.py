@@ -1,0 +1,393 @@
+"""A replica: weights only while nothing runs, nothing lost until it is confirmed, and of two leases the higher."""
+
+from dataclasses import replace
+from typing import Any
+
+from engine.pipeline.effects import Effect, InstallWeights, ReportProgress, StartSequences, StopSequences
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaSynced
+from engine.pipeline.messages.to_driver import FaultReported, ReplicaReady
+from engine.pipeline.messages.to_manager import ReplicaLeft, ReplicaReported
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import (
+    InstallRefused,
+    LeaveRequested,
+    LoadMeasured,
+    ProgressReported,
+    TrajectoriesEnded,
+    VersionAnnounced,
+    VersionMissing,
+    WeightsInstalled,
+    WorkGranted,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, ResidentLoad, SampleKey, Trajectory
+from engine.pipeline.rollout.brain import RolloutBrain
+from engine.policy.lineage import WeightsId
+from engine.policy.schedule import PRESETS
+from tests.engine.pipeline.brain_builders import BESIDE, PLAN, of, said, served
+
+KEY = GroupKey(ordinal=0)
+TASK = GroupTask(key=KEY, samples=(0, 1), lease=5)
+OLD = GroupTask(key=KEY, samples=(0, 1), lease=4)
+V0, V1, V2 = WeightsId(0, 0), WeightsId(0, 1), WeightsId(0, 2)
+BARRIER = replace(PLAN, schedule=PRESETS["sync"])
+
+
+def grant(*tasks: GroupTask, **fields: Any) -> WorkGranted:
+    return WorkGranted(incarnation=0, tasks=tasks, **fields)
+
+
+def ended(sample: int, version: int = 0) -> TrajectoriesEnded:
+    key = SampleKey(group=KEY, sample=sample)
+    return TrajectoriesEnded(trajectories=(Trajectory(key=key, version=version, reward=0.0, num_tokens=3),))
+
+
+def ready(plan: Plan = PLAN) -> RolloutBrain:
+    brain = RolloutBrain(plan, replica=0, incarnation=0)
+    brain.handle(Tick(), 0.0)
+    brain.handle(served(0), 0.0)
+    brain.handle(WeightsInstalled(version=0), 0.0)
+    return brain
+
+
+def running(plan: Plan = PLAN) -> RolloutBrain:
+    brain = ready(plan)
+    assert of(brain.handle(grant(TASK), 1.0), StartSequences)
+    return brain
+
+
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_first_pulls_weights_then_says_that_it_is_ready_and_asks_for_work() -> None:
+    brain = RolloutBrain(PLAN, replica=0, incarnation=0)
+    assert of(brain.handle(Tick(), 0.0), WeightsWanted)[0].held == -1
+    assert of(brain.handle(served(0), 0.1), InstallWeights)
+    effects = brain.handle(WeightsInstalled(version=0), 0.2)
+    assert of(effects, ReplicaReady)
+    assert of(effects, ReplicaSynced)[0].wants == 8
+
+
+def test_weights_are_installed_only_while_nothing_runs() -> None:
+    brain = running(BARRIER)
+    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted) == []
+    assert of(brain.handle(served(1), 1.2), InstallWeights) == []
+    brain.handle(ended(0), 1.3)
+    effects = brain.handle(ended(1), 1.4)
+    assert of(effects, WeightsWanted)[0].held == 0
+    assert of(brain.handle(served(1), 1.5), InstallWeights)
+
+
+def test_with_a_schedule_that_goes_on_weights_change_at_once() -> None:
+    brain = running(replace(PLAN, schedule=PRESETS["partial"]))
+    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
+    assert of(brain.handle(served(1), 1.2), InstallWeights)[0].in_flight == "reprefill"
+
+
+def test_when_the_schedule_wants_newer_weights_it_asks_for_no_more_work() -> None:
+    for plan, version in ((BARRIER, 1), (PLAN, 2)):
+        brain = running(plan)
+        brain.handle(VersionAnnounced(version=version), 1.1)
+        (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+        assert (sync.wants, sync.room) == (0, 7)
+
+
+def test_weights_that_are_only_a_little_old_still_start_fresh_work() -> None:
+    brain = running()
+    brain.handle(VersionAnnounced(version=1), 1.1)
+    assert of(brain.handle(ended(0), 1.2), ReplicaSynced)[0].wants == 7
+
+
+def test_weights_of_a_new_trainer_are_newer_than_all_of_a_dead_one() -> None:
+    brain = ready()
+    brain.handle(VersionAnnounced(version=5), 0.5)
+    brain.handle(served(5), 0.6)
+    brain.handle(WeightsInstalled(version=5), 0.7)
+    assert of(brain.handle(served(5), 0.8), InstallWeights) == []
+    assert of(brain.handle(served(3, epoch=1), 1.0), InstallWeights)
+
+
+def test_refused_bytes_are_a_fault_and_are_asked_for_again() -> None:
+    brain = ready()
+    brain.handle(VersionAnnounced(version=1), 1.0)
+    brain.handle(served(1), 1.1)
+    assert of(brain.handle(InstallRefused(version=1, reason="hash"), 1.2), FaultReported)
+    assert of(brain.handle(Tick(), 4.0), WeightsWanted)
+
+
+def test_a_lost_announcement_is_made_up_for() -> None:
+    assert of(ready().handle(Tick(), 6.0), WeightsWanted)[0].held == 0
+
+
+def test_it_asks_the_relay_on_its_own_host() -> None:
+    brain = RolloutBrain(replace(PLAN, num_relays=2), replica=3, incarnation=0)
+    assert [effect.to for effect in brain.handle(Tick(), 0.0)] == ["relay/1"]  # type: ignore[union-attr]
+
+
+def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
+    brain = ready()
+    brain.handle(VersionAnnounced(version=3), 1.0)
+    (wanted,) = of(brain.handle(grant(hold=V2), 1.1), WeightsWanted)
+    assert wanted.exact == 2
+    assert of(brain.handle(served(3), 1.2), InstallWeights) == []
+    assert of(brain.handle(served(2), 1.3), InstallWeights)
+    (sync,) = of(brain.handle(WeightsInstalled(version=2), 1.4), ReplicaSynced)
+    assert (sync.weights, sync.wants, sync.hold) == (V2, 8, V2)
+    (wanted,) = of(brain.handle(grant(hold=None), 1.5), WeightsWanted)
+    assert wanted.exact is None
+
+
+def test_a_version_that_no_relay_has_is_reported() -> None:
+    brain = ready()
+    brain.handle(grant(hold=V2), 1.0)
+    (sync,) = of(brain.handle(VersionMissing(version=2), 1.1), ReplicaSynced)
+    assert sync.missing == V2
+
+
+# ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
+
+OTHER = GroupTask(key=GroupKey(ordinal=1), samples=(0, 1), lease=6)
+
+
+def beside() -> RolloutBrain:
+    """One group runs on version 0, and version 1 is there for fresh work."""
+    brain = running(BESIDE)
+    brain.handle(VersionAnnounced(version=1), 1.1)
+    (install,) = of(brain.handle(served(1), 1.2), InstallWeights)
+    assert install.keeps == (V0,)
+    brain.handle(WeightsInstalled(version=1), 1.3)
+    return brain
+
+
+def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
+    brain = running(BESIDE)
+    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
+    assert of(brain.handle(served(1), 1.2), InstallWeights)
+    (sync,) = of(brain.handle(WeightsInstalled(version=1), 1.3), ReplicaSynced)
+    assert (sync.weights, sync.beside, sync.wants) == (V1, (V0,), 6)
+    assert sync.holds[0].weights == V0
+
+
+def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
+    brain = beside()
+    (start,) = of(brain.handle(grant(OTHER), 1.4), StartSequences)
+    assert start.tasks[0].exact == V1
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert {held.key: held.weights for held in sync.holds} == {KEY: V0, OTHER.key: V1}
+
+
+def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
+    brain = beside()
+    brain.handle(grant(OTHER), 1.4)
+    assert of(brain.handle(VersionAnnounced(version=3), 1.5), WeightsWanted) == []
+    assert of(brain.handle(served(3), 1.6), InstallWeights) == []
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert sync.wants == 4, "and nothing drains for it"
+    brain.handle(ended(0), 4.1)
+    assert of(brain.handle(ended(1), 4.2), WeightsWanted)
+    (install,) = of(brain.handle(served(3), 4.3), InstallWeights)
+    assert install.keeps == (V1,)
+
+
+def test_the_last_free_slot_is_kept_for_weights_that_are_about_to_come() -> None:
+    brain = beside()
+    brain.handle(VersionAnnounced(version=2), 1.5)
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert (sync.weights, sync.wants, sync.room) == (V1, 0, 6), (
+        "nothing runs on version 1 yet: version 2 takes its place"
+    )
+    brain.handle(served(2), 4.1)
+    (sync,) = of(brain.handle(WeightsInstalled(version=2), 4.2), ReplicaSynced)
+    assert (sync.weights, sync.beside, sync.wants) == (V2, (V0,), 6)
+
+
+def test_while_weights_are_being_installed_only_what_stays_takes_work() -> None:
+    brain = beside()
+    brain.handle(VersionAnnounced(version=2), 1.5)
+    assert of(brain.handle(served(2), 1.6), InstallWeights)
+    assert of(brain.handle(grant(OTHER), 1.7), StartSequences) == [], "version 1 is being overwritten"
+    old = replace(OTHER, exact=V0)
+    assert of(brain.handle(grant(old), 1.8), StartSequences)[0].tasks[0].exact == V0
+
+
+def test_what_comes_late_of_a_group_runs_on_the_weights_of_the_rest() -> None:
+    brain = beside()
+    more = GroupTask(key=KEY, samples=(0, 1, 2), lease=5)
+    (start,) = of(brain.handle(grant(more), 1.4), StartSequences)
+    assert (start.tasks[0].samples, start.tasks[0].exact) == ((2,), V0)
+
+
+def test_an_evaluation_by_weights_that_are_in_use_needs_no_second_copy() -> None:
+    brain = beside()
+    effects = brain.handle(grant(hold=V0), 1.4)
+    assert of(effects, WeightsWanted) == []
+    (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert (sync.weights, sync.hold) == (V0, V0)
+
+
+def test_its_load_is_told_for_each_version() -> None:
+    brain = beside()
+    brain.handle(grant(OTHER), 1.4)
+    load = LoadMeasured(kv_used=0.5, num_tokens=9, kv_by_weights=((V0, 0.2), (V1, 0.3)))
+    (report,) = of(brain.handle(load, 1.5), ReplicaReported)
+    assert (report.weights, report.num_running, report.has_free_slot) == (V1, 4, False)
+    assert report.beside == (ResidentLoad(weights=V0, num_running=2, kv_used=0.2),)
+
+
+# ── what ends ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
+    brain = running()
+    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+    assert len(sync.finished) == 1 and sync.holds == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
+    assert of(brain.handle(Tick(), 1.3), ReplicaSynced) == []
+    (again,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
+    assert again.finished == sync.finished
+    brain.handle(grant(taken=(sync.finished[0].key,)), 4.1)
+    (last,) = of(brain.handle(Tick(), 7.0), ReplicaSynced)
+    assert last.finished == ()
+
+
+def test_news_are_gathered_while_others_run() -> None:
+    brain = ready()
+    brain.handle(grant(TASK, GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=6)), 1.0)
+    assert of(brain.handle(ended(0), 1.10), ReplicaSynced)
+    assert of(brain.handle(ended(1), 1.11), ReplicaSynced) == []
+    assert len(of(brain.handle(Tick(), 1.16), ReplicaSynced)[0].finished) == 1
+
+
+def test_what_its_samples_said_so_far_is_streamed_now_and_then() -> None:
+    brain = running(replace(PLAN, stream_every_s=2.0))
+    (ask,) = of(brain.handle(Tick(), 3.0), ReportProgress)
+    assert ask.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
+    assert of(brain.handle(Tick(), 4.0), ReportProgress) == []
+    progress = (said(KEY, 0, num_tokens=9),)
+    (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
+    assert (streamed.replica, streamed.progress) == (0, progress)
+
+
+def test_its_load_goes_to_the_manager() -> None:
+    (report,) = of(running().handle(LoadMeasured(kv_used=0.5, num_tokens=9), 1.1), ReplicaReported)
+    assert (report.num_running, report.kv_used, report.weights) == (2, 0.5, V0)
+
+
+# ── grants that start nothing ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_sample_runs_at_most_once_here_whatever_is_granted_twice() -> None:
+    brain = running()
+    assert of(brain.handle(grant(TASK), 1.1), StartSequences) == []
+    brain.handle(ended(0), 1.2)
+    assert of(brain.handle(grant(TASK), 1.3), StartSequences) == []
+
+
+def test_a_higher_lease_takes_over_what_runs_under_a_lower_one() -> None:
+    brain = running()
+    assert of(brain.handle(grant(replace(TASK, lease=9)), 1.1), StartSequences) == []
+    (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
+    assert sync.holds[0].lease == 9
+
+
+def test_a_grant_with_a_lower_lease_starts_nothing() -> None:
+    brain = running()
+    assert of(brain.handle(grant(OLD), 1.1), StartSequences) == []
+    brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=()),)), 1.2)
+    assert of(brain.handle(grant(OLD), 1.3), StartSequences) == []
+    assert of(brain.handle(grant(TASK), 1.4), StartSequences) == [], "nor does the one that was revoked"
+    assert of(brain.handle(grant(replace(TASK, lease=6)), 1.5), StartSequences)
+
+
+def test_a_grant_for_an_earlier_incarnation_starts_nothing() -> None:
+    assert of(ready().handle(replace(grant(TASK), incarnation=7), 1.0), StartSequences) == []
+
+
+def test_a_grant_that_comes_while_weights_are_being_installed_starts_nothing() -> None:
+    brain = ready()
+    brain.handle(VersionAnnounced(version=1), 1.0)
+    assert of(brain.handle(served(1), 1.1), InstallWeights)
+    assert of(brain.handle(grant(TASK), 1.2), StartSequences) == []
+
+
+def test_work_for_exact_weights_that_it_does_not_hold_is_not_started() -> None:
+    task = GroupTask(key=GroupKey(ordinal=0, evaluation=5), samples=(0,), lease=1, exact=WeightsId(0, 5))
+    assert of(ready().handle(grant(task), 1.0), StartSequences) == []
+
+
+def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
+    brain = running()
+    effects = brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=(0, 1)),)), 1.2)
+    assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
+    assert of(effects, ReplicaSynced)[0].holds == ()
+
+
+def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
+    effects = running().handle(grant(revoked=(HeldGroup(key=KEY, lease=4, samples=(0, 1)),)), 1.2)
+    assert of(effects, StopSequences) == []
+
+
+def test_where_samples_end_fast_it_asks_for_the_places_that_will_be_free_and_nowhere_else() -> None:
+    def wants_after(seconds_between: float) -> int:
+        brain, now = running(), 1.1
+        effects: list[Effect] = []
+        for ordinal in range(30):
+            now += seconds_between
+            key = GroupKey(ordinal=ordinal + 10)
+            effects += brain.handle(grant(GroupTask(key=key, samples=(0, 1, 2, 3), lease=1)), now)
+            over = tuple(
+                Trajectory(key=SampleKey(group=key, sample=sample), version=0, reward=0.0, num_tokens=3)
+                for sample in range(4)
+            )
+            effects += brain.handle(TrajectoriesEnded(trajectories=over), now)
+        last: ReplicaSynced = of(effects, ReplicaSynced)[-1]
+        return last.wants - last.room
+
+    assert wants_after(1.0) == 0 < wants_after(0.06)
+
+
+# ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def leaving() -> RolloutBrain:
+    brain = running()
+    brain.handle(LeaveRequested(incarnation=0, within_s=10.0), 2.0)
+    return brain
+
+
+def test_a_replica_that_leaves_takes_nothing_more() -> None:
+    brain = leaving()
+    other = GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=9)
+    assert of(brain.handle(grant(other), 3.0), StartSequences) == []
+    (sync,) = of(brain.handle(Tick(), 5.0), ReplicaSynced)
+    assert (sync.is_leaving, sync.wants, sync.room) == (True, 0, 0)
+
+
+def test_a_replica_that_never_had_weights_has_left_when_it_is_told_to() -> None:
+    brain = RolloutBrain(PLAN, replica=0, incarnation=0)
+    left = ReplicaLeft(replica=0, incarnation=0)
+    assert of(brain.handle(LeaveRequested(incarnation=0, within_s=10.0), 2.0), ReplicaLeft) == [left]
+    effects = brain.handle(Tick(), 4.0)
+    assert of(effects, ReplicaLeft) == [left], "the word may have been lost"
+    assert not of(effects, WeightsWanted)
+
+
+def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() -> None:
+    brain = leaving()
+    assert of(brain.handle(Tick(), 11.0), StopSequences) == []
+    (stop,) = of(brain.handle(Tick(), 12.5), StopSequences)
+    assert stop.reports and stop.groups[0].samples == (0, 1)
+    progress = (said(KEY, 0, num_tokens=4), said(KEY, 1, num_tokens=2))
+    (sync,) = of(brain.handle(ProgressReported(progress=progress, is_stopped=True), 12.6), ReplicaSynced)
+    assert sync.progress == progress and sync.holds == ()
+
+
+def test_it_has_left_when_it_is_empty_and_data_needs_nothing_more_of_it() -> None:
+    brain = leaving()
+    assert of(brain.handle(grant(is_released=True), 3.0), ReplicaLeft) == [], "it holds something"
+    for sample in (0, 1):
+        brain.handle(ended(sample), 4.0)
+    taken = tuple(SampleKey(group=KEY, sample=sample) for sample in (0, 1))
+    assert of(brain.handle(grant(taken=taken), 5.0), ReplicaLeft) == []
+    assert of(brain.handle(grant(is_released=True), 6.0), ReplicaLeft)
+    assert of(brain.handle(Tick(), 7.0), ReplicaLeft), "said again, in case it was lost"

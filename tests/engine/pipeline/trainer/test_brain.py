@@ -1,0 +1,326 @@
+"""The trainer: each step once, the new version handed over, the next batch asked for at once."""
+
+from dataclasses import replace
+
+from engine.pipeline.effects import (
+    Effect,
+    ForgetWeights,
+    PublishWeights,
+    RepublishWeights,
+    SaveCheckpoint,
+    Send,
+    TrainOn,
+)
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    CheckpointReported,
+    FaultReported,
+    PartFinished,
+    RunBroken,
+    StepReported,
+    TrainerPaused,
+)
+from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_relay import EpochSeen
+from engine.pipeline.messages.to_trainer import (
+    BatchReady,
+    BatchTrained,
+    CheckpointFailed,
+    CheckpointWritten,
+    MasterElected,
+    TrainerLoaded,
+    VersionRefused,
+    VersionStored,
+)
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, SampleKey, Trajectory
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.schedule import PRESETS
+from tests.engine.pipeline.brain_builders import PLAN as WIDE
+from tests.engine.pipeline.brain_builders import of
+
+PLAN = replace(WIDE, groups_per_step=1, checkpoint_every=2)
+RELAYS = replace(PLAN, num_relays=3)
+PROGRESS = DataProgress(ended=((0, 1),))
+
+
+def batch(step: int, *, epoch: int = 0) -> BatchReady:
+    key = GroupKey(ordinal=step)
+    trajectories = tuple(
+        Trajectory(key=SampleKey(group=key, sample=sample), version=0, reward=float(sample), num_tokens=10 + sample)
+        for sample in (0, 1)
+    )
+    group = CompleteGroup(key=key, trajectories=trajectories)
+    buffer = BufferView(num_ready=3, num_in_progress=2)
+    return BatchReady(step=step, groups=(group,), progress=PROGRESS, buffer=buffer, epoch=epoch)
+
+
+def trained(step: int) -> BatchTrained:
+    return BatchTrained(step=step, metrics={"train/loss": 0.5}, advantages=(-1.0, 1.0))
+
+
+def written(step: int) -> CheckpointWritten:
+    return CheckpointWritten(step=step, uri="file:///c", manifest_sha256="0" * 64, num_bytes=5)
+
+
+def elected(host: int, epoch: int, *held: WeightsId, incarnation: int | None = 0) -> MasterElected:
+    return MasterElected(host=host, incarnation=incarnation, epoch=epoch, held=held)
+
+
+def loaded(plan: Plan = PLAN, step: int = 0) -> TrainerBrain:
+    brain = TrainerBrain(plan)
+    brain.handle(TrainerLoaded(step=step, num_parameters=1), 0.0)
+    return brain
+
+
+def step_of(brain: TrainerBrain, step: int, now: float = 2.0) -> list[Effect]:
+    assert of(brain.handle(batch(step), now), TrainOn)
+    return brain.handle(trained(step), now)
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_loading_publishes_the_weights_and_asks_for_the_first_batch() -> None:
+    effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=0, num_parameters=1), 0.0)
+    assert of(effects, PublishWeights) == [PublishWeights(version=0, pinned=True)]
+    assert of(effects, BatchWanted) == [BatchWanted(step=1)]
+
+
+def test_a_step_hands_over_its_version_and_asks_for_the_next_before_anything_else() -> None:
+    brain = loaded()
+    assert of(brain.handle(batch(1), 1.0), TrainOn)
+    effects = brain.handle(trained(1), 3.0)
+    kinds = [type(effect.message if isinstance(effect, Send) else effect) for effect in effects]
+    assert kinds[:4] == [PublishWeights, WeightsUpdated, BatchWanted, StepReported]
+    (report,) = of(effects, StepReported)
+    assert report.step == 1 and report.metrics["train/loss"] == 0.5
+    assert report.metrics["throughput/tokens_per_s"] == 21 / 3.0
+    assert report.metrics["trainer/wait_fraction"] == 1 / 3
+
+
+def test_a_step_says_how_long_the_last_version_took_to_be_everywhere() -> None:
+    brain = loaded()  # offers version 0 at 0.0
+    (first,) = of(step_of(brain, 1, 2.0), StepReported)
+    assert "weights/broadcast_s" not in first.metrics, "it is not known yet"
+    brain.handle(VersionStored(version=1), 2.75)
+    brain.handle(VersionStored(version=1), 9.0)  # said twice
+    (second,) = of(step_of(brain, 2, 10.0), StepReported)
+    assert second.metrics["weights/broadcast_s"] == 0.75
+
+
+def test_a_batch_that_is_not_the_one_asked_for_is_ignored() -> None:
+    brain = loaded()
+    assert brain.handle(batch(2), 0.5) == []
+    brain.handle(batch(1), 1.0)
+    assert brain.handle(batch(1), 1.1) == []
+    brain.handle(trained(1), 2.0)
+    assert brain.handle(batch(1), 2.1) == []
+    assert brain.handle(trained(1), 2.2) == []
+
+
+def test_a_batch_for_another_incarnation_is_ignored() -> None:
+    assert loaded().handle(batch(1, epoch=1), 1.0) == []
+
+
+def test_training_is_told_how_stale_each_trajectory_is() -> None:
+    lineage = Lineage(((2, 1),))
+    (train,) = of(loaded().handle(replace(batch(1), lineage=lineage), 1.0), TrainOn)
+    assert train.lineage == lineage
+
+
+def test_an_unanswered_wish_is_repeated() -> None:
+    brain = loaded()
+    assert of(brain.handle(Tick(), 1.0), BatchWanted) == []
+    assert of(brain.handle(Tick(), 3.0), BatchWanted) == [BatchWanted(step=1)]
+
+
+def test_the_last_step_ends_training_and_its_checkpoint_the_trainer() -> None:
+    brain = loaded(replace(PLAN, steps=1))
+    effects = step_of(brain, 1)
+    assert of(effects, TrainingEnded) and of(effects, SaveCheckpoint) and not of(effects, BatchWanted)
+    done = brain.handle(written(1), 3.0)
+    assert of(done, PartFinished) and of(done, TrainingEnded) == [TrainingEnded(version=1, checkpointed=1)]
+    assert of(brain.handle(Tick(), 9.0), TrainingEnded), "said again, in case it was lost"
+
+
+def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
+    (report,) = of(step_of(loaded(), 1), StepReported)
+    assert {read.trajectory.reward for read in report.to_read} == {0.0, 1.0}
+    assert {read.advantage for read in report.to_read} == {-1.0, 1.0}
+
+
+# ── checkpoints and incarnations ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_holds_the_progress_of_its_own_step() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    effects = step_of(brain, 2)
+    assert of(effects, SaveCheckpoint) == [SaveCheckpoint(step=2, progress=PROGRESS)]
+    assert of(brain.handle(written(2), 3.0), CheckpointReported)
+    assert of(brain.handle(Tick(), 9.0), BatchWanted) == [BatchWanted(step=3, checkpointed=2)]
+
+
+def test_a_failed_checkpoint_is_a_fault_but_the_last_one_breaks_the_run() -> None:
+    brain = loaded()
+    assert of(brain.handle(CheckpointFailed(step=2, reason="disk full"), 1.0), FaultReported)
+    assert of(brain.handle(CheckpointFailed(step=3, reason="disk full"), 1.0), RunBroken)
+
+
+def test_what_it_says_names_its_incarnation_and_the_checkpoint_that_it_began_with() -> None:
+    brain = TrainerBrain(PLAN, epoch=1)
+    resumed = ResumedFrom(step=2, progress=PROGRESS)
+    effects = brain.handle(TrainerLoaded(step=2, num_parameters=1, progress=PROGRESS), 0.0)
+    assert of(effects, BatchWanted) == [BatchWanted(step=3, epoch=1, checkpointed=2, resumed=resumed)]
+    assert of(effects, PublishWeights)[0].epoch == 1
+    assert of(effects, WeightsUpdated) == [WeightsUpdated(weights=WeightsId(1, 2))]
+    again = brain.handle(Tick(), 3.0)
+    assert of(again, BatchWanted)[0].resumed == resumed
+    assert of(again, PartReported) == [PartReported(part="trainer", incarnation=1)]
+    brain.handle(batch(3, epoch=1), 4.0)
+    assert of(brain.handle(trained(3), 5.0), TrainingEnded)[0].resumed == resumed
+
+
+def test_resuming_at_the_end_only_evaluates() -> None:
+    effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=3, num_parameters=1), 0.0)
+    assert of(effects, TrainingEnded) and of(effects, PartFinished) and of(effects, PublishWeights)
+
+
+# ── offers ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_version_is_offered_until_it_is_stored() -> None:
+    brain = loaded()
+    assert of(brain.handle(VersionRefused(version=0, reason="hash"), 1.0), RepublishWeights)
+    assert of(brain.handle(Tick(), 12.0), RepublishWeights)
+    brain.handle(VersionStored(version=0), 12.1)
+    assert of(brain.handle(Tick(), 30.0), RepublishWeights) == []
+
+
+def test_the_newest_versions_copy_is_kept_stored_or_not() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    assert of(brain.handle(VersionStored(version=1), 3.0), ForgetWeights) == []
+    assert ForgetWeights(version=1) in of(step_of(brain, 2, now=4.0), ForgetWeights), "there is a newer one"
+
+
+def test_an_older_copy_is_kept_until_it_is_stored_if_an_evaluation_wants_it() -> None:
+    brain = loaded()
+    assert of(step_of(brain, 1), ForgetWeights) == []
+    assert of(step_of(brain, 2), ForgetWeights) == [ForgetWeights(version=1)], "overtaken, and nobody wants just it"
+    assert of(brain.handle(VersionStored(version=0), 5.0), ForgetWeights) == [ForgetWeights(version=0)]
+
+
+def test_what_a_relay_says_of_a_dead_incarnations_versions_is_ignored() -> None:
+    brain = loaded()
+    assert brain.handle(VersionRefused(version=0, reason="hash", epoch=7), 1.0) == []
+    brain.handle(VersionStored(version=0, epoch=7), 1.0)
+    assert of(brain.handle(Tick(), 12.0), RepublishWeights), "it is not stored"
+
+
+def test_offers_follow_the_relay_that_leads() -> None:
+    brain = loaded(RELAYS)
+    effects = brain.handle(elected(2, 5), 1.0)
+    assert of(effects, RepublishWeights) == [RepublishWeights(version=0, pinned=True, to="relay/2")]
+    assert of(step_of(brain, 1), PublishWeights)[0].to == "relay/2"
+
+
+def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stored() -> None:
+    brain = loaded(RELAYS)
+    step_of(brain, 1)
+    brain.handle(VersionStored(version=0), 3.0)
+    brain.handle(VersionStored(version=1), 3.0)
+    assert of(brain.handle(elected(1, 5, WeightsId(0, 1)), 4.0), RepublishWeights) == []
+    assert [offer.version for offer in of(brain.handle(elected(2, 6), 5.0), RepublishWeights)] == [1]
+
+
+def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
+    brain = loaded(RELAYS)
+    (send,) = [effect for effect in brain.handle(elected(2, 5, incarnation=3), 1.0) if isinstance(effect, Send)]
+    assert (send.to, send.message) == ("relay/2", EpochSeen(epoch=5, incarnation=3))
+    effects = brain.handle(elected(1, 4), 2.0)
+    assert effects == [Send(to="relay/1", message=EpochSeen(epoch=5, incarnation=3))]
+    assert of(step_of(brain, 1), PublishWeights)[0].to == "relay/2"
+
+
+def test_an_offer_that_nobody_answers_goes_to_the_next_relay_which_says_who_leads() -> None:
+    brain = loaded(RELAYS)
+    assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == ["relay/1"]
+    effects = brain.handle(elected(2, 5, incarnation=None), 12.1)
+    assert [offer.to for offer in of(effects, RepublishWeights)] == ["relay/2"]
+    assert of(effects, EpochSeen) == [], "it spoke of another"
+    assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
+
+
+def test_steps_within_a_window_are_not_for_the_rollouts() -> None:
+    brain = loaded(replace(PLAN, schedule=PRESETS["stream"]))
+    assert of(step_of(brain, 1), PublishWeights) == []
+    assert of(step_of(brain, 2), PublishWeights)
+
+
+# ── pausing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pause_while_it_waits_writes_the_last_step_down_and_asks_for_nothing_more() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    (save,) = of(brain.handle(PauseRequested(), 3.0), SaveCheckpoint)
+    assert save == SaveCheckpoint(step=1, progress=PROGRESS)
+    assert brain.handle(PauseRequested(), 4.0) == [], "said again, it changes nothing"
+    assert brain.handle(batch(2), 4.5) == [], "a batch that was on its way is not trained"
+    effects = brain.handle(written(1), 5.0)
+    assert of(effects, CheckpointReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=1)]
+    assert of(brain.handle(Tick(), 30.0), BatchWanted) == []
+
+
+def test_a_pause_in_the_middle_of_a_step_lets_it_end() -> None:
+    brain = loaded()
+    brain.handle(batch(1), 2.0)
+    assert brain.handle(PauseRequested(), 2.5) == []
+    effects = brain.handle(trained(1), 3.0)
+    assert of(effects, StepReported) and of(effects, SaveCheckpoint) and not of(effects, BatchWanted)
+
+
+def test_a_step_whose_checkpoint_is_due_anyway_is_written_once() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    brain.handle(batch(2), 3.0)
+    brain.handle(PauseRequested(), 3.5)
+    assert len(of(brain.handle(trained(2), 4.0), SaveCheckpoint)) == 1
+    assert of(brain.handle(written(2), 5.0), TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)]
+
+
+def test_a_pause_before_the_first_step_or_right_after_a_checkpoint_has_nothing_to_write() -> None:
+    assert of(loaded().handle(PauseRequested(), 1.0), TrainerPaused) == [TrainerPaused(step=0, checkpointed=0)]
+    brain = TrainerBrain(PLAN)
+    assert brain.handle(PauseRequested(), 0.0) == [], "it is still loading"
+    resumed = TrainerLoaded(step=2, num_parameters=1, progress=PROGRESS)
+    effects = brain.handle(resumed, 1.0)
+    assert of(effects, TrainerPaused) == [TrainerPaused(step=2, checkpointed=2)] and not of(effects, BatchWanted)
+
+
+def test_a_pause_whose_checkpoint_cannot_be_written_says_which_one_is_left() -> None:
+    brain = loaded()
+    step_of(brain, 1)
+    brain.handle(PauseRequested(), 3.0)
+    effects = brain.handle(CheckpointFailed(step=1, reason="the disk is full"), 4.0)
+    assert of(effects, FaultReported) and of(effects, TrainerPaused) == [TrainerPaused(step=1, checkpointed=0)]
+
+
+def test_the_last_step_ends_the_run_whatever_was_asked() -> None:
+    plan = replace(PLAN, steps=1)
+    brain = loaded(plan)
+    brain.handle(batch(1), 2.0)
+    brain.handle(PauseRequested(), 2.5)
+    brain.handle(trained(1), 3.0)
+    effects = brain.handle(written(1), 4.0)
+    assert of(effects, PartFinished) and not of(effects, TrainerPaused)
+
+
+def test_one_that_is_killed_before_its_first_checkpoint_is_followed_by_one_that_begins_again() -> None:
+    trainer = TrainerBrain(PLAN, epoch=1)
+    [wanted] = of(trainer.handle(TrainerLoaded(step=0, num_parameters=1, progress=None), 0.0), BatchWanted)
+    assert wanted.resumed == ResumedFrom(step=0, progress=DataProgress())

@@ -1,0 +1,242 @@
+"""A job that trains nothing: the weights that it begins with answer the held-out prompts, once."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.live.facts.recorder import Recorder
+from engine.pipeline.effects import PublishWeights, SaveCheckpoint
+from engine.pipeline.journal import TrainerForked
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
+from engine.pipeline.messages.to_driver import (
+    AnswersCounted,
+    EvaluationReported,
+    EvaluationStarted,
+    PartFinished,
+    ReplicaReady,
+    TrainerPaused,
+    TrainerReady,
+)
+from engine.pipeline.messages.to_trainer import TrainerLoaded
+from engine.pipeline.plan import Plan
+from engine.pipeline.records import DataProgress, GroupTask
+from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.lineage import WeightsId
+from engine.sim.faults import Faults
+from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command
+from engine.sim.world import World
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import Evaluated, PhaseChanged, PromptsAnswered
+from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, ScheduleName, TrainingSpec
+from tests.engine.pipeline.brain_builders import PLAN as WIDE
+from tests.engine.pipeline.brain_builders import Room, answers, granted, of
+
+PLAN = replace(WIDE, steps=0)
+STEP = 50
+
+
+def begun(plan: Plan = PLAN) -> tuple[Room, list[GroupTask]]:
+    """Data that was told to evaluate, and what it hands out."""
+    data = Room(plan, start_step=STEP)
+    assert granted(data.sync(version=STEP)) == []
+    return data, granted(data.handle(TrainingEnded(version=STEP)))
+
+
+# ── the brains ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_trainer_hands_out_its_weights_and_has_nothing_more_to_do() -> None:
+    effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=STEP, num_parameters=1), 0.0)
+    assert of(effects, PublishWeights) == [PublishWeights(version=STEP, pinned=True)]
+    assert [ended.version for ended in of(effects, TrainingEnded)] == [STEP]
+    assert of(effects, PartFinished) == [PartFinished(part="trainer")]
+    assert of(effects, BatchWanted) == of(effects, SaveCheckpoint) == []
+
+
+def test_data_hands_out_held_out_prompts_only_and_is_done_when_they_are_answered() -> None:
+    data, tasks = begun()
+    assert [task.key.evaluation for task in tasks] == [STEP, STEP]
+    assert {task.exact for task in tasks} == {WeightsId(0, STEP)}
+    first, second = answers(tasks[:1], version=STEP), answers(tasks[1:], version=STEP, reward=0.0)
+    effects = data.sync(version=STEP, finished=(*first, *second))
+    [report] = of(effects, EvaluationReported)
+    assert (report.version, report.num_prompts, report.reward_mean) == (STEP, 2, 0.5)
+    assert report.reward_std == pytest.approx(0.5**0.5)
+    assert of(effects, PartFinished) == [PartFinished(part="data")]
+    assert granted(data.sync(version=STEP)) == [] and set(data.counts.values()) == {0}
+
+
+def test_the_spread_of_one_answer_is_nothing() -> None:
+    data, tasks = begun(replace(PLAN, evaluation_prompts=1))
+    [report] = of(data.sync(version=STEP, finished=answers(tasks, version=STEP)), EvaluationReported)
+    assert report.reward_std == 0.0
+
+
+def test_a_trainer_that_is_started_again_does_not_have_the_prompts_answered_twice() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
+    again = TrainingEnded(version=STEP, epoch=1, resumed=ResumedFrom(step=STEP, progress=DataProgress()))
+    data.handle(again)
+    [left] = data.brain.state.evaluations
+    assert left.weights == WeightsId(1, STEP) and len(left.groups) == 1
+    assert any(isinstance(record, TrainerForked) for record in data.disk.records)
+
+
+def test_an_answer_of_other_weights_does_not_count() -> None:
+    data, tasks = begun()
+    effects = data.sync(version=STEP, finished=answers(tasks, version=STEP - 1))
+    assert of(effects, EvaluationReported) == []
+
+
+@pytest.mark.parametrize("is_loaded_first", [True, False])
+def test_it_pauses_at_once_since_there_is_nothing_to_write_down(is_loaded_first: bool) -> None:
+    messages: list[TrainerLoaded | PauseRequested] = [TrainerLoaded(step=STEP, num_parameters=1), PauseRequested()]
+    brain = TrainerBrain(PLAN)
+    effects = [brain.handle(message, 0.0) for message in (messages if is_loaded_first else messages[::-1])]
+    assert of(effects[-1], TrainerPaused) == [TrainerPaused(step=STEP, checkpointed=STEP)]
+
+
+def test_its_phases_say_that_it_evaluates() -> None:
+    sink = MemorySink()
+    spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=1))
+    recorder = Recorder(spec, sink, start_step=STEP)
+    recorder.enter("loading_weights")
+    for report in (
+        TrainerReady(num_parameters=9),
+        EvaluationStarted(version=STEP),
+        ReplicaReady(replica=0, incarnation=0),
+        EvaluationReported(version=STEP, num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0),
+    ):
+        recorder.on_report(report)
+    phases = [body.phase for body in sink.bodies if isinstance(body, PhaseChanged)]
+    assert phases == ["loading_weights", "evaluating"]
+    [fact] = [body for body in sink.bodies if isinstance(body, Evaluated)]
+    assert (fact.reward_mean, fact.reward_std) == (0.5, 0.25)
+
+
+# ── how far it is ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def counted(*counts: int, of_all: int) -> list[AnswersCounted]:
+    return [AnswersCounted(version=STEP, num_answered=count, num_prompts=of_all) for count in counts]
+
+
+def test_it_says_at_most_once_a_second_how_far_it_is_and_always_at_its_end() -> None:
+    data, tasks = begun(replace(PLAN, evaluation_prompts=6))
+
+    def told(now: float, *finished: GroupTask) -> list[AnswersCounted]:
+        data.now = now
+        effects = data.sync(version=STEP, finished=answers(finished, version=STEP))
+        return of(effects, AnswersCounted)
+
+    assert told(0.0, tasks[0]) == counted(1, of_all=6)
+    assert told(0.4, tasks[1]) == told(0.9, tasks[2]) == []
+    assert told(1.0) == counted(3, of_all=6), "what was kept back is said, whether more has come or not"
+    assert told(9.0) == [], "nothing is said twice"
+    assert told(9.5, tasks[3]) == counted(4, of_all=6)
+    assert told(9.6, tasks[4], tasks[5]) == counted(6, of_all=6)
+
+
+def test_the_last_count_comes_before_the_result() -> None:
+    data, tasks = begun()
+    effects = data.sync(version=STEP, finished=answers(tasks, version=STEP))
+    said = [type(message) for message in of(effects, AnswersCounted | EvaluationReported | PartFinished)]  # type: ignore[arg-type]  # isinstance takes it
+    assert said == [AnswersCounted, EvaluationReported, PartFinished]
+
+
+def test_what_is_given_up_is_waited_for_no_more() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
+    told: list[AnswersCounted] = []
+    for hours in (1.1, 2.2):
+        data.now = hours * PLAN.sample_deadline_s
+        told += of(data.handle(Tick()), AnswersCounted)
+    assert told == counted(2, of_all=2)
+
+
+def test_data_that_is_started_again_counts_what_it_knows() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
+    assert of(data.restart().sync(version=STEP), AnswersCounted) == counted(1, of_all=2)
+
+
+def test_where_something_is_trained_nothing_is_counted() -> None:
+    data = Room(WIDE)
+    tasks = granted(data.sync(version=0))
+    assert tasks[0].key.evaluation == 0
+    assert of(data.sync(version=0, finished=answers(tasks, version=0)), AnswersCounted) == []
+
+
+def test_the_same_count_is_one_fact() -> None:
+    sink = MemorySink()
+    recorder = Recorder(JobSpec(name="e", training=TrainingSpec(steps=0)), sink, start_step=STEP)
+    for report in counted(3, 3, 4, of_all=6):
+        recorder.on_report(report)
+    assert [(body.num_answered, body.num_prompts) for body in sink.bodies if isinstance(body, PromptsAnswered)] == [
+        (3, 6),
+        (4, 6),
+    ]
+
+
+# ── the spec ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_spec_without_steps_is_an_evaluation_and_has_none_in_between() -> None:
+    assert JobSpec(name="e", training=TrainingSpec(steps=0)).only_evaluates
+    assert not JobSpec(name="e", training=TrainingSpec(steps=1)).only_evaluates
+    with pytest.raises(ValueError, match="every"):
+        JobSpec(name="e", training=TrainingSpec(steps=0), evaluation=EvaluationSpec(every=1))
+
+
+def test_an_evaluation_holds_its_replicas_whatever_it_asks_for_a_trainer() -> None:
+    for asked in (0, 1, 4):
+        held = ResourceSpec(trainer_devices=asked, devices_per_replica=2)
+        spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=3), resources=held)
+        assert (spec.trainer_devices, spec.num_devices, spec.min_devices) == (0, 6, 6)
+    trains = JobSpec(name="t", rollout=RolloutSpec(replicas=3), resources=ResourceSpec(trainer_devices=4))
+    assert (trains.trainer_devices, trains.num_devices) == (4, 7)
+
+
+def test_a_job_that_trains_asks_for_a_trainer() -> None:
+    with pytest.raises(ValueError, match="trainer_devices must be at least 1"):
+        JobSpec(name="t", resources=ResourceSpec(trainer_devices=0))
+
+
+# ── the whole, under every kind of weather ────────────────────────────────────────────────────────────────────────────
+
+
+def calm(schedule: ScheduleName, **changes: int) -> World:
+    return World(
+        seed=1,
+        plan=replace(evaluation_of(1, schedule).plan, **changes),  # type: ignore[arg-type]
+        num_replicas=3,
+        faults=Faults(),
+        start_step=STEP,
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(schedule: ScheduleName) -> None:
+    oracle = calm(schedule, evaluation_prompts=23).run().oracle
+    [report] = oracle.evaluated
+    assert (report.version, report.num_prompts) == (STEP, 23)
+    assert oracle.counted[-1].num_answered == 23
+    assert oracle.published == {WeightsId(0, STEP)} and oracle.faults == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName) -> None:
+    for seed in range(40):
+        world = evaluation_of(seed, schedule)
+        try:
+            oracle = world.run().oracle
+        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+            pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule, evaluates=True)}")
+        prompts = world.plan.evaluation_prompts
+        assert all(report.num_prompts <= prompts and report.version == world.start_step for report in oracle.evaluated)
+
+
+def test_the_plan_of_a_spec_evaluates_whatever_step_it_begins_with() -> None:
+    plan = Plan.from_spec(JobSpec(name="e", training=TrainingSpec(steps=0)))
+    assert plan.only_evaluates and plan.evaluates(STEP) and plan.publishes(STEP)

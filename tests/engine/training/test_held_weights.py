@@ -1,0 +1,51 @@
+"""Weights that are only evaluated: the very bytes that a trainer would publish, without its trainer."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.spec.job import AlgorithmSpec, TrainerSpec
+from engine.training.checkpoint import CheckpointUnverified
+from engine.training.held_weights import HeldWeights
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import hash_of, save, settings, trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("algorithm", "trainer"),
+    [
+        (AlgorithmSpec(), TrainerSpec()),
+        (AlgorithmSpec(name="ppo"), TrainerSpec()),
+        (AlgorithmSpec(), TrainerSpec(lora_rank=3, lora_alpha=12.0)),
+    ],
+)
+def test_what_is_evaluated_is_what_the_trainer_published(
+    make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec, dtype: str
+) -> None:
+    folder = make_llama(dtype=dtype)
+    trained = TorchTrainer(folder, settings(algorithm=algorithm, trainer=trainer), device="cpu")
+    trained.train_step(trajectories_of(0))
+    held = HeldWeights(folder)
+    assert hash_of(held) != hash_of(trained)
+    held.load(save(trained, tmp_path))
+    assert hash_of(held) == hash_of(trained) and held.num_parameters == trained.num_parameters
+
+
+def test_without_a_checkpoint_they_are_the_models_own(make_llama: MakeLlama) -> None:
+    folder = make_llama()
+    untrained = TorchTrainer(folder, settings(), device="cpu")
+    assert hash_of(HeldWeights(folder)) == hash_of(untrained)
+
+
+def test_a_checkpoint_that_is_torn_or_of_another_model_is_refused(make_llama: MakeLlama, tmp_path: Path) -> None:
+    saved = save(TorchTrainer(make_llama(), settings(), device="cpu"), tmp_path)
+    with pytest.raises(ValueError, match="another model"):
+        HeldWeights(make_llama(vocab_size=48)).load(saved)
+    with (saved / "model.safetensors").open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(CheckpointUnverified):
+        HeldWeights(make_llama()).load(saved)

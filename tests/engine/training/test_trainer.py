@@ -1,0 +1,183 @@
+"""The torch trainer: the conformance suite, and reward that rises."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import CheckpointUnverified
+from engine.training.port import TrainingTrajectory
+from engine.training.torch_trainer import TorchTrainer
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import map_weights
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import (
+    MakeTrainer,
+    TrainerConformance,
+    hash_of,
+    save,
+    settings,
+    trajectories_of,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def trainer_of(folder: Path, **given: object) -> TorchTrainer:
+    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def make_trainer() -> MakeTrainer:
+    return trainer_of
+
+
+class TestTorchTrainer(TrainerConformance):
+    pass
+
+
+def test_weights_that_are_not_finite_are_left_alone_too(make_llama: MakeLlama) -> None:
+    trainer = trainer_of(make_llama())
+    parameter = next(trainer._model.parameters())
+    kept = parameter.detach().clone()
+    parameter.data[5] = float("inf")
+    result = trainer.train_step(trajectories_of(1))
+    parameter.data.copy_(kept)
+    assert result.metrics["train/skipped"] == 1.0
+    assert all(torch.isfinite(torch.tensor(value)) for value in result.metrics.values())
+    assert hash_of(trainer) == hash_of(trainer_of(make_llama()))
+
+
+def test_the_learning_rate_warms_up(make_llama: MakeLlama) -> None:
+    trainer = trainer_of(make_llama(), optimizer=OptimizerSpec(warmup_steps=3, learning_rate=3e-4))
+    rates = [trainer.train_step(trajectories_of(i)).metrics["train/learning_rate"] for i in range(5)]
+    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4, 3e-4])
+
+
+def test_a_fresh_trainer_can_be_saved_and_loaded(make_llama: MakeLlama, tmp_path: Path) -> None:
+    fresh, loaded = trainer_of(make_llama(tied=True)), trainer_of(make_llama(tied=True))
+    loaded.load(save(fresh, tmp_path))
+    assert fresh.train_step(trajectories_of(0)) == loaded.train_step(trajectories_of(0))
+    assert hash_of(fresh) == hash_of(loaded)
+
+
+def test_refuses_a_torn_checkpoint_and_one_of_another_kind(make_llama: MakeLlama, tmp_path: Path) -> None:
+    trainer = trainer_of(make_llama())
+    before = hash_of(trainer)
+    optimizer_file = save(trainer, tmp_path / "torn") / "optimizer.safetensors"
+    optimizer_file.write_bytes(optimizer_file.read_bytes()[:-1] + b"x")
+    for folder in (tmp_path / "torn", tmp_path / "nowhere"):
+        with pytest.raises(CheckpointUnverified):
+            trainer.load(folder)
+    with pytest.raises(ValueError, match="another model"):
+        trainer.load(save(trainer_of(make_llama(tied=True)), tmp_path / "other"))
+    with pytest.raises(ValueError, match="another critic or adapter"):
+        trainer.load(save(trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo")), tmp_path / "ppo"))
+    assert hash_of(trainer) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"response_ids": (), "behaviour_logprobs": ()}, "at least one token"),
+        ({"behaviour_logprobs": (-1.0,)}, "one log-prob for each"),
+        ({"written": (True,)}, "one mark whether it was written for each"),
+        ({"staleness": (0, 1, 2)}, "one staleness for each"),
+        ({"reward": float("nan")}, "reward must be finite"),
+        ({"prompt_ids": (40,)}, "token ids"),
+        ({"prompt_ids": (5,) * 200}, "at most 160 tokens"),
+    ],
+)
+def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict[str, object], named: str) -> None:
+    sound = TrainingTrajectory(
+        group=0, prompt_ids=(5,), response_ids=(6, 7), behaviour_logprobs=(-1.0, -1.0), reward=0.0
+    )
+    trainer = trainer_of(make_llama())
+    with pytest.raises(ValueError, match=named):
+        trainer.train_step([sound, replace(sound, **change)])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"needs at least one$"):
+        trainer.train_step([])
+    with pytest.raises(ValueError, match="at least one token that the model wrote"):
+        trainer.train_step([replace(sound, written=(False, False))])
+
+
+def test_bfloat16_rollouts_are_trained_in_float32(make_llama: MakeLlama) -> None:
+    optimizer = OptimizerSpec(learning_rate=1e-6, warmup_steps=0)
+    trainer = trainer_of(make_llama(dtype="bfloat16"), optimizer=optimizer)
+    snapshots: list[WeightVersion] = []
+    for step in range(20):
+        trainer.train_step(trajectories_of(0))
+        snapshots.append(trainer.snapshot(step))
+    first, last = map_weights(snapshots[0]), map_weights(snapshots[-1])
+    assert {tensor.dtype for tensor in last.values()} == {torch.bfloat16}
+    changed = sum(int((first[name] != last[name]).sum()) for name in first)
+    assert 0 < changed < 0.2 * trainer.num_parameters  # small steps add up, and show where they cross a rounding edge
+
+
+def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(make_llama: MakeLlama) -> None:
+    exact = trainer_of(make_llama()).train_step(trajectories_of(0)).metrics
+    trainer = trainer_of(make_llama(), trainer=TrainerSpec(compute_dtype="bfloat16"))
+    near = trainer.train_step(trajectories_of(0)).metrics
+    assert near["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
+    assert near["train/loss"] != exact["train/loss"]
+    assert near["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.05)
+    assert {parameter.dtype for parameter in trainer._model.parameters()} == {torch.float32}
+
+
+def test_a_heavy_tailed_step_is_padded_little(make_llama: MakeLlama) -> None:
+    lengths = [round(2 * 1.12**k) for k in range(36)]  # median 13, longest 106
+    batch = [
+        TrainingTrajectory(
+            group=number // 4,
+            prompt_ids=(5,),
+            response_ids=(6,) * length,
+            behaviour_logprobs=(-3.0,) * length,
+            reward=float(number % 2),
+        )
+        for number, length in enumerate(lengths * 2)
+    ]
+    metrics = trainer_of(make_llama(), trainer=TrainerSpec(micro_batch_tokens=512)).train_step(batch).metrics
+    assert metrics["train/padding_fraction"] < 0.1
+
+
+def test_reward_rises_through_engine_trainer_and_install(make_llama: MakeLlama) -> None:
+    """Say token 5: the share of fives in a response is its reward."""
+    folder = make_llama()
+    rollouts = TorchRolloutEngine(folder, max_batch=32, device="cpu")
+    trainer = trainer_of(folder)
+    means = []
+    for step in range(12):
+        rollouts.submit(
+            [
+                SequenceRequest(
+                    sequence_id=f"{prompt}/{sample}",
+                    prompt_ids=(6 + prompt, 7),
+                    sampling=SamplingParams(max_new_tokens=6, temperature=1.0, seed=step * 100 + prompt * 8 + sample),
+                )
+                for prompt in range(6)
+                for sample in range(8)
+            ]
+        )
+        batch = []
+        while rollouts.view().num_running + rollouts.view().num_waiting:
+            for output in rollouts.step():
+                assert set(output.versions) == {step}
+                batch.append(
+                    TrainingTrajectory(
+                        group=int(output.sequence_id.split("/")[0]),
+                        prompt_ids=(6 + int(output.sequence_id.split("/")[0]), 7),
+                        response_ids=output.token_ids,
+                        behaviour_logprobs=output.logprobs,
+                        reward=output.token_ids.count(5) / 6,
+                    )
+                )
+        metrics = trainer.train_step(batch).metrics
+        assert metrics["train/logprob_gap"] < 1e-5  # same weights, so rollouts and trainer agree on every token
+        means.append(metrics["reward/mean"])
+        rollouts.install(trainer.snapshot(step + 1))
+    assert means[0] < 0.2
+    assert means[-1] > 0.6

@@ -1,0 +1,297 @@
+"""The parts that a job may ask for: critic, reference, adapter; and a step that several ranks make together."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from engine.models.loading import load_decoder
+from engine.spec.job import AlgorithmName, AlgorithmSpec, KlSpec
+from engine.training.lora import LowRankUpdate
+from engine.training.micro_batch import batch_step
+from engine.training.port import TrainingTrajectory
+from engine.training.scoring import Critic, score_tokens
+from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.torch_trainer import TorchTrainer
+from engine.weights.snapshot import map_weights
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, settings, trajectories_of
+from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL, PartsConformance
+from tests.engine.training.trainer_parts_conformance import make_layout as make_layout
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OF_THE_LAYOUT = ("train/padding_fraction", "train/shared_fraction")
+
+
+def trainer_of(folder: Path, **given: object) -> TorchTrainer:
+    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def make_trainer() -> MakeTrainer:
+    return trainer_of
+
+
+class TestTorchTrainersParts(PartsConformance):
+    pass
+
+
+# Reference ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2"])
+def test_every_estimator_holds_the_distance_to_the_reference_down(make_llama: MakeLlama, estimator: str) -> None:
+    def distances(coefficient: float) -> list[float]:
+        kl = KlSpec.model_validate({"coefficient": coefficient, "estimator": estimator})
+        learner = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="reinforce_pp", kl=kl))
+        return [learner.train_step(trajectories_of(0)).metrics["train/kl"] for _ in range(12)]
+
+    free, held = distances(1e-9), distances(3.0)
+    assert free[0] == pytest.approx(0.0, abs=1e-6)
+    assert abs(held[-1]) < 0.8 * abs(free[-1])
+
+
+def test_no_reference_is_kept_where_its_distance_costs_nothing(make_llama: MakeLlama) -> None:
+    trainer = trainer_of(make_llama())
+    assert trainer._reference is None
+    assert "train/kl" not in trainer.train_step(trajectories_of(0)).metrics
+
+
+def test_entropy_that_is_rewarded_falls_less(make_llama: MakeLlama) -> None:
+    def entropy_after(coefficient: float) -> float:
+        learner = trainer_of(make_llama(), algorithm=AlgorithmSpec(entropy_coefficient=coefficient))
+        return [learner.train_step(trajectories_of(0)).metrics["train/entropy"] for _ in range(6)][-1]
+
+    assert entropy_after(1.0) > entropy_after(0.0) + 0.05
+
+
+def test_long_answers_are_paid_less_and_the_charts_keep_the_environments_reward(make_llama: MakeLlama) -> None:
+    batch = [replace(each, reward=1.0, cut=number == 0) for number, each in enumerate(trajectories_of(0))]
+    plain = trainer_of(make_llama()).train_step(batch)
+    shaped = trainer_of(make_llama(), algorithm=AlgorithmSpec(overlong_tokens=20)).train_step(batch)
+    assert set(plain.advantages) == {0.0}
+    assert shaped.metrics["reward/mean"] == 1.0
+    assert shaped.metrics["train/overlong_penalty"] < 0.0
+    assert min(shaped.advantages[:4]) == shaped.advantages[0] < 0.0
+
+
+# Adapter --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: MakeLlama) -> None:
+    """B is zero at first: its gradient is the whole matrix's times Aᵀ, and A has none."""
+    whole, low = trainer_of(make_llama()), trainer_of(make_llama(), trainer=LORA)
+    gradients: dict[str, Tensor] = {}
+    for trainer in (whole, low):
+        trainer._update = lambda warmth: None  # type: ignore[method-assign]
+        trainer._clip = lambda part: 0.0  # type: ignore[method-assign]
+        trainer.train_step(trajectories_of(0))
+        gradients |= {
+            name: parameter.grad
+            for each in trainer._parts
+            for name, parameter in each.part.parameters.items()
+            if parameter.grad is not None
+        }
+    assert low._adapter is not None
+    name = "base_model.model.model.layers.1.self_attn.k_proj"
+    a = low._adapter.parameters[f"{name}.lora_A.weight"]
+    of_k = gradients["layers.1.qkv_QD"][32:48]
+    torch.testing.assert_close(gradients[f"{name}.lora_B.weight"], 4.0 * of_k @ a.T, rtol=1e-4, atol=1e-6)
+    assert gradients[f"{name}.lora_A.weight"].abs().max() == 0.0
+
+
+def test_merged_weights_are_not_kept_for_the_backward_pass(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept they would be a second model, and of one that ZeRO 3 divides, all of it on every rank."""
+    made: list[Any] = []
+    added_to = LowRankUpdate.added_to
+
+    def watched(update: LowRankUpdate, weight: Tensor) -> Tensor:
+        matrix = added_to(update, weight)
+        made.append(StorageWeakRef(matrix.untyped_storage()))  # type: ignore[no-untyped-call]
+        return matrix
+
+    monkeypatch.setattr(LowRankUpdate, "added_to", watched)
+    trainer = trainer_of(make_llama(), trainer=LORA)
+    losses = next(trainer._step_loss.begin(trajectories_of(0)).losses())
+    assert len(made) == 2 * 4 and all(reference.expired() for reference in made)
+    losses.policy.backward()  # type: ignore[no-untyped-call]
+    assert len(made) == 2 * 4 + 7, "once more in the backward pass, but for the first: what it read needs no gradient"
+    assert all(reference.expired() for reference in made)
+
+
+# Ranks ----------------------------------------------------------------------------------------------------------------
+
+
+class ThreadRanks:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, index: int, barrier: Barrier, board: list[Tensor]) -> None:
+        self.index = index
+        self.count = barrier.parties
+        self._barrier = barrier
+        self._board = board
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return self._gather(tensor).sum(0)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        return self._gather(tensor).amax(0)
+
+    def _gather(self, tensor: Tensor) -> Tensor:
+        self._board[self.index] = tensor.clone()
+        self._barrier.wait(timeout=60)
+        gathered = torch.stack(self._board)
+        self._barrier.wait(timeout=60)
+        return gathered
+
+
+def gradients_of_ranks(
+    folder: Path,
+    algorithm: AlgorithmSpec,
+    num_ranks: int,
+    batch: list[TrainingTrajectory],
+    *,
+    micro_batch_tokens: int = 60,
+) -> tuple[Tensor, list[Any]]:
+    """(the sum over ranks of all gradients, what each rank says of the step)."""
+    barrier, board = Barrier(num_ranks), [torch.zeros(0)] * num_ranks
+
+    def one_rank(index: int) -> tuple[Tensor, object]:
+        policy, reference = (load_decoder(folder, device="cpu") for _ in range(2))
+        critic = Critic(load_decoder(folder, device="cpu"))
+        critic.value_D.data.fill_(0.1)
+        loss = StepLoss(
+            algorithm,
+            models=StepModels(
+                policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
+                reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))
+                if needs_reference(algorithm)
+                else None,
+                critic=critic if needs_critic(algorithm) else None,
+            ),
+            micro_batch_tokens=micro_batch_tokens,
+            max_new_tokens=30,
+            device="cpu",
+            ranks=ThreadRanks(index, barrier, board),
+        )
+        step = loss.begin(batch)
+        for losses in step.losses():
+            losses.policy.backward()  # type: ignore[no-untyped-call]
+            if losses.value is not None:
+                losses.value.backward()  # type: ignore[no-untyped-call]
+        every = [*policy.parameters(), *critic.parameters()]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in every])
+        return flat, (step.metrics(), step.advantages, step.num_micro_batches)
+
+    with ThreadPoolExecutor(num_ranks) as pool:
+        done = list(pool.map(one_rank, range(num_ranks)))
+    return torch.stack([gradient for gradient, _ in done]).sum(0), [said for _, said in done]
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "num"), [("ppo", "k1", 12), ("gspo", "k1", 12), ("grpo", "k3", 2), ("dapo", "k2", 1)]
+)
+def test_gradients_of_ranks_add_up_to_those_of_one(
+    make_llama: MakeLlama, name: AlgorithmName, estimator: str, num: int
+) -> None:
+    """Also where a rank has nothing to do: three ranks, one or two answers."""
+    kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
+    algorithm = AlgorithmSpec(name=name, kl=kl)
+    batch = trajectories_of(0, num=num, tools=True)
+    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+    assert each[0] == each[1] == each[2]
+    for metric, value in said[0].items():
+        if metric not in OF_THE_LAYOUT:
+            assert each[0][0][metric] == pytest.approx(value, rel=1e-4, abs=1e-5)
+
+
+def of_one_prompt_each(
+    batch: list[TrainingTrajectory], *, flat: frozenset[int] = frozenset()
+) -> list[TrainingTrajectory]:
+    """Groups whose samples answer the same prompt. All of a `flat` group are equally good."""
+    prompts = {each.group: each.prompt_ids for each in batch}
+    return [
+        replace(each, prompt_ids=prompts[each.group], reward=1.0 if each.group in flat else float(index % 2))
+        for index, each in enumerate(batch)
+    ]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_a_prompt_read_in_once_gives_the_gradients_of_one_read_in_for_every_sample(
+    make_llama: MakeLlama, num_ranks: int
+) -> None:
+    algorithm = AlgorithmSpec(name="grpo", kl=WITH_KL)
+    batch = of_one_prompt_each(trajectories_of(0, tools=True))
+    shared, ((said, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch, micro_batch_tokens=10_000)
+    apart, ((alone, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, batch, micro_batch_tokens=1)
+    torch.testing.assert_close(shared, apart, rtol=1e-4, atol=1e-6)
+    assert said["train/shared_fraction"] > 0.05 and alone["train/shared_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_a_group_without_signal_is_looked_at_and_gives_no_gradient(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, num_ranks: int
+) -> None:
+    algorithm, batch = AlgorithmSpec(name="grpo"), of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
+    quick, ((said, _, num_passes), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, batch)
+    monkeypatch.setattr(StepLoss, "_silent", lambda *_: frozenset())
+    slow, ((before, _, num_before),) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    torch.testing.assert_close(quick, slow, rtol=1e-4, atol=1e-6)
+    assert quick.any() and num_passes < num_before, "of two groups of three nothing goes backward"
+    for metric, value in before.items():
+        if metric not in OF_THE_LAYOUT:
+            assert said[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
+
+
+@pytest.mark.parametrize("algorithm", [AlgorithmSpec(name="grpo", entropy_coefficient=0.1), AlgorithmSpec(kl=WITH_KL)])
+def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the_reference(
+    make_llama: MakeLlama, algorithm: AlgorithmSpec
+) -> None:
+    batch = of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
+    everyone, _ = gradients_of_ranks(make_llama(), algorithm, 1, batch)
+    fewer, _ = gradients_of_ranks(make_llama(), algorithm, 1, [each for each in batch if each.group == 1])
+    assert not torch.allclose(everyone, fewer / 3, rtol=1e-3)
+
+
+def test_a_step_in_which_no_group_has_a_signal_still_moves_the_optimizer(make_llama: MakeLlama) -> None:
+    """Its momentum goes on, as if the gradient were zero, because it is."""
+    trainer = trainer_of(make_llama())
+    trainer.train_step(of_one_prompt_each(trajectories_of(0)))
+    before = hash_of(trainer)
+    metrics = trainer.train_step(of_one_prompt_each(trajectories_of(1), flat=frozenset({0, 1, 2}))).metrics
+    assert metrics["train/grad_norm"] == 0.0 and metrics["train/skipped"] == 0.0 and hash_of(trainer) != before
+
+
+def test_every_written_token_is_one_ranks_and_all_ranks_make_as_many_passes() -> None:
+    batch = trajectories_of(3, num=11, tools=True)
+    ranks = [batch_step(batch, max_tokens=50, device="cpu", rank=rank, num_ranks=3) for rank in range(3)]
+    assert len({len(each.micro_batches) for each in ranks}) == 1
+    slots = [slot for each in ranks for one in each.micro_batches if not one.idle for slot in one.slots_N.tolist()]
+    assert sorted(slots) == list(range(sum(sum(each.written) for each in batch)))
+
+
+def test_logits_in_chunks_are_the_same_and_so_are_their_gradients(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> tuple[float, dict[str, Tensor]]:
+        trainer = trainer_of(make_llama())
+        loss = trainer.train_step(trajectories_of(0)).metrics["train/loss"]
+        return loss, map_weights(trainer.snapshot(0))
+
+    whole_loss, whole = step()
+    monkeypatch.setattr("engine.training.scoring.LOGITS_PER_CHUNK", 40 * 7)
+    chunked_loss, chunked = step()
+    assert chunked_loss == pytest.approx(whole_loss, abs=1e-6)
+    for name, tensor in whole.items():
+        torch.testing.assert_close(chunked[name], tensor, rtol=1e-3, atol=1e-4)

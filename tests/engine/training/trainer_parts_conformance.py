@@ -1,0 +1,246 @@
+"""What every trainer promises of the parts that a job may ask for: critic, reference, adapter.
+
+A test module subclasses `PartsConformance`, named Test…, gives the fixture `make_trainer` and takes `make_layout`.
+"""
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import MANIFEST_FILE, WritePart, write_checkpoint
+from engine.training.step_loss import Step
+from engine.weights.snapshot import map_weights
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, save, trajectories_of
+
+LORA: Final = TrainerSpec(lora_rank=3, lora_alpha=12.0)
+WITH_KL: Final = KlSpec(coefficient=0.1)
+PPO: Final = AlgorithmSpec(name="ppo")
+
+MakeLayout = Callable[[str], Path]
+
+
+@pytest.fixture
+def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> MakeLayout:
+    """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys."""
+
+    def make(layout: str) -> Path:
+        from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+        if layout == "llama":
+            return make_llama()
+        configure, build = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[layout]
+        torch.manual_seed(0)
+        config = configure(
+            vocab_size=40,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            max_position_embeddings=160,
+            tie_word_embeddings=True,
+            initializer_range=0.3,
+        )
+        model = build(config)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.normal_(parameter)
+        folder = tmp_path_factory.mktemp(layout)
+        model.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
+    """A whole checkpoint of the same things, but for one number."""
+    state = load_file(checkpoint / "optimizer.safetensors")
+    state["critic_master/value.weight"][0] = float("nan")
+    kept = [file.relative_to(checkpoint).as_posix() for file in checkpoint.rglob("*.*") if file.name != MANIFEST_FILE]
+    parts: dict[str, WritePart] = {name: partial(shutil.copyfile, checkpoint / name) for name in kept}
+    write_checkpoint(folder, parts | {"optimizer.safetensors": partial(save_file, state)})
+    return folder
+
+
+class PartsConformance:
+    @pytest.mark.parametrize(
+        ("algorithm", "trainer", "tied"),
+        [
+            (AlgorithmSpec(name="ppo", kl=WITH_KL), TrainerSpec(), False),
+            (AlgorithmSpec(name="ppo", kl=WITH_KL), TrainerSpec(), True),
+            (AlgorithmSpec(name="gspo", kl=KlSpec(coefficient=0.1, estimator="k1")), LORA, True),
+            (AlgorithmSpec(name="ppo", entropy_coefficient=0.01), LORA, False),
+        ],
+    )
+    def test_resume_is_exact_with_critic_reference_and_adapter(
+        self,
+        make_trainer: MakeTrainer,
+        make_llama: MakeLlama,
+        tmp_path: Path,
+        algorithm: AlgorithmSpec,
+        trainer: TrainerSpec,
+        tied: bool,
+    ) -> None:
+        """Written while training goes on; whatever the other did before is gone."""
+        folder = make_llama(tied=tied)
+        straight = make_trainer(folder, algorithm=algorithm, trainer=trainer)
+        for step in range(3):
+            straight.train_step(trajectories_of(step))
+        write = straight.prepare_save(tmp_path)
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(write)
+            told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
+            written.result()
+        resumed = make_trainer(folder, algorithm=algorithm, trainer=trainer)
+        resumed.train_step(trajectories_of(99))
+        resumed.load(tmp_path)
+        assert [resumed.train_step(trajectories_of(step)).metrics for step in range(3, 6)] == told
+        assert hash_of(resumed) == hash_of(straight)
+
+    def test_a_critic_learns_what_answers_are_worth(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+        """A group's prompt says what its answers are worth."""
+        batch = [replace(each, prompt_ids=(10 + each.group,), reward=float(each.group)) for each in trajectories_of(0)]
+        trainer = make_trainer(
+            make_llama(),
+            algorithm=AlgorithmSpec(name="ppo", critic=CriticSpec(learning_rate=1e-2)),
+            optimizer=OptimizerSpec(learning_rate=1e-9, warmup_steps=0),
+        )
+        metrics = [trainer.train_step(batch).metrics for _ in range(30)]
+        assert metrics[0]["train/value_mean"] == 0.0
+        assert metrics[0]["train/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+        assert metrics[-1]["train/explained_variance"] > 0.8
+        assert metrics[-1]["train/value_loss"] < 0.3 * metrics[0]["train/value_loss"]
+
+    def test_the_critics_gradient_does_not_pull_at_the_policy(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama
+    ) -> None:
+        def policy_after(learning_rate: float) -> str:
+            critic = CriticSpec(learning_rate=learning_rate)
+            trainer = make_trainer(make_llama(), algorithm=AlgorithmSpec(name="ppo", critic=critic))
+            trainer.train_step(trajectories_of(0))
+            return hash_of(trainer)
+
+        assert policy_after(1e-5) == policy_after(1.0)
+
+    def test_a_critic_that_is_not_finite_stops_the_policys_step_too(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        trainer = make_trainer(make_llama(), algorithm=PPO)
+        trainer.train_step(trajectories_of(0))
+        trainer.load(with_spoiled_critic(save(trainer, tmp_path / "sound"), tmp_path / "spoiled"))
+        before = hash_of(trainer)
+        assert trainer.train_step(trajectories_of(1)).metrics["train/skipped"] == 1.0
+        assert hash_of(trainer) == before
+
+    @pytest.mark.parametrize("whose", ["_policy_loss", "_value_loss"])
+    def test_a_gradient_that_is_not_finite_stops_both_though_the_losses_are_finite(
+        self,
+        make_trainer: MakeTrainer,
+        make_llama: MakeLlama,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        whose: str,
+    ) -> None:
+        trainer = make_trainer(make_llama(), algorithm=PPO)
+        trainer.train_step(trajectories_of(0))
+        before = save(trainer, tmp_path / "before")
+        sound: Callable[..., Tensor] = getattr(Step, whose)
+
+        def spoiled(*given: Any) -> Tensor:
+            loss = sound(*given)
+            loss.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[no-untyped-call]
+            return loss
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Step, whose, spoiled)
+            metrics = trainer.train_step(trajectories_of(1)).metrics
+        assert metrics["train/skipped"] == 1.0 and "train/loss" in metrics and "train/value_loss" in metrics
+        after = save(trainer, tmp_path / "after")
+        for part in ("model.safetensors", "optimizer.safetensors"):
+            assert (before / part).read_bytes() == (after / part).read_bytes()
+        assert trainer.train_step(trajectories_of(2)).metrics["train/skipped"] == 0.0
+
+    @pytest.mark.parametrize("trainer", [TrainerSpec(), LORA])
+    def test_the_distance_to_the_reference_begins_at_zero_and_is_held_down(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, trainer: TrainerSpec
+    ) -> None:
+        def distances(coefficient: float) -> list[float]:
+            algorithm = AlgorithmSpec(name="reinforce_pp", kl=KlSpec(coefficient=coefficient))
+            learner = make_trainer(make_llama(), algorithm=algorithm, trainer=trainer)
+            return [learner.train_step(trajectories_of(0)).metrics["train/kl"] for _ in range(12)]
+
+        free, held = distances(1e-9), distances(3.0)
+        assert free[0] == pytest.approx(0.0, abs=1e-6)
+        assert abs(held[-1]) < 0.8 * abs(free[-1])
+
+    @pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
+    def test_peft_loads_the_adapter_and_says_what_the_merged_weights_say(
+        self, make_trainer: MakeTrainer, make_layout: MakeLayout, tmp_path: Path, layout: str
+    ) -> None:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        folder = make_layout(layout)
+        trainer = make_trainer(folder, trainer=LORA)
+        for step in range(3):
+            trainer.train_step(trajectories_of(step))
+        save(trainer, tmp_path)
+        ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+        with torch.no_grad():
+            base = AutoModelForCausalLM.from_pretrained(folder)(ids).logits
+            merged = AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
+            adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), str(tmp_path / "adapter"))
+            assert (merged - base).abs().max() > 0.1
+            torch.testing.assert_close(adapted(ids).logits, merged, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
+    def test_every_layout_is_trained_in_bfloat16_with_critic_and_adapter(
+        self, make_trainer: MakeTrainer, make_layout: MakeLayout, layout: str
+    ) -> None:
+        folder, algorithm = make_layout(layout), AlgorithmSpec(name="ppo", kl=WITH_KL, entropy_coefficient=0.01)
+        exact = make_trainer(folder, algorithm=algorithm, trainer=LORA)
+        near = make_trainer(folder, algorithm=algorithm, trainer=LORA.model_copy(update={"compute_dtype": "bfloat16"}))
+        for step in range(2):
+            expected, metrics = (each.train_step(trajectories_of(step)).metrics for each in (exact, near))
+            assert metrics["train/skipped"] == 0.0
+            assert metrics["train/loss"] == pytest.approx(expected["train/loss"], abs=0.03)
+            assert metrics["train/entropy"] == pytest.approx(expected["train/entropy"], abs=0.03)
+            assert metrics["train/value_loss"] == pytest.approx(expected["train/value_loss"], abs=0.03)
+
+    def test_an_adapter_begins_at_the_base_and_moves_only_its_matrices(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama
+    ) -> None:
+        trainer = make_trainer(make_llama(), trainer=LORA)
+        first = trainer.snapshot(0)
+        assert first.manifest.sha256 == hash_of(make_trainer(make_llama()))
+        trainer.train_step(trajectories_of(0))
+        before, after = map_weights(first), map_weights(trainer.snapshot(1))
+        moved = {name for name in before if not torch.equal(before[name], after[name])}
+        assert moved == {name for name in before if name.endswith("_proj.weight")}
+        for name in moved:
+            assert torch.linalg.matrix_rank((after[name] - before[name]).double(), rtol=1e-4) <= 3
+
+    def test_an_adapters_checkpoint_has_moments_of_the_adapter_only(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        trainer = make_trainer(make_llama(), trainer=LORA)
+        trainer.train_step(trajectories_of(0))
+        folder = save(trainer, tmp_path)
+        state = load_file(folder / "optimizer.safetensors")
+        adapter = load_file(folder / "adapter" / "adapter_model.safetensors")
+        kinds = ("master", "exp_avg", "exp_avg_sq")
+        assert state.keys() == {f"{kind}/{name}" for kind in kinds for name in adapter} | {"random/cpu"}
+        assert all(torch.equal(state[f"master/{name}"], tensor) for name, tensor in adapter.items())
+        assert len(adapter) == 2 * 2 * 7 and {min(tensor.shape) for tensor in adapter.values()} == {3}
