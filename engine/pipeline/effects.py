@@ -12,7 +12,7 @@ from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeldGroup
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +110,12 @@ class FetchWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenParcel:
-    """Make room for a parcel that another relay will send; `ChunkHashed` for each chunk that comes. One with another
+class OpenBuffer:
+    """Make room for a buffer that another relay will send; `ChunkHashed` for each chunk that comes. One with another
     hash than it should have is not kept."""
 
     arrival: int
-    parcel: ParcelId
+    buffer_id: BufferId
     num_bytes: int
     chunk_bytes: int
     chunk_sha256: tuple[str, ...]
@@ -126,7 +126,7 @@ class ForwardChunk:
     to: int
     """A host."""
     reach: object
-    parcel: ParcelId
+    buffer_id: BufferId
     index: int
 
 
@@ -158,10 +158,10 @@ class ServeWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropParcel:
+class DropBuffer:
     """The whole of a version, or one of its deltas."""
 
-    parcel: ParcelId
+    buffer_id: BufferId
 
 
 # ── the trainer's body ────────────────────────────────────────────────────────────────────────────────────────────
@@ -242,12 +242,12 @@ Effect = (
     | ReportProgress
     | Persist
     | FetchWeights
-    | OpenParcel
+    | OpenBuffer
     | ForwardChunk
     | AssembleWeights
     | MakeDelta
     | ServeWeights
-    | DropParcel
+    | DropBuffer
     | PublishWeights
     | RepublishWeights
     | ForgetWeights

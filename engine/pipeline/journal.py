@@ -4,7 +4,7 @@
 
 Invariants:
 - a record says what happened, not what follows: what follows is computed, and always the same;
-- who works on what is not written: the replicas say it themselves, and a new data brain listens before it deals.
+- who works on what is not written: the replicas say it themselves, and a new data brain listens before it grants.
 """
 
 from dataclasses import dataclass

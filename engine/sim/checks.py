@@ -133,8 +133,8 @@ class Oracle:
     def on_granted(self, message: WorkGranted) -> None:
         """Data acknowledges."""
         if self._plan.only_evaluates:
-            dealt = [task.key for task in message.tasks if task.key.evaluation is None]
-            demand(not dealt, f"prompts of training are dealt, and nothing is trained: {dealt}")
+            granted = [task.key for task in message.tasks if task.key.evaluation is None]
+            demand(not granted, f"prompts of training are granted, and nothing is trained: {granted}")
         for key in message.taken:
             if key in self._delivered:
                 self._acknowledged[key] = self._delivered[key]

@@ -9,12 +9,12 @@ from typing import Final
 
 from engine.pipeline.effects import (
     AssembleWeights,
-    DropParcel,
+    DropBuffer,
     Effect,
     FetchWeights,
     ForwardChunk,
     MakeDelta,
-    OpenParcel,
+    OpenBuffer,
     ServeWeights,
 )
 from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed
@@ -24,7 +24,7 @@ from engine.sim.bodies import Later, Post, carried
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 FETCH_S: Final = 0.03
 ASSEMBLE_S: Final = 0.02
@@ -35,7 +35,7 @@ DELTA_S: Final = 0.02
 class CarriedChunk:
     """On the link between two relays."""
 
-    parcel: ParcelId
+    buffer_id: BufferId
     index: int
     content: str
 
@@ -45,7 +45,7 @@ Carry = Callable[[int, CarriedChunk], None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Parcel:
+class WeightBuffer:
     arrival: int
     expected: tuple[str, ...] = ()
     chunks: dict[int, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class RelayBody:
     ) -> None:
         self._chance, self._faults, self._oracle = chance, faults, oracle
         self._later, self._post, self._carry = later, post, carry
-        self._parcels: dict[ParcelId, Parcel] = {}
+        self._buffers: dict[BufferId, WeightBuffer] = {}
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self.num_useless_chunks = 0
         """That came although they were here already."""
@@ -73,64 +73,66 @@ class RelayBody:
         match effect:
             case FetchWeights():
                 self._fetch(effect)
-            case OpenParcel():
-                self._parcels[effect.parcel] = Parcel(arrival=effect.arrival, expected=effect.chunk_sha256)
+            case OpenBuffer():
+                self._buffers[effect.buffer_id] = WeightBuffer(arrival=effect.arrival, expected=effect.chunk_sha256)
             case ForwardChunk():
-                content = self._parcels[effect.parcel].chunks[effect.index]
-                self._carry(effect.to, CarriedChunk(parcel=effect.parcel, index=effect.index, content=content))
+                content = self._buffers[effect.buffer_id].chunks[effect.index]
+                self._carry(effect.to, CarriedChunk(buffer_id=effect.buffer_id, index=effect.index, content=content))
             case AssembleWeights():
                 self._assemble(effect)
             case MakeDelta():
                 self._make_delta(effect)
             case ServeWeights():
                 self._serve(effect)
-            case DropParcel():
-                self._parcels.pop(effect.parcel, None)
+            case DropBuffer():
+                self._buffers.pop(effect.buffer_id, None)
             case _:
                 raise TypeError(f"a relay's body does not do {type(effect).__name__}")
 
     def on_carried(self, chunk: CarriedChunk) -> None:
-        parcel = self._parcels.get(chunk.parcel)
-        if parcel is None or chunk.index >= len(parcel.expected or parcel.chunks):
+        buffer = self._buffers.get(chunk.buffer_id)
+        if buffer is None or chunk.index >= len(buffer.expected or buffer.chunks):
             return
-        if chunk.index in parcel.chunks:
+        if chunk.index in buffer.chunks:
             self.num_useless_chunks += 1
             return
         (content,) = carried((chunk.content,), self._chance, self._faults)
-        if content == parcel.expected[chunk.index]:
-            parcel.chunks[chunk.index] = content
-        hashed = ChunkHashed(arrival=parcel.arrival, parcel=chunk.parcel, index=chunk.index, sha256=content)
+        if content == buffer.expected[chunk.index]:
+            buffer.chunks[chunk.index] = content
+        hashed = ChunkHashed(arrival=buffer.arrival, buffer_id=chunk.buffer_id, index=chunk.index, sha256=content)
         self._later(0.0, hashed)
 
     def chunks_of(self, version: WeightsId) -> tuple[str, ...]:
-        chunks = self._parcels[ParcelId(version=version)].chunks
+        chunks = self._buffers[BufferId(version=version)].chunks
         return tuple(chunks[index] for index in sorted(chunks))
 
     def _fetch(self, effect: FetchWeights) -> None:
         manifest, sent = effect.manifest, effect.payload
         assert isinstance(sent, tuple)
-        parcel = ParcelId(version=manifest.id)
+        buffer_id = BufferId(version=manifest.id)
         self._manifests[manifest.id] = manifest
-        self._parcels[parcel] = Parcel(arrival=effect.arrival, chunks=dict(enumerate(sent)))
+        self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(sent)))
         for index, chunk in enumerate(sent):
-            self._later(FETCH_S, ChunkHashed(arrival=effect.arrival, parcel=parcel, index=index, sha256=chunk))
+            self._later(FETCH_S, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         manifest = effect.manifest
         self._manifests[manifest.id] = manifest
-        whole = ParcelId(version=manifest.id)
-        needed = [ParcelId(version=delta.base) for delta in effect.path[:1]] + [delta.parcel for delta in effect.path]
-        if any(parcel not in self._parcels for parcel in needed):
+        whole = BufferId(version=manifest.id)
+        needed = [BufferId(version=delta.base) for delta in effect.path[:1]] + [
+            delta.buffer_id for delta in effect.path
+        ]
+        if any(buffer_id not in self._buffers for buffer_id in needed):
             self._later(0.0, FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
             return
         if effect.path:
-            chunks = self._parcels[ParcelId(version=effect.path[0].base)].chunks
+            chunks = self._buffers[BufferId(version=effect.path[0].base)].chunks
             result = "+".join(chunks[index] for index in sorted(chunks))
             for delta in effect.path:
-                base, _, result_of_delta = self._parcels[delta.parcel].chunks[0].partition(" -> ")
+                base, _, result_of_delta = self._buffers[delta.buffer_id].chunks[0].partition(" -> ")
                 result = result_of_delta if base == result else "nonsense"
-            self._parcels[whole] = Parcel(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
-        chunks = self._parcels[whole].chunks
+            self._buffers[whole] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
+        chunks = self._buffers[whole].chunks
         sha256 = "+".join(chunks[index] for index in sorted(chunks))
         self._later(ASSEMBLE_S, BufferHashed(arrival=effect.arrival, sha256=sha256))
 
@@ -146,7 +148,7 @@ class RelayBody:
             chunk_bytes=1,
             chunk_sha256=(chunk,),
         )
-        self._parcels[delta.parcel] = Parcel(arrival=0, chunks={0: chunk})
+        self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
         self._later(DELTA_S, DeltaMade(version=effect.version, delta=delta))
 
     def _serve(self, effect: ServeWeights) -> None:

@@ -53,7 +53,7 @@ class WeightVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParcelId:
+class BufferId:
     """What travels to make a version: its whole buffer, or what changed since `base`."""
 
     version: WeightsId
@@ -72,8 +72,8 @@ class DeltaManifest:
     chunk_sha256: tuple[str, ...]
 
     @property
-    def parcel(self) -> ParcelId:
-        return ParcelId(version=self.version, base=self.base)
+    def buffer_id(self) -> BufferId:
+        return BufferId(version=self.version, base=self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

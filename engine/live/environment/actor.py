@@ -19,7 +19,7 @@ from typing import Any, Final
 import ray
 
 from engine.live.body.loop import BodyFailed, Outbox, Upward
-from engine.live.environment.turn_threads import Respondents
+from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.sinks.lines import LineKeeper, LinesSaid
@@ -68,7 +68,7 @@ class EnvironmentActor:
             from engine.environments.registry import make_environment  # heavy imports on this thread, not before
 
             spec = self._spec
-            respondents = Respondents(
+            threads = TurnThreads(
                 make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder),
                 timeout_s=spec.environment.turn_timeout_s,
                 answer=lambda to, answer: self._answers.put((to, answer)),
@@ -82,7 +82,7 @@ class EnvironmentActor:
             return
         while True:
             for ask in self._asks.get():
-                respondents.ask(ask)
+                threads.ask(ask)
 
     def _send(self) -> None:
         while True:

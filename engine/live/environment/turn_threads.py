@@ -40,7 +40,7 @@ class Pending:
     is_over: bool = False
 
 
-class Respondents:
+class TurnThreads:
     def __init__(self, environment: Environment, *, timeout_s: float, answer: Callable[[str, Answer], None]) -> None:
         """`answer` is called from any thread, with the address of who asked last."""
         self._environment, self._timeout_s, self._answer = environment, timeout_s, answer

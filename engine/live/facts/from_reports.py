@@ -63,16 +63,16 @@ def step_trained(report: StepReported, rollout_metrics: Mapping[str, float]) -> 
 
 def trajectories_sampled(report: StepReported) -> list[TrajectoriesSampled]:
     """Several facts where one would be too large to ship."""
-    parcels: list[list[TrajectorySample]] = [[]]
+    batches: list[list[TrajectorySample]] = [[]]
     num_bytes = 0
     for sample in map(_sample, report.to_read):
         size = len(sample.model_dump_json().encode())
-        if parcels[-1] and num_bytes + size > MAX_SAMPLES_BYTES:
-            parcels.append([])
+        if batches[-1] and num_bytes + size > MAX_SAMPLES_BYTES:
+            batches.append([])
             num_bytes = 0
-        parcels[-1].append(sample)
+        batches[-1].append(sample)
         num_bytes += size
-    return [TrajectoriesSampled(step=report.step, trajectories=parcel) for parcel in parcels]
+    return [TrajectoriesSampled(step=report.step, trajectories=batch) for batch in batches]
 
 
 def _sample(read: ReadTrajectory) -> TrajectorySample:

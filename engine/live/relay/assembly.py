@@ -2,7 +2,7 @@
 
 Invariants:
 - what is served is the very memory whose hashes were taken;
-- all of it may run on any thread: of the relay it touches only the parcels, which guard themselves;
+- all of it may run on any thread: of the relay it touches only the buffers, which guard themselves;
 - what cannot be made leaves no memory behind.
 """
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 
-from engine.live.relay.buffers import Parcel, Parcels
+from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.weights.handover import pull
 from engine.live.weights.offered_bytes import OfferedBytes
 from engine.live.weights.segments import Segment, own_memory
@@ -18,14 +18,14 @@ from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
 from engine.weights.chunks import TornWeights, hash_chunks
 from engine.weights.delta import apply_delta
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 
-class Making:
-    def __init__(self, *, owner: str, token: bytes, parcels: Parcels) -> None:
-        self._owner, self._token, self._parcels = owner, token, parcels
+class Assembly:
+    def __init__(self, *, owner: str, token: bytes, buffers: WeightBuffers) -> None:
+        self._owner, self._token, self._buffers = owner, token, buffers
 
-    def fetched(self, effect: FetchWeights) -> tuple[Parcel, WeightManifest]:
+    def fetched(self, effect: FetchWeights) -> tuple[WeightBuffer, WeightManifest]:
         """What the trainer offers, and its manifest with the hashes taken."""
         manifest, offered = effect.manifest, effect.payload
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
@@ -36,24 +36,24 @@ class Making:
             raise TornWeights("other bytes than the trainer hashed")
         return all_here(segment.buffer, segment, hashed, arrival=effect.arrival), hashed
 
-    def assembled(self, effect: AssembleWeights) -> Parcel:
+    def assembled(self, effect: AssembleWeights) -> WeightBuffer:
         manifest, path = effect.manifest, effect.path
         if not path:
             return self._present(whole_of(manifest.id))
         base = self._present(whole_of(path[0].base))
-        deltas = [self._present(delta.parcel) for delta in path]
+        deltas = [self._present(delta.buffer_id) for delta in path]
         segment = Segment.create(self._owner, manifest.num_bytes)
-        segment.buffer[:] = base.buffer
+        segment.buffer[:] = base.memory
         try:
             for delta in deltas:
-                apply_delta(delta.buffer, segment.buffer)
+                apply_delta(delta.memory, segment.buffer)
         except TornWeights:
             segment.remove()
             raise
         return all_here(segment.buffer, segment, manifest, arrival=effect.arrival)
 
-    def _present(self, parcel: ParcelId) -> Parcel:
-        content = self._parcels.get(parcel)
+    def _present(self, buffer_id: BufferId) -> WeightBuffer:
+        content = self._buffers.get(buffer_id)
         if content is None:  # it was dropped meanwhile
             raise TornWeights("what it is made of is gone")
         return content
@@ -73,10 +73,10 @@ class Making:
 
 
 def all_here(
-    buffer: memoryview, segment: Segment | None, manifest: WeightManifest | DeltaManifest, *, arrival: int = 0
-) -> Parcel:
-    return Parcel(
-        buffer=buffer,
+    memory: memoryview, segment: Segment | None, manifest: WeightManifest | DeltaManifest, *, arrival: int = 0
+) -> WeightBuffer:
+    return WeightBuffer(
+        memory=memory,
         segment=segment,
         chunk_bytes=manifest.chunk_bytes,
         arrival=arrival,

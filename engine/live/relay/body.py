@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.live.body.loop import BodyCall
-from engine.live.relay.assembly import Making, all_here
-from engine.live.relay.buffers import Parcel, Parcels
+from engine.live.relay.assembly import Assembly, all_here
+from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.weights.link import Listener, Reach, Senders, receive_chunks
 from engine.live.weights.segments import Segment
 from engine.pipeline.effects import (
     AssembleWeights,
-    DropParcel,
+    DropBuffer,
     Effect,
     FetchWeights,
     ForwardChunk,
     MakeDelta,
-    OpenParcel,
+    OpenBuffer,
     ServeWeights,
 )
 from engine.pipeline.messages.addresses import Address
@@ -40,7 +40,7 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.delta import make_delta
-from engine.weights.port import ParcelId, WeightManifest, WeightVersion
+from engine.weights.port import BufferId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
 
@@ -82,15 +82,15 @@ class RelayBody:
         self._owner = owner
         self._post, self._on_loop = post, on_loop
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
-        self.parcels = Parcels(
+        self.buffers = WeightBuffers(
             tell=lambda message: on_loop(lambda body: [message]),
-            hash_on=lambda parcel: self._submit(parcel.hash_on),
+            hash_on=lambda buffer: self._submit(buffer.hash_on),
         )
-        self._making = Making(owner=owner, token=token, parcels=self.parcels)
+        self._assembly = Assembly(owner=owner, token=token, buffers=self.buffers)
         self._listener = None if listen is None else Listener(listen, token, self._receive)
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
-        self._expected: dict[ParcelId, int] = {}
+        self._expected: dict[BufferId, int] = {}
         """What workers are making → for which arrival."""
         self.brain = brain(reach=None if self._listener is None else self._listener.reach)
 
@@ -109,13 +109,13 @@ class RelayBody:
             epoch=self.brain.epoch,
             leads=self.brain.leads,
             visible=self.brain.visible,
-            num_chunks=self.parcels.num_chunks,
-            num_bytes=self.parcels.num_bytes,
-            num_useless_chunks=self.parcels.num_useless_chunks,
+            num_chunks=self.buffers.num_chunks,
+            num_bytes=self.buffers.num_bytes,
+            num_useless_chunks=self.buffers.num_useless_chunks,
         )
 
     def end(self) -> list[Message]:
-        self.parcels.drop_all()
+        self.buffers.drop_all()
         return []
 
     def perform(self, effect: Effect) -> list[Message]:
@@ -123,7 +123,7 @@ class RelayBody:
             case FetchWeights():
                 self._expected[whole_of(effect.manifest.id)] = effect.arrival
                 self._submit(lambda: self._fetch(effect))
-            case OpenParcel():
+            case OpenBuffer():
                 return self._open(effect)
             case ForwardChunk():
                 self._forward(effect)
@@ -134,34 +134,34 @@ class RelayBody:
                 self._make_delta(effect)
             case ServeWeights():
                 self._serve(effect)
-            case DropParcel():
-                self._expected.pop(effect.parcel, None)
-                self.parcels.drop(effect.parcel)
+            case DropBuffer():
+                self._expected.pop(effect.buffer_id, None)
+                self.buffers.drop(effect.buffer_id)
             case _:
                 raise TypeError(f"a relay's body does not do {type(effect).__name__}")
         return []
 
     # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _open(self, effect: OpenParcel) -> list[Message]:
-        if effect.parcel.base is not None:
-            self.parcels.open(effect, memoryview(bytearray(effect.num_bytes)), None)
+    def _open(self, effect: OpenBuffer) -> list[Message]:
+        if effect.buffer_id.base is not None:
+            self.buffers.open(effect, memoryview(bytearray(effect.num_bytes)), None)
             return []
         try:
             segment = Segment.create(self._owner, effect.num_bytes)
         except OSError as error:
             return [FetchFailed(arrival=effect.arrival, reason=f"no room: {error}")]
-        self.parcels.open(effect, segment.buffer, segment)
+        self.buffers.open(effect, segment.buffer, segment)
         return []
 
     def _forward(self, effect: ForwardChunk) -> None:
-        content = self.parcels.get(effect.parcel)
+        content = self.buffers.get(effect.buffer_id)
         if content is not None and isinstance(effect.reach, Reach):
             sender = self._senders.to(effect.to, effect.reach)
-            sender.send(effect.parcel, effect.index, content.chunk(effect.index))
+            sender.send(effect.buffer_id, effect.index, content.chunk(effect.index))
 
     def _serve(self, effect: ServeWeights) -> None:
-        content = self.parcels.get(whole_of(effect.version))
+        content = self.buffers.get(whole_of(effect.version))
         assert content is not None and content.segment is not None, f"version {effect.version} is visible and not here"
         manifest = self._manifests[effect.version]
         self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
@@ -171,19 +171,21 @@ class RelayBody:
         self._submit(lambda: self._encode(effect, base, new))
 
     def _version(self, version: WeightsId) -> WeightVersion:
-        content = self.parcels.get(whole_of(version))
+        content = self.buffers.get(whole_of(version))
         assert content is not None, f"a delta with version {version}, which is not here"
-        return WeightVersion(manifest=self._manifests[version], buffer=content.buffer)
+        return WeightVersion(manifest=self._manifests[version], buffer=content.memory)
 
-    def _made(self, parcel: ParcelId, content: Parcel, manifest: WeightManifest, message: Message) -> list[Message]:
-        if self._expected.get(parcel) != content.arrival:
-            if content.segment is not None and self.parcels.get(parcel) is not content:
+    def _made(
+        self, buffer_id: BufferId, content: WeightBuffer, manifest: WeightManifest, message: Message
+    ) -> list[Message]:
+        if self._expected.get(buffer_id) != content.arrival:
+            if content.segment is not None and self.buffers.get(buffer_id) is not content:
                 content.segment.remove()
             return []
-        del self._expected[parcel]
+        del self._expected[buffer_id]
         self._manifests[manifest.id] = manifest
-        if self.parcels.get(parcel) is not content:
-            self.parcels.put(parcel, content)
+        if self.buffers.get(buffer_id) is not content:
+            self.buffers.put(buffer_id, content)
         return [message]
 
     # ── on other threads ──────────────────────────────────────────────────────────────────────────────────────────
@@ -199,11 +201,11 @@ class RelayBody:
         self._workers.submit(run)
 
     def _receive(self, link: Any) -> None:
-        receive_chunks(link, self.parcels)
+        receive_chunks(link, self.buffers)
 
     def _fetch(self, effect: FetchWeights) -> None:
         try:
-            content, manifest = self._making.fetched(effect)
+            content, manifest = self._assembly.fetched(effect)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
@@ -212,13 +214,13 @@ class RelayBody:
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
-            content = self._making.assembled(effect)
+            content = self._assembly.assembled(effect)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
         message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
-        parcel = whole_of(effect.manifest.id)
-        self._on_loop(lambda body: body._made(parcel, content, effect.manifest, message))
+        buffer_id = whole_of(effect.manifest.id)
+        self._on_loop(lambda body: body._made(buffer_id, content, effect.manifest, message))
 
     def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
         delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
@@ -229,7 +231,7 @@ class RelayBody:
         content = all_here(delta.buffer, None, manifest)
 
         def put(body: "RelayBody") -> list[Message]:
-            body.parcels.put(manifest.parcel, content)
+            body.buffers.put(manifest.buffer_id, content)
             return [DeltaMade(version=effect.version, delta=manifest)]
 
         self._on_loop(put)

@@ -1,4 +1,4 @@
-"""The memory of a relay: parcels that are here and parcels that arrive, chunk by chunk, from several links at once.
+"""The memory of a relay: buffers that are here and buffers that arrive, chunk by chunk, from several links at once.
 
     chunk: absent ──room──▶ filling ──arrived, hashed──▶ here
                               └──broken, or with another hash──▶ absent
@@ -18,16 +18,16 @@ from threading import Condition, Lock
 from typing import Any, Final, Literal
 
 from engine.live.weights.segments import Segment
-from engine.pipeline.effects import OpenParcel
+from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_relay import ChunkHashed
-from engine.weights.port import ParcelId
+from engine.weights.port import BufferId
 
 LET_GO_S: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Parcel:
-    buffer: memoryview
+class WeightBuffer:
+    memory: memoryview
     segment: Segment | None
     """None: in the process's own memory, as deltas are."""
     chunk_bytes: int
@@ -41,7 +41,7 @@ class Parcel:
     hashing: Lock = field(default_factory=Lock)
 
     def chunk(self, index: int) -> memoryview:
-        return self.buffer[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
+        return self.memory[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
 
     def hash_on(self) -> None:
         """Take in what has come in order. Two callers never mix: one does it, the other has nothing left to do."""
@@ -56,48 +56,48 @@ class Parcel:
             return str(self.whole.hexdigest())
 
 
-class Parcels:
+class WeightBuffers:
     """A sink for links."""
 
-    def __init__(self, tell: Callable[[ChunkHashed], None], hash_on: Callable[[Parcel], None]) -> None:
+    def __init__(self, tell: Callable[[ChunkHashed], None], hash_on: Callable[[WeightBuffer], None]) -> None:
         self._tell, self._hash_on = tell, hash_on
-        self._parcels: dict[ParcelId, Parcel] = {}
+        self._buffers: dict[BufferId, WeightBuffer] = {}
         self._changed = Condition()
         self.num_chunks = self.num_bytes = self.num_useless_chunks = 0
         """That came and were right; that came although they were here already."""
 
-    def get(self, parcel: ParcelId) -> Parcel | None:
-        return self._parcels.get(parcel)
+    def get(self, buffer_id: BufferId) -> WeightBuffer | None:
+        return self._buffers.get(buffer_id)
 
-    def put(self, parcel: ParcelId, content: Parcel) -> None:
+    def put(self, buffer_id: BufferId, content: WeightBuffer) -> None:
         with self._changed:
-            before, self._parcels[parcel] = self._parcels.get(parcel), content
+            before, self._buffers[buffer_id] = self._buffers.get(buffer_id), content
         _remove(before)
 
-    def open(self, effect: OpenParcel, buffer: memoryview, segment: Segment | None) -> None:
-        content = Parcel(
-            buffer=buffer,
+    def open(self, effect: OpenBuffer, memory: memoryview, segment: Segment | None) -> None:
+        content = WeightBuffer(
+            memory=memory,
             segment=segment,
             chunk_bytes=effect.chunk_bytes,
             arrival=effect.arrival,
             expected=effect.chunk_sha256,
         )
-        self.put(effect.parcel, content)
+        self.put(effect.buffer_id, content)
 
-    def drop(self, parcel: ParcelId) -> None:
+    def drop(self, buffer_id: BufferId) -> None:
         with self._changed:
-            content = self._parcels.pop(parcel, None)
+            content = self._buffers.pop(buffer_id, None)
         _remove(content)
 
     def drop_all(self) -> None:
-        for parcel in list(self._parcels):
-            self.drop(parcel)
+        for buffer_id in list(self._buffers):
+            self.drop(buffer_id)
 
     # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def room(self, link: socket.socket, parcel: ParcelId, index: int, num_bytes: int) -> memoryview | None:
+    def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
         with self._changed:
-            content = self._parcels.get(parcel)
+            content = self._buffers.get(buffer_id)
             if content is None or index >= len(content.expected) or len(content.chunk(index)) != num_bytes:
                 return None
             holder = content.filled_by.get(index)
@@ -111,28 +111,28 @@ class Parcels:
             content.states[index], content.filled_by[index] = "filling", link
             return content.chunk(index)
 
-    def arrived(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
-        content = self._held_by(link, parcel, index)
+    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
+        content = self._held_by(link, buffer_id, index)
         if content is None:
             return
         digest = sha256(content.chunk(index)).hexdigest()
         is_right = digest == content.expected[index]
         self._let_go(content, index, is_here=is_right)
-        self._tell(ChunkHashed(arrival=content.arrival, parcel=parcel, index=index, sha256=digest))
+        self._tell(ChunkHashed(arrival=content.arrival, buffer_id=buffer_id, index=index, sha256=digest))
         if is_right:
             self._hash_on(content)
 
-    def broken(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
-        content = self._held_by(link, parcel, index)
+    def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
+        content = self._held_by(link, buffer_id, index)
         if content is not None:
             self._let_go(content, index, is_here=False)
 
-    def _held_by(self, link: socket.socket, parcel: ParcelId, index: int) -> Parcel | None:
-        """The parcel may have been dropped and opened anew meanwhile: then this link has nothing to say."""
-        content = self._parcels.get(parcel)
+    def _held_by(self, link: socket.socket, buffer_id: BufferId, index: int) -> WeightBuffer | None:
+        """The buffer may have been dropped and another opened meanwhile: then this link has nothing to say."""
+        content = self._buffers.get(buffer_id)
         return content if content is not None and content.filled_by.get(index) is link else None
 
-    def _let_go(self, content: Parcel, index: int, *, is_here: bool) -> None:
+    def _let_go(self, content: WeightBuffer, index: int, *, is_here: bool) -> None:
         with self._changed:
             content.filled_by.pop(index, None)
             if is_here:
@@ -144,6 +144,6 @@ class Parcels:
             self._changed.notify_all()
 
 
-def _remove(content: Parcel | None) -> None:
+def _remove(content: WeightBuffer | None) -> None:
     if content is not None and content.segment is not None:
         content.segment.remove()

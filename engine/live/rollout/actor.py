@@ -42,7 +42,7 @@ class RolloutActor(BodyActor):
     def build(self) -> Body:
         device = claim_device()
         from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
-        from engine.live.rollout.weight_slots import Lanes
+        from engine.live.rollout.weight_slots import WeightSlots
         from engine.models.loading import resolve_model
         from engine.models.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ class RolloutActor(BodyActor):
             brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation),
             replica=self._replica,
             incarnation=self._incarnation,
-            lanes=Lanes(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
+            slots=WeightSlots(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
             tokenizer=Tokenizer.from_folder(folder),
             wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
         )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from engine.inference.port import SequenceRequest
 from engine.live.environment.turns import Answer, Ask
 from engine.live.rollout.moved_kv import KvBySample
-from engine.live.rollout.open_turns import Asking
+from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
-from engine.live.rollout.self_report import ReplicaWatch
-from engine.live.rollout.weight_slots import Lanes
+from engine.live.rollout.self_report import SelfReport
+from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.weights.offered_bytes import map_version
 from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import (
@@ -59,19 +59,21 @@ class RolloutBody:
         brain: RolloutBrain,
         replica: int,
         incarnation: int,
-        lanes: Lanes,
+        slots: WeightSlots,
         tokenizer: Tokenizer,
         wires: Wires,
     ) -> None:
         self.brain = brain
-        self._lanes, self._post = lanes, wires.post
-        self._asking = Asking(by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s)
-        self._samples = Samples(spec=spec, lanes=lanes, tokenizer=tokenizer, asking=self._asking)
-        self._watch = ReplicaWatch(replica=replica, incarnation=incarnation, observe=wires.observe)
+        self._slots, self._post = slots, wires.post
+        self._open_turns = OpenTurns(
+            by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s
+        )
+        self._samples = Samples(spec=spec, slots=slots, tokenizer=tokenizer, open_turns=self._open_turns)
+        self._self_report = SelfReport(replica=replica, incarnation=incarnation, observe=wires.observe)
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._lanes.num_decoding or self._samples.have_ended)
+        return bool(self._slots.num_decoding or self._samples.have_ended)
 
     def start(self) -> list[Message]:
         return []
@@ -99,33 +101,33 @@ class RolloutBody:
         return []
 
     def work(self) -> list[Message]:
-        self._watch.turn_to("decode" if self._lanes.num_decoding else self._resting)
+        self._self_report.turn_to("decode" if self._slots.num_decoding else self._resting)
         self._samples.decode()
         return self._hand_in()
 
     def measure(self, now: float) -> list[Message]:
-        if not self._lanes.num_decoding:
-            self._watch.turn_to(self._resting)
+        if not self._slots.num_decoding:
+            self._self_report.turn_to(self._resting)
         self._send_asks()
-        if not self._watch.is_due(now):
+        if not self._self_report.is_due(now):
             return []
-        load = self._watch.measure(
-            now, self._lanes.view(), num_queued=self._samples.num_queued, num_with_environment=self._asking.num_open
+        load = self._self_report.measure(
+            now, self._slots.view(), num_queued=self._samples.num_queued, num_with_environment=self._open_turns.num_open
         )
-        self._asking.again(lost_only=True)
-        return [replace(load, kv_by_weights=self._lanes.kv_by_weights())]
+        self._open_turns.again(lost_only=True)
+        return [replace(load, kv_by_weights=self._slots.kv_by_weights())]
 
     def on_answers(self, answers: Sequence[Answer]) -> list[Message]:
         self._samples.on_answers(answers)
         return self._hand_in()
 
     def ask_again(self) -> list[Message]:
-        self._asking.again(lost_only=False)
+        self._open_turns.again(lost_only=False)
         self._send_asks()
         return []
 
     def _install(self, effect: InstallWeights) -> Message:
-        self._watch.turn_to("weights")
+        self._self_report.turn_to("weights")
         manifest = effect.manifest
         try:
             weights = map_version(manifest, effect.payload)
@@ -133,18 +135,18 @@ class RolloutBody:
         except TornWeights as error:
             is_gone = isinstance(error, WeightsGone)
             return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error), is_gone=is_gone)
-        lane = self._lanes.free_for(manifest.id, effect.keeps)
+        slot = self._slots.free_for(manifest.id, effect.keeps)
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
-            interrupted = lane.engine.export(list(lane.decoding), leave=True, with_kv=False)
-        lane.install(weights, manifest.id)
-        self._lanes.newest = lane
+            interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
+        slot.install(weights, manifest.id)
+        self._slots.newest = slot
         if interrupted:
-            lane.engine.submit(interrupted)
+            slot.engine.submit(interrupted)
         return WeightsInstalled(version=manifest.version, epoch=manifest.epoch)
 
     def _hand_on(self, effect: HandOverSequences) -> None:
-        self._watch.turn_to("move")
+        self._self_report.turn_to("move")
         moved: KvBySample = {}
         progress = self._samples.take_out(_keys([effect.group]), moved=moved)
         handed = SequencesHandedOver(
@@ -163,11 +165,11 @@ class RolloutBody:
         return [TrajectoriesEnded(trajectories=ended)] if ended else []
 
     def _send_asks(self) -> None:
-        self._asking.send(at_once=not self._lanes.num_decoding)
+        self._open_turns.send(at_once=not self._slots.num_decoding)
 
     @property
     def _resting(self) -> Doing:
-        return "environment" if self._asking.num_open else "idle"
+        return "environment" if self._open_turns.num_open else "idle"
 
 
 def _keys(groups: Iterable[HeldGroup]) -> set[SampleKey]:

@@ -22,7 +22,7 @@ GRACE_S: Final = 5.0
 GATHER_S: Final = 0.02
 
 
-class Asking:
+class OpenTurns:
     def __init__(self, *, by: Address, ask: Callable[[Sequence[Ask]], None], timeout_s: float) -> None:
         self._by, self._ask, self._patience_s = by, ask, timeout_s + GRACE_S
         self._asked: dict[AskId, tuple[Ask, float]] = {}

@@ -21,8 +21,8 @@ from engine.inference.port import KvPages
 from engine.live.environment.turns import Answer
 from engine.live.rollout.conversation import Conversation, sampling_of
 from engine.live.rollout.moved_kv import KvBySample, MovedKv
-from engine.live.rollout.open_turns import Asking
-from engine.live.rollout.weight_slots import Lanes
+from engine.live.rollout.open_turns import OpenTurns
+from engine.live.rollout.weight_slots import WeightSlots
 from engine.models.tokenizer import Tokenizer
 from engine.pipeline.records import GroupTask, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
@@ -41,8 +41,8 @@ class Queued:
 
 
 class Samples:
-    def __init__(self, *, spec: JobSpec, lanes: Lanes, tokenizer: Tokenizer, asking: Asking) -> None:
-        self._spec, self._lanes, self._tokenizer, self._asking = spec, lanes, tokenizer, asking
+    def __init__(self, *, spec: JobSpec, slots: WeightSlots, tokenizer: Tokenizer, open_turns: OpenTurns) -> None:
+        self._spec, self._slots, self._tokenizer, self._open_turns = spec, slots, tokenizer, open_turns
         self._queued: deque[Queued] = deque()
         self._unprompted: dict[SampleKey, WeightsId] = {}
         """On which weights samples begin whose prompts are not here yet."""
@@ -61,7 +61,7 @@ class Samples:
 
     def start(self, tasks: Iterable[GroupTask]) -> None:
         for task in tasks:
-            weights = task.exact or self._lanes.newest.weights
+            weights = task.exact or self._slots.newest.weights
             begun = {progress.key.sample: progress for progress in task.progress}
             for at in task.samples:
                 key = SampleKey(group=task.key, sample=at)
@@ -82,23 +82,23 @@ class Samples:
                 asked.append(replace(state, weights=weights))
             else:
                 self._submit(replace(state, weights=weights), moved)
-        self._asking.prompts(fresh)
-        self._asking.turns(asked)
+        self._open_turns.prompts(fresh)
+        self._open_turns.turns(asked)
 
     def decode(self) -> None:
         """One step of every engine; whose turn has ended is asked about."""
         said: list[Conversation] = []
-        for lane, output in self._lanes.step():
-            conversation = lane.decoding.pop(output.sequence_id)
-            conversation.add_turn(output, self._tokenizer.decode(output.token_ids), lane.named)
+        for slot, output in self._slots.step():
+            conversation = slot.decoding.pop(output.sequence_id)
+            conversation.add_turn(output, self._tokenizer.decode(output.token_ids), slot.named)
             said.append(conversation)
-        self._asking.turns(said)
+        self._open_turns.turns(said)
 
     def on_answers(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
-            for key in self._asking.awaited_prompt(answer):
+            for key in self._open_turns.awaited_prompt(answer):
                 self._begin(key, answer)
-            conversation = self._asking.awaited_turn(answer)
+            conversation = self._open_turns.awaited_turn(answer)
             if conversation is not None:
                 self._go_on(conversation, answer)
 
@@ -106,7 +106,7 @@ class Samples:
         """The places that are free, from the queue."""
         if not self._queued:
             return
-        room = self._spec.rollout.max_batch - self._lanes.num_decoding - self._asking.num_samples
+        room = self._spec.rollout.max_batch - self._slots.num_decoding - self._open_turns.num_samples
         begun: dict[WeightsId, list[SampleProgress]] = {}
         for _ in range(min(room, len(self._queued))):
             queued = self._queued.popleft()
@@ -146,14 +146,14 @@ class Samples:
                 self._ended.append(conversation.failed(answer.failure))
 
     def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
-        lane = self._lanes.of(conversation.weights)
+        slot = self._slots.of(conversation.weights)
         request = conversation.request(_opened(moved.get(conversation.key.sample)))
         try:
-            lane.engine.submit([request])
+            slot.engine.submit([request])
         except ValueError as error:  # this prompt does not fit the model; others do
             self._ended.append(conversation.failed(str(error)))
             return
-        lane.decoding[request.sequence_id] = conversation
+        slot.decoding[request.sequence_id] = conversation
 
     # ── they leave ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,17 +161,17 @@ class Samples:
         """They are gone from here. `moved` gathers their keys and values."""
         left = [queued.progress for queued in self._queued if queued.progress.key in keys]
         self._queued = deque(queued for queued in self._queued if queued.progress.key not in keys)
-        unprompted = self._asking.forget_prompts(keys)
+        unprompted = self._open_turns.forget_prompts(keys)
         left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
         for key in unprompted:
             del self._unprompted[key]
-        left += [each.progress(None) for each in self._asking.forget_turns(keys)]
+        left += [each.progress(None) for each in self._open_turns.forget_turns(keys)]
         left += self._exported(keys, leave=True, moved=moved)
         self._fill()
         return left
 
     def look_at(self, keys: set[SampleKey]) -> list[SampleProgress]:
-        seen = [each.progress(None) for each in self._asking.open_turns(keys)]
+        seen = [each.progress(None) for each in self._open_turns.open_turns(keys)]
         return seen + self._exported(keys, leave=False, moved=None)
 
     def hand_in(self) -> tuple[Trajectory, ...]:
@@ -182,12 +182,12 @@ class Samples:
 
     def _exported(self, keys: set[SampleKey], *, leave: bool, moved: KvBySample | None) -> list[SampleProgress]:
         exported: list[SampleProgress] = []
-        for lane in self._lanes:
-            wanted = [name for name, conversation in lane.decoding.items() if conversation.key in keys]
-            for request in lane.engine.export(wanted, leave=leave, with_kv=moved is not None) if wanted else ():
-                conversation = lane.decoding.pop(request.sequence_id) if leave else lane.decoding[request.sequence_id]
+        for slot in self._slots:
+            wanted = [name for name, conversation in slot.decoding.items() if conversation.key in keys]
+            for request in slot.engine.export(wanted, leave=leave, with_kv=moved is not None) if wanted else ():
+                conversation = slot.decoding.pop(request.sequence_id) if leave else slot.decoding[request.sequence_id]
                 partial = request.progress
-                exported.append(conversation.progress(partial, lane.named))
+                exported.append(conversation.progress(partial, slot.named))
                 if moved is not None and partial is not None and partial.kv is not None:
                     moved[conversation.key.sample] = MovedKv.of(partial.kv)
         return exported

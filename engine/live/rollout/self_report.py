@@ -12,7 +12,7 @@ from engine.pipeline.messages.to_rollout import LoadMeasured
 EVERY_S: Final = 1.0
 
 
-class ReplicaWatch:
+class SelfReport:
     def __init__(self, *, replica: int, incarnation: int, observe: Callable[[ReplicaObserved], None]) -> None:
         self._replica, self._incarnation, self._observe = replica, incarnation, observe
         self._activity = ActivityLog("idle", time.monotonic())

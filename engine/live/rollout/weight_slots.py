@@ -1,11 +1,11 @@
 """Weights side by side: a rollout engine for each version that a replica holds, and what decodes on it.
 
-    fresh ──▶ lane of version 7 ──▶ ended          a lane whose last conversation has ended takes the next version
-              lane of version 5 ──▶ ended
+    fresh ──▶ slot of version 7 ──▶ ended          a slot whose last conversation has ended takes the next version
+              slot of version 5 ──▶ ended
 
 Invariants:
-- a conversation decodes on the lane of its weights, from its first word to its last;
-- a lane with weights that are to be kept is never overwritten, and there are no more lanes than slots;
+- a conversation decodes on the slot of its weights, from its first word to its last;
+- a slot with weights that are to be kept is never overwritten, and there are never more of them than the plan says;
 - a second engine is made when it is needed first: a replica that holds one version pays for one.
 """
 
@@ -19,7 +19,7 @@ from engine.weights.port import WeightVersion
 
 
 @dataclass(slots=True, kw_only=True)
-class Lane:
+class WeightSlot:
     engine: RolloutEngine
     weights: WeightsId = NO_WEIGHTS
     decoding: dict[str, Conversation] = field(default_factory=dict)
@@ -34,48 +34,48 @@ class Lane:
         return WeightsId(self.epochs.get(version, self.weights.epoch), version)
 
 
-class Lanes:
+class WeightSlots:
     def __init__(self, make_engine: Callable[[], RolloutEngine], *, num_slots: int) -> None:
         self._make_engine, self._num_slots = make_engine, num_slots
-        self._lanes = [Lane(engine=make_engine())]
-        self.newest = self._lanes[0]
+        self._slots = [WeightSlot(engine=make_engine())]
+        self.newest = self._slots[0]
         """The one that took weights last."""
 
-    def __iter__(self) -> Iterator[Lane]:
-        return iter(self._lanes)
+    def __iter__(self) -> Iterator[WeightSlot]:
+        return iter(self._slots)
 
     @property
     def num_decoding(self) -> int:
-        return sum(len(lane.decoding) for lane in self._lanes)
+        return sum(len(slot.decoding) for slot in self._slots)
 
-    def of(self, weights: WeightsId) -> Lane:
+    def of(self, weights: WeightsId) -> WeightSlot:
         """With one slot there is one, whose weights may have changed under what runs."""
         if self._num_slots == 1:
             return self.newest
-        return next(lane for lane in self._lanes if lane.weights == weights)
+        return next(slot for slot in self._slots if slot.weights == weights)
 
-    def free_for(self, weights: WeightsId, keeps: Collection[WeightsId]) -> Lane:
+    def free_for(self, weights: WeightsId, keeps: Collection[WeightsId]) -> WeightSlot:
         """Where these weights go; what nobody needs any more is overwritten first."""
         if self._num_slots == 1:
             return self.newest
-        free = [lane for lane in self._lanes if lane.weights not in keeps]
+        free = [slot for slot in self._slots if slot.weights not in keeps]
         if not free:
-            assert len(self._lanes) < self._num_slots, f"no slot for {weights} beside {sorted(keeps)}"
-            free = [Lane(engine=self._make_engine())]
-            self._lanes += free
-        lane = min(free, key=lambda lane: (lane.weights != weights, lane.weights))
-        assert not lane.decoding, f"{weights} over {lane.weights}, on which {len(lane.decoding)} decode"
-        return lane
+            assert len(self._slots) < self._num_slots, f"no slot for {weights} beside {sorted(keeps)}"
+            free = [WeightSlot(engine=self._make_engine())]
+            self._slots += free
+        slot = min(free, key=lambda slot: (slot.weights != weights, slot.weights))
+        assert not slot.decoding, f"{weights} over {slot.weights}, on which {len(slot.decoding)} decode"
+        return slot
 
-    def step(self) -> Iterator[tuple[Lane, SequenceOutput]]:
-        for lane in self._lanes:
-            if lane.decoding:
-                for output in lane.engine.step():
-                    yield lane, output
+    def step(self) -> Iterator[tuple[WeightSlot, SequenceOutput]]:
+        for slot in self._slots:
+            if slot.decoding:
+                for output in slot.engine.step():
+                    yield slot, output
 
     def view(self) -> EngineView:
         """Of all of them together: each has its share of the replica's cache."""
-        views = [lane.engine.view() for lane in self._lanes]
+        views = [slot.engine.view() for slot in self._slots]
         return EngineView(
             num_running=sum(view.num_running for view in views),
             num_waiting=sum(view.num_waiting for view in views),
@@ -87,4 +87,4 @@ class Lanes:
 
     def kv_by_weights(self) -> tuple[tuple[WeightsId, float], ...]:
         """What each takes of the whole."""
-        return tuple((lane.weights, lane.engine.view().kv_used / self._num_slots) for lane in self._lanes)
+        return tuple((slot.weights, slot.engine.view().kv_used / self._num_slots) for slot in self._slots)

@@ -1,7 +1,7 @@
 """Bytes of weights between processes: our own TCP links, which carry chunks and nothing else.
 
     sender: bounded queue ─ one thread ─▶ socket ─▶ receiver: one thread ─ straight into the arriving version's memory
-    frame = header (parcel, index, length) │ raw chunk
+    frame = header (buffer, index, length) │ raw chunk
 
 Invariants:
 - both ends prove that they know the job's token before a byte of weights moves: a stranger can neither inject nor read;
@@ -25,12 +25,12 @@ from threading import Thread
 from typing import Final, Protocol
 
 from engine.policy.lineage import WeightsId
-from engine.weights.port import ParcelId
+from engine.weights.port import BufferId
 
 log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"LMN1"
-# magic; epoch and version of the parcel; epoch and version of its base, both -1 for a whole; index; length
+# magic; epoch and version of the buffer; epoch and version of its base, both -1 for a whole; index; length
 _FRAME: Final = struct.Struct("!4sqqqqIQ")
 _NONCE_BYTES: Final = 16
 _PROOF_BYTES: Final = sha256().digest_size
@@ -50,13 +50,13 @@ class Reach:
 
 
 class Sink(Protocol):
-    def room(self, link: socket.socket, parcel: ParcelId, index: int, num_bytes: int) -> memoryview | None:
+    def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
         """Where this chunk goes; None: it is not wanted (any more). Nobody else writes there until this link says
         that the chunk has arrived or broken."""
 
-    def arrived(self, link: socket.socket, parcel: ParcelId, index: int) -> None: ...
+    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int) -> None: ...
 
-    def broken(self, link: socket.socket, parcel: ParcelId, index: int) -> None:
+    def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         """The link ended in the middle of this chunk."""
 
 
@@ -121,8 +121,8 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
         if magic != _MAGIC:
             raise OSError("what came is no frame")
         base = None if base_epoch < 0 else WeightsId(base_epoch, base_version)
-        parcel = ParcelId(version=WeightsId(epoch, version), base=base)
-        room = sink.room(link, parcel, index, num_bytes)
+        buffer_id = BufferId(version=WeightsId(epoch, version), base=base)
+        room = sink.room(link, buffer_id, index, num_bytes)
         if room is None:
             _drain(link, num_bytes)
             continue
@@ -131,9 +131,9 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
         except OSError:
             is_whole = False
         if not is_whole:
-            sink.broken(link, parcel, index)
+            sink.broken(link, buffer_id, index)
             return
-        sink.arrived(link, parcel, index)
+        sink.arrived(link, buffer_id, index)
 
 
 class Sender:
@@ -145,12 +145,12 @@ class Sender:
         self._queue: Queue[tuple[bytes, memoryview] | None] = Queue(maxsize=QUEUE_FRAMES)
         Thread(target=self._run, name="relay-sender", daemon=True).start()
 
-    def send(self, parcel: ParcelId, index: int, chunk: memoryview) -> None:
-        base = parcel.base
+    def send(self, buffer_id: BufferId, index: int, chunk: memoryview) -> None:
+        base = buffer_id.base
         header = _FRAME.pack(
             _MAGIC,
-            parcel.version.epoch,
-            parcel.version.version,
+            buffer_id.version.epoch,
+            buffer_id.version.version,
             -1 if base is None else base.epoch,
             -1 if base is None else base.version,
             index,

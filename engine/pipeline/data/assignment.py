@@ -1,15 +1,15 @@
-"""Dealing: which replica works on which group.
+"""Assignment: which replica works on which group.
 
-Data hears from each replica what it holds and how many sequences it could start (its seat), and deals groups, one at
-a time, to whoever has most room. Evaluations come first: a replica that holds the wanted weights answers, and one
+Data hears from each replica what it holds and how many sequences it could start, and assigns groups, one at a
+time, to whoever has most room. Evaluations come first: a replica that holds the wanted weights answers, and one
 that has nothing to do is told to take them.
 
 Invariants:
-- nothing is dealt to a replica without room, less what is still on its way to it; the samples of its last group that
+- nothing is assigned to a replica without room, less what is still on its way to it; the samples of its last group that
   do not fit wait there, so that no slot is empty for want of three more;
-- a group that wants exact weights is dealt only to a replica that holds them; what a sample goes on from is sent only
-  to the weights that wrote it;
-- what a replica was dealt and does not list in time was lost on the way, and is dealt to it again;
+- a group that wants exact weights is assigned only to a replica that holds them; what a sample goes on from is sent
+  only to the weights that wrote it;
+- what a replica was granted and does not list in time was lost on the way, and is granted again;
 - what a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.data.groups import GroupBook, OpenGroup, Owner
-from engine.pipeline.data.known_replicas import Seat, Seats
+from engine.pipeline.data.known_replicas import KnownReplica, KnownReplicas
 from engine.pipeline.data.moves import Mover
 from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.data.prompts import PromptPool
@@ -34,14 +34,14 @@ GRANT_LOST_AFTER_S: Final = 2.0
 LEASES_PER_INCARNATION: Final = 10**12
 
 
-class Dealer:
+class Assignment:
     def __init__(self, state: DataState, *, incarnation: int) -> None:
         self._state = state
         self._last_lease = incarnation * LEASES_PER_INCARNATION
         self._keeps_version = state.plan.schedule.keeps_version
-        self.seats = Seats()
+        self.replicas = KnownReplicas()
         self.partials = PartialPool(keeps_version=self._keeps_version)
-        self.moves = Mover(books=state.books, seats=self.seats, new_lease=self._new_lease, partials=self.partials)
+        self.moves = Mover(books=state.books, replicas=self.replicas, new_lease=self._new_lease, partials=self.partials)
 
     def _new_lease(self) -> int:
         self._last_lease += 1
@@ -50,52 +50,52 @@ class Dealer:
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hear(self, message: ReplicaSynced, now: float) -> None:
-        seat = self.seats.newest_of(message.replica)
-        if seat is not None and seat.incarnation < message.incarnation:
-            self.lose(seat.owner)
-            seat = None
-        if seat is None:
-            seat = self.seats.add(message.replica, message.incarnation)
-        if message.incarnation < seat.incarnation:
+        replica = self.replicas.newest_of(message.replica)
+        if replica is not None and replica.incarnation < message.incarnation:
+            self.lose(replica.owner)
+            replica = None
+        if replica is None:
+            replica = self.replicas.add(message.replica, message.incarnation)
+        if message.incarnation < replica.incarnation:
             return  # one that was given up speaks: its samples count, its wishes do not
-        if not seat.hear(message):
+        if not replica.hear(message):
             return
         if message.progress:
-            self._take_what_was_stopped(seat, message)
-        self._judge_what_it_holds(seat, now)
-        self._look_for_what_is_lost(seat, now)
-        self.moves.hear(seat, now)
-        promised = self.moves.promised(seat)
+            self._take_what_was_stopped(replica, message)
+        self._judge_what_it_holds(replica, now)
+        self._look_for_what_is_lost(replica, now)
+        self.moves.hear(replica, now)
+        promised = self.moves.promised(replica)
         if promised:
-            seat.take_room(promised)
-        if seat.is_leaving:
-            self._see_off(seat, now)
+            replica.take_room(promised)
+        if replica.is_leaving:
+            self._see_off(replica, now)
 
     def lose(self, owner: Owner) -> None:
         self.moves.lose(owner)
-        self.seats.remove(owner)
+        self.replicas.remove(owner)
         for book in self._state.books():
             book.give_back(book.owned_by(owner))
 
-    def _judge_what_it_holds(self, seat: Seat, now: float) -> None:
-        for held in seat.holds.values():
+    def _judge_what_it_holds(self, replica: KnownReplica, now: float) -> None:
+        for held in replica.holds.values():
             group = self._group(held.key)
-            if held.is_over and (group is None or group.owner != seat.owner):
+            if held.is_over and (group is None or group.owner != replica.owner):
                 continue
             if group is None and self._state.is_unknown(held.key) and self._may_write(held.weights):
                 group = self._state.training.open(held.key)
-            if group is not None and group.owner == seat.owner:
+            if group is not None and group.owner == replica.owner:
                 group.is_begun = group.is_begun or held.lease == group.lease
             elif group is not None and group.owner is None and self._may_adopt(held, group):
                 said_at = group.granted_at  # what is absent there was lost with us, and is granted again at once
-                self._book(held.key).assign(group, seat.owner, lease=held.lease, now=now)
+                self._book(held.key).assign(group, replica.owner, lease=held.lease, now=now)
                 group.granted_at, group.is_begun = said_at, True
-            elif group is not None and group.source == seat.owner and group.owner is not None:
+            elif group is not None and group.source == replica.owner and group.owner is not None:
                 host, host_incarnation = group.owner
                 order = HandOver(key=held.key, lease=group.lease, host=host, host_incarnation=host_incarnation)
-                seat.handovers.append(order)
+                replica.handovers.append(order)
             else:
-                seat.revoked.append(held)
+                replica.revoked.append(held)
 
     def _may_adopt(self, held: HeldGroup, group: OpenGroup) -> bool:
         """Its replica worked on this when data began anew, or was thought to be lost."""
@@ -108,33 +108,35 @@ class Dealer:
         staleness = state.lineage.staleness(weights, at=state.trained_version)
         return weights.epoch == state.lineage.epoch or state.plan.schedule.may_train(staleness=staleness)
 
-    def _look_for_what_is_lost(self, seat: Seat, now: float) -> None:
+    def _look_for_what_is_lost(self, replica: KnownReplica, now: float) -> None:
         for book in self._state.books():
-            for group in book.owned_by(seat.owner):
-                held = seat.holds.get(group.key)
+            for group in book.owned_by(replica.owner):
+                held = replica.holds.get(group.key)
                 is_held = held is not None and held.lease <= group.lease
                 absent = group.missing.difference(held.samples if held is not None and is_held else ())
                 if not absent:
                     continue
                 if now - group.granted_at < GRANT_LOST_AFTER_S:
-                    seat.take_room(len(absent))
-                elif group.exact is not None and group.exact not in seat.residents:
+                    replica.take_room(len(absent))
+                elif group.exact is not None and group.exact not in replica.residents:
                     self._give_back(book, group)
                 else:
                     group.granted_at = now
-                    self._order(seat, group, absent, is_handed_over=self._is_coming(group))
-                    seat.take_room(len(absent))
+                    self._order(replica, group, absent, is_handed_over=self._is_coming(group))
+                    replica.take_room(len(absent))
 
-    def _order(self, seat: Seat, group: OpenGroup, samples: set[int], *, is_handed_over: bool = False) -> None:
-        weights = seat.weights_for(group.key, group.exact)
+    def _order(
+        self, replica: KnownReplica, group: OpenGroup, samples: set[int], *, is_handed_over: bool = False
+    ) -> None:
+        weights = replica.weights_for(group.key, group.exact)
         self.partials.keep_what_fits(group, weights)
         task = group.task(samples, is_handed_over=is_handed_over)
         if task.progress and self._keeps_version:
             task = replace(task, exact=weights)
-        seat.tasks.append(task)
+        replica.tasks.append(task)
 
     def _is_coming(self, group: OpenGroup) -> bool:
-        source = None if group.source is None else self.seats.of(group.source)
+        source = None if group.source is None else self.replicas.of(group.source)
         return source is not None and group.key in source.holds
 
     def _give_back(self, book: GroupBook, group: OpenGroup) -> None:
@@ -164,120 +166,126 @@ class Dealer:
                     book.close(group)
 
     def _outlives_a_fork(self, group: OpenGroup) -> bool:
-        seat = None if group.owner is None else self.seats.of(group.owner)
-        if seat is None:
+        replica = None if group.owner is None else self.replicas.of(group.owner)
+        if replica is None:
             return False
-        weights = seat.weights_for(group.key, group.exact)
-        return group.exact in (None, weights) and weights in seat.residents and self._may_write(weights)
+        weights = replica.weights_for(group.key, group.exact)
+        return group.exact in (None, weights) and weights in replica.residents and self._may_write(weights)
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _take_what_was_stopped(self, seat: Seat, message: ReplicaSynced) -> None:
+    def _take_what_was_stopped(self, replica: KnownReplica, message: ReplicaSynced) -> None:
         stopped = {progress.key.group for progress in message.progress}
         for book in self._state.books():
-            groups = [group for group in book.owned_by(seat.owner) if group.key in stopped]
+            groups = [group for group in book.owned_by(replica.owner) if group.key in stopped]
             self.partials.take(message.progress, groups)
             book.give_back(groups)
 
-    def _see_off(self, seat: Seat, now: float) -> None:
-        seat.wants = seat.room = 0
+    def _see_off(self, replica: KnownReplica, now: float) -> None:
+        replica.wants = replica.room = 0
         for book in self._state.books():  # what was on its way to it, or came to late
-            book.give_back(group for group in book.owned_by(seat.owner) if group.key not in seat.holds)
-        if seat.is_empty:
-            seat.is_released = True
+            book.give_back(group for group in book.owned_by(replica.owner) if group.key not in replica.holds)
+        if replica.is_empty:
+            replica.is_released = True
         else:
-            self.moves.plan_leave(seat, now)
+            self.moves.plan_leave(replica, now)
 
-    # ── dealing ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def deal(self, now: float, prompts: PromptPool | None) -> list[Send]:
+    def assign(self, now: float, prompts: PromptPool | None) -> list[Send]:
         """`prompts` is None while data only listens."""
         self.moves.expire(now)
-        self.partials.settle(self._state.training, self.seats)
+        self.partials.settle(self._state.training, self.replicas)
         if prompts is not None:
-            open_seats = [seat for seat in self.seats if seat.is_open]
-            while any(self._deal_one(seat, now, prompts) for seat in sorted(open_seats, key=lambda seat: -seat.wants)):
+            with_room = [replica for replica in self.replicas if replica.is_open]
+            while any(self._assign_one(each, now, prompts) for each in sorted(with_room, key=lambda each: -each.wants)):
                 pass
         hold = None if prompts is None else prompts.hold()
-        grants = [seat.grant(self._hold_for(seat, hold)) for seat in self.seats]
+        grants = [replica.grant(self._hold_for(replica, hold)) for replica in self.replicas]
         return [grant for grant in grants if grant is not None]
 
-    def _deal_one(self, seat: Seat, now: float, prompts: PromptPool) -> bool:
-        if not seat.is_open or seat.is_leaving or self.moves.is_source(seat.owner):
+    def _assign_one(self, replica: KnownReplica, now: float, prompts: PromptPool) -> bool:
+        if not replica.is_open or replica.is_leaving or self.moves.is_source(replica.owner):
             return False
-        found = self._next_group(seat, prompts)
+        found = self._next_group(replica, prompts)
         if found is None:
             return False
         book, group = found
-        book.assign(group, seat.owner, lease=self._new_lease(), now=now)
-        self._order(seat, group, group.missing)
+        book.assign(group, replica.owner, lease=self._new_lease(), now=now)
+        self._order(replica, group, group.missing)
         self.partials.goes_on(group)
-        seat.take_room(len(group.missing))
+        replica.take_room(len(group.missing))
         return True
 
-    def _next_group(self, seat: Seat, prompts: PromptPool) -> tuple[GroupBook, OpenGroup] | None:
+    def _next_group(self, replica: KnownReplica, prompts: PromptPool) -> tuple[GroupBook, OpenGroup] | None:
         for evaluation in self._state.evaluations:
             group = next(evaluation.groups.unowned(), None)
-            if group is None or not (group.exact is None or group.exact in seat.residents):
+            if group is None or not (group.exact is None or group.exact in replica.residents):
                 continue
-            if self._fits(seat, 1, seat.wants if group.exact in (None, seat.weights) else seat.room):
+            if self._fits(replica, 1, replica.wants if group.exact in (None, replica.weights) else replica.room):
                 return evaluation.groups, group
         for group in self._state.training.unowned():
             if group.exact is None:
                 continue
-            if group.exact in seat.residents and self._fits(seat, len(group.missing), seat.room):
+            if group.exact in replica.residents and self._fits(replica, len(group.missing), replica.room):
                 return self._state.training, group
-        if seat.wants <= 0 or self._is_kept_free(seat):
+        if replica.wants <= 0 or self._is_kept_free(replica):
             return None
-        group = self._next_fresh(seat, prompts)
+        group = self._next_fresh(replica, prompts)
         return None if group is None else (self._state.training, group)
 
-    def _next_fresh(self, seat: Seat, prompts: PromptPool) -> OpenGroup | None:
+    def _next_fresh(self, replica: KnownReplica, prompts: PromptPool) -> OpenGroup | None:
         for group in self._state.training.unowned():
-            if group.exact is None and prompts.may_begin(seat.weights) and self._suits(seat, group):
-                return group if self._fits(seat, len(group.missing), seat.wants) else None
+            if group.exact is None and prompts.may_begin(replica.weights) and self._suits(replica, group):
+                return group if self._fits(replica, len(group.missing), replica.wants) else None
         plan = self._state.plan
-        fits = self._fits(seat, plan.group_size + plan.num_spare, seat.wants)
-        return prompts.start(seat.weights) if fits else None
+        fits = self._fits(replica, plan.group_size + plan.num_spare, replica.wants)
+        return prompts.start(replica.weights) if fits else None
 
-    def _suits(self, seat: Seat, group: OpenGroup) -> bool:
-        return group.avoid != seat.owner or len(self.seats) == 1
+    def _suits(self, replica: KnownReplica, group: OpenGroup) -> bool:
+        return group.avoid != replica.owner or len(self.replicas) == 1
 
-    def _fits(self, seat: Seat, num_samples: int, room: int) -> bool:
+    def _fits(self, replica: KnownReplica, num_samples: int, room: int) -> bool:
         """What does not fit waits there, unless others were promised the room."""
-        return num_samples <= room or (room > 0 and not seat.has_promised)
+        return num_samples <= room or (room > 0 and not replica.has_promised)
 
-    def _is_kept_free(self, seat: Seat) -> bool:
+    def _is_kept_free(self, replica: KnownReplica) -> bool:
         """It is about to take an evaluation's weights, and fresh work would take their place."""
-        wanted = self._wanted_for_evaluation(seat)
-        return wanted not in (None, seat.weights) and seat.weights not in seat.in_use
+        wanted = self._wanted_for_evaluation(replica)
+        return wanted not in (None, replica.weights) and replica.weights not in replica.in_use
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hold_for(self, seat: Seat, hold: WeightsId | None) -> WeightsId | None:
-        wanted = self._wanted_for_evaluation(seat)
-        return wanted if wanted is not None else (hold if seat.weights == hold else None)
+    def _hold_for(self, replica: KnownReplica, hold: WeightsId | None) -> WeightsId | None:
+        wanted = self._wanted_for_evaluation(replica)
+        return wanted if wanted is not None else (hold if replica.weights == hold else None)
 
-    def _wanted_for_evaluation(self, seat: Seat) -> WeightsId | None:
+    def _wanted_for_evaluation(self, replica: KnownReplica) -> WeightsId | None:
         """The weights that this replica should hold for an evaluation's sake."""
         for evaluation in self._state.evaluations:
-            is_interrupted = not self._keeps_version and evaluation.weights == seat.weights
-            if is_interrupted and evaluation.groups.owned_by(seat.owner):
+            is_interrupted = not self._keeps_version and evaluation.weights == replica.weights
+            if is_interrupted and evaluation.groups.owned_by(replica.owner):
                 return evaluation.weights  # or newer ones would be installed under its answers
             waits = next(evaluation.groups.unowned(), None)
             if waits is None or waits.exact is None:
                 continue
-            if seat.is_empty or seat.weights == evaluation.weights or seat is self._next_for(evaluation.weights):
+            if (
+                replica.is_empty
+                or replica.weights == evaluation.weights
+                or replica is self._next_for(evaluation.weights)
+            ):
                 return evaluation.weights
         return None
 
-    def _next_for(self, weights: WeightsId) -> Seat | None:
+    def _next_for(self, weights: WeightsId) -> KnownReplica | None:
         """Replicas that never drain are never empty: while none holds these weights, one takes them as soon as it has
         a slot."""
-        if self._state.plan.weight_slots == 1 or any(weights in seat.residents for seat in self.seats):
+        if self._state.plan.weight_slots == 1 or any(weights in replica.residents for replica in self.replicas):
             return None
-        staying = [seat for seat in self.seats if not seat.is_leaving and seat.missing != weights]
-        return min(staying, key=lambda seat: (seat.hold != weights, len(seat.in_use), seat.replica), default=None)
+        staying = [replica for replica in self.replicas if not replica.is_leaving and replica.missing != weights]
+        return min(
+            staying, key=lambda replica: (replica.hold != weights, len(replica.in_use), replica.number), default=None
+        )
 
     def _group(self, key: GroupKey) -> OpenGroup | None:
         return next((group for book in self._state.books() if (group := book.get(key)) is not None), None)

@@ -10,13 +10,13 @@ Invariants:
 - the evaluation before training is complete before the first prompt of training is handed out.
 """
 
-# Over budget: every message to data is read here; what follows from it is decided elsewhere (state, dealing, commit).
+# Over budget: every message to data is read here; what follows is decided elsewhere (state, assignment, commit).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.pipeline.data.assignment import Dealer
+from engine.pipeline.data.assignment import Assignment
 from engine.pipeline.data.commit import Commit
 from engine.pipeline.data.evaluation import AnswerCounter
 from engine.pipeline.data.prompts import PromptPool
@@ -98,7 +98,7 @@ class DataBrain:
         for record in () if recovered is None else recovered.records:
             self._state.apply(record)
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
-        self._dealer = Dealer(self._state, incarnation=incarnation)
+        self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
         self._listens = recovered is not None
         self._listens_until: float | None = None
@@ -121,11 +121,11 @@ class DataBrain:
                 effects += self._on_synced(message, now)
             case ProgressStreamed():
                 owner = (message.replica, message.incarnation)
-                self._dealer.partials.take(message.progress, self._state.training.owned_by(owner))
+                self._assignment.partials.take(message.progress, self._state.training.owned_by(owner))
             case ReplicaGone():
-                self._dealer.lose((message.replica, message.incarnation))
+                self._assignment.lose((message.replica, message.incarnation))
             case RepackPlanned():
-                self._dealer.moves.plan(message.moves, now)
+                self._assignment.moves.plan(message.moves, now)
             case BatchWanted():
                 effects += self._on_batch_wanted(message)
             case PauseRequested():
@@ -142,7 +142,7 @@ class DataBrain:
         effects += self._count_answers(now)
         effects += self._finish_evaluations()
         effects += self._make_batch()
-        effects += self._deal(now)
+        effects += self._grants(now)
         return self._commit.after(effects)
 
     @property
@@ -165,7 +165,7 @@ class DataBrain:
         effects: list[Effect] = []
         for trajectory in message.finished:
             effects += self._take(trajectory)
-        self._dealer.hear(message, now)
+        self._assignment.hear(message, now)
         if message.missing is not None:
             self._loosen(message.missing)
         return effects
@@ -196,12 +196,12 @@ class DataBrain:
             return []
         self._overdue_at = now
         effects: list[Effect] = []
-        for book, group in self._dealer.owned():
+        for book, group in self._assignment.owned():
             if now - group.begun_at < deadline_s or group.key not in book:
                 continue
             waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
             if group.num_overdue + 1 < MAX_OVERDUE:
-                self._dealer.begin_elsewhere(book, group)
+                self._assignment.begin_elsewhere(book, group)
                 effects.append(_tell(FaultReported(component="data", message=waited, action="begun anew elsewhere")))
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
@@ -254,7 +254,7 @@ class DataBrain:
         self._record(TrainerForked(epoch=message.epoch, step=resumed.step, progress=resumed.progress))
         self._wanted_step, self._has_finished = None, False
         self._prompts.begin_anew()
-        self._dealer.fork()
+        self._assignment.fork()
         num_undone = before - self._state.counts()["trained"]
         fault = FaultReported(
             component="trainer",
@@ -284,9 +284,9 @@ class DataBrain:
         buffer = BufferView(
             num_ready=len(state.ready),
             num_in_progress=len(state.training),
-            num_tokens_saved=self._dealer.partials.num_tokens_saved,
-            num_tokens_lost=self._dealer.partials.num_tokens_lost,
-            num_moved=self._dealer.moves.num_moved,
+            num_tokens_saved=self._assignment.partials.num_tokens_saved,
+            num_tokens_lost=self._assignment.partials.num_tokens_lost,
+            num_moved=self._assignment.moves.num_moved,
         )
         batch = BatchReady(
             step=state.batch.step,
@@ -298,14 +298,14 @@ class DataBrain:
         )
         return Send(to=TRAINER, message=batch)
 
-    # ── dealing and ends ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── grants and ends ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _deal(self, now: float) -> list[Send]:
+    def _grants(self, now: float) -> list[Send]:
         if self._listens and self._listens_until is None:
             self._listens_until = now + LISTEN_S
         if self._listens_until is not None and now >= self._listens_until:
             self._listens, self._listens_until = False, None
-        return self._dealer.deal(now, None if self._listens or self._is_pausing else self._prompts)
+        return self._assignment.assign(now, None if self._listens or self._is_pausing else self._prompts)
 
     def _count_answers(self, now: float) -> list[Effect]:
         """Where something is trained as well, its steps tell how far it is."""

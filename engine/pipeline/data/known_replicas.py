@@ -1,8 +1,8 @@
-"""Seats: what data knows of each replica, from its last sync, and what it is about to tell it.
+"""What data knows of each replica, from its last sync, and what it is about to tell it.
 
 Invariants:
 - of two syncs only the later one counts, and of two incarnations only the later one;
-- what was granted since the last sync is taken off the seat's room, so nothing is dealt beyond what it said it has.
+- what was granted since the last sync is taken off the replica's room, so no more is granted than it said it has.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 
 @dataclass(slots=True, kw_only=True)
-class Seat:
-    replica: int
+class KnownReplica:
+    number: int
     incarnation: int
     serial: int = -1
     weights: WeightsId = NO_WEIGHTS
@@ -27,7 +27,7 @@ class Seat:
     residents: frozenset[WeightsId] = frozenset()
     """All that work may be for."""
     wants: int = 0
-    """Fresh sequences that it may still be dealt, some of them for places that are about to be free."""
+    """Fresh sequences that it may still be granted, some of them for places that are about to be free."""
     room: int = 0
     """Sequences of its residents that it could still take over."""
     holds: dict[GroupKey, HeldGroup] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Seat:
 
     @property
     def owner(self) -> Owner:
-        return (self.replica, self.incarnation)
+        return (self.number, self.incarnation)
 
     def hear(self, message: ReplicaSynced) -> bool:
         """Whether it is news."""
@@ -69,7 +69,7 @@ class Seat:
 
     @property
     def is_open(self) -> bool:
-        """Something may be dealt to it."""
+        """Something may be granted to it."""
         return self.room > 0 or self.wants > 0
 
     @property
@@ -110,30 +110,30 @@ class Seat:
         )
         self.hold, self.told = hold, awaited
         self.confirmed, self.tasks, self.revoked, self.handovers, self.is_released = [], [], [], [], False
-        return Send(to=rollout_address(self.replica), message=grant)
+        return Send(to=rollout_address(self.number), message=grant)
 
 
-class Seats:
+class KnownReplicas:
     def __init__(self) -> None:
-        self._seats: dict[int, Seat] = {}
+        self._replicas: dict[int, KnownReplica] = {}
 
-    def __iter__(self) -> Iterator[Seat]:
-        return iter(self._seats.values())
+    def __iter__(self) -> Iterator[KnownReplica]:
+        return iter(self._replicas.values())
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._replicas)
 
-    def of(self, owner: Owner) -> Seat | None:
-        seat = self._seats.get(owner[0])
-        return seat if seat is not None and seat.incarnation == owner[1] else None
+    def of(self, owner: Owner) -> KnownReplica | None:
+        replica = self._replicas.get(owner[0])
+        return replica if replica is not None and replica.incarnation == owner[1] else None
 
-    def newest_of(self, replica: int) -> Seat | None:
-        return self._seats.get(replica)
+    def newest_of(self, number: int) -> KnownReplica | None:
+        return self._replicas.get(number)
 
-    def add(self, replica: int, incarnation: int) -> Seat:
-        seat = self._seats[replica] = Seat(replica=replica, incarnation=incarnation)
-        return seat
+    def add(self, number: int, incarnation: int) -> KnownReplica:
+        replica = self._replicas[number] = KnownReplica(number=number, incarnation=incarnation)
+        return replica
 
     def remove(self, owner: Owner) -> None:
         if self.of(owner) is not None:
-            del self._seats[owner[0]]
+            del self._replicas[owner[0]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.pipeline.data.groups import GroupBook, OpenGroup, Owner
-from engine.pipeline.data.known_replicas import Seat, Seats
+from engine.pipeline.data.known_replicas import KnownReplica, KnownReplicas
 from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.records import Move, Reservation
 from engine.policy.lineage import WeightsId
@@ -39,28 +39,28 @@ class Mover:
         self,
         *,
         books: Callable[[], Iterable[GroupBook]],
-        seats: Seats,
+        replicas: KnownReplicas,
         new_lease: Callable[[], int],
         partials: PartialPool,
     ) -> None:
-        self._books, self._seats, self._new_lease, self._partials = books, seats, new_lease, partials
+        self._books, self._replicas, self._new_lease, self._partials = books, replicas, new_lease, partials
         self._pending: list[PendingMove] = []
         self.num_moved = 0
 
     def plan(self, moves: Sequence[Move], now: float) -> None:
         for move in moves:
-            source = self._seats.of((move.source, move.source_incarnation))
-            host = self._seats.of((move.host, move.host_incarnation))
+            source = self._replicas.of((move.source, move.source_incarnation))
+            host = self._replicas.of((move.host, move.host_incarnation))
             if source is not None and host is not None:
                 self._begin(source, host, move.weights, self._running_on(source, move.weights), now)
 
-    def plan_leave(self, leaving: Seat, now: float) -> None:
+    def plan_leave(self, leaving: KnownReplica, now: float) -> None:
         """To whom has most room, as much as fits."""
         for weights in sorted(leaving.residents):
-            hosts = [seat for seat in self._seats if weights in seat.residents and not seat.is_leaving]
+            hosts = [replica for replica in self._replicas if weights in replica.residents and not replica.is_leaving]
             if not hosts:
                 continue
-            host = max(hosts, key=lambda seat: seat.room)
+            host = max(hosts, key=lambda replica: replica.room)
             room, fitting = host.room, []
             for group in self._running_on(leaving, weights):
                 if group.is_begun and len(group.missing) <= room:
@@ -68,14 +68,16 @@ class Mover:
                     room -= len(group.missing)
             self._begin(leaving, host, weights, fitting, now)
 
-    def promised(self, host: Seat) -> int:
+    def promised(self, host: KnownReplica) -> int:
         """Room that this host was asked to keep and does not say yet that it does."""
         return sum(kept.num_samples for kept in host.reservations if kept.lease not in host.reserved)
 
     def is_source(self, owner: Owner) -> bool:
         return any(owner == move.source for move in self._pending)
 
-    def _begin(self, source: Seat, host: Seat, weights: WeightsId, groups: list[OpenGroup], now: float) -> None:
+    def _begin(
+        self, source: KnownReplica, host: KnownReplica, weights: WeightsId, groups: list[OpenGroup], now: float
+    ) -> None:
         is_source_free = all(source.owner not in (move.source, move.host) for move in self._pending)
         is_free = is_source_free and not self.is_source(host.owner)
         num_samples = sum(len(group.missing) for group in groups)
@@ -93,27 +95,27 @@ class Mover:
         self._tell(host.owner)
         host.take_room(num_samples)
 
-    def _may_host(self, source: Seat, host: Seat, weights: WeightsId, num_samples: int) -> bool:
+    def _may_host(self, source: KnownReplica, host: KnownReplica, weights: WeightsId, num_samples: int) -> bool:
         is_another = source.owner != host.owner and not host.is_leaving
         return is_another and weights in source.residents & host.residents and num_samples <= host.room
 
     def _tell(self, host: Owner) -> None:
         """All that this host should keep room for."""
-        seat = self._seats.of(host)
-        if seat is not None:
-            seat.reservations = tuple(
+        replica = self._replicas.of(host)
+        if replica is not None:
+            replica.reservations = tuple(
                 reservation for move in self._pending if move.host == host for reservation in move.reservations
             )
 
     # ── what becomes of them ──────────────────────────────────────────────────────────────────────────────────────
 
-    def hear(self, seat: Seat, now: float) -> None:
-        """This seat has spoken: it may have reserved what it was asked to."""
-        for move in [move for move in self._pending if move.host == seat.owner]:
-            if move.weights in seat.residents and {kept.lease for kept in move.reservations} <= seat.reserved:
-                self._commit(move, seat, now)
-        for move in [move for move in self._pending if seat.owner in (move.source, move.host)]:
-            if move.weights not in seat.residents:
+    def hear(self, replica: KnownReplica, now: float) -> None:
+        """This replica has spoken: it may have reserved what it was asked to."""
+        for move in [move for move in self._pending if move.host == replica.owner]:
+            if move.weights in replica.residents and {kept.lease for kept in move.reservations} <= replica.reserved:
+                self._commit(move, replica, now)
+        for move in [move for move in self._pending if replica.owner in (move.source, move.host)]:
+            if move.weights not in replica.residents:
                 self._cancel(move)
 
     def expire(self, now: float) -> None:
@@ -132,7 +134,7 @@ class Mover:
         self._pending.remove(move)
         self._tell(move.host)
 
-    def _commit(self, move: PendingMove, host: Seat, now: float) -> None:
+    def _commit(self, move: PendingMove, host: KnownReplica, now: float) -> None:
         self._cancel(move)
         leases = {kept.key: kept.lease for kept in move.reservations}
         moved = [group for group in self._owned_by(move.source) if group.key in leases]
@@ -148,9 +150,9 @@ class Mover:
                     host.is_empty = False
                     self.num_moved += len(group.missing)
 
-    def _running_on(self, seat: Seat, weights: WeightsId) -> list[OpenGroup]:
-        owned = self._owned_by(seat.owner)
-        return [group for group in owned if seat.weights_for(group.key, group.exact) == weights]
+    def _running_on(self, replica: KnownReplica, weights: WeightsId) -> list[OpenGroup]:
+        owned = self._owned_by(replica.owner)
+        return [group for group in owned if replica.weights_for(group.key, group.exact) == weights]
 
     def _owned_by(self, owner: Owner) -> list[OpenGroup]:
         return [group for book in self._books() for group in book.owned_by(owner)]

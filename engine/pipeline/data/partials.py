@@ -9,7 +9,7 @@ Invariants:
 from collections.abc import Iterable, Sequence
 
 from engine.pipeline.data.groups import GroupBook, OpenGroup
-from engine.pipeline.data.known_replicas import Seats
+from engine.pipeline.data.known_replicas import KnownReplicas
 from engine.pipeline.records import SampleProgress
 from engine.policy.lineage import WeightsId
 
@@ -32,7 +32,7 @@ class PartialPool:
                 if sample in group.missing and (known is None or known.num_tokens <= progress.num_tokens):
                     group.progress[sample] = progress
 
-    def settle(self, training: GroupBook, seats: Seats) -> None:
+    def settle(self, training: GroupBook, replicas: KnownReplicas) -> None:
         """Groups without an owner: by whom can they go on?"""
         if not training.num_unowned:
             return
@@ -41,7 +41,9 @@ class PartialPool:
                 group.exact = None
             elif self.keeps_version:
                 weights = _sole_writer(group)
-                if weights is None or not any(weights in seat.residents and not seat.is_leaving for seat in seats):
+                if weights is None or not any(
+                    weights in replica.residents and not replica.is_leaving for replica in replicas
+                ):
                     self.forget(group)
                 else:
                     group.exact = weights

@@ -13,7 +13,7 @@ Invariants:
 from dataclasses import dataclass
 
 from engine.policy.lineage import WeightsId
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ChunksWanted:
     incarnation: int
     epoch: int
     version: WeightsId
-    wants: tuple[tuple[ParcelId, tuple[int, ...]], ...]
+    wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
     reach: object
     """How the sender's body is reached by others; only bodies know what it is."""
 
@@ -111,14 +111,14 @@ class ChunkHashed:
     """Chunk `index` is here, and this is its hash."""
 
     arrival: int
-    parcel: ParcelId
+    buffer_id: BufferId
     index: int
     sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferHashed:
-    """The hash of the whole version, put together from its parcels."""
+    """The hash of the whole version, put together from its buffers."""
 
     arrival: int
     sha256: str

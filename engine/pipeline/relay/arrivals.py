@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from engine.pipeline.effects import OpenParcel
+from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_driver import WeightsTaken
 from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.policy.lineage import WeightsId
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 Path = tuple[DeltaManifest, ...]
 """Deltas that follow each other, oldest first."""
 
 
-def whole_of(version: WeightsId) -> ParcelId:
-    return ParcelId(version=version)
+def whole_of(version: WeightsId) -> BufferId:
+    return BufferId(version=version)
 
 
 def suffix_from(path: Path, is_held: Callable[[DeltaManifest], bool], *, below_bytes: int) -> Path:
@@ -47,44 +47,44 @@ class Arrival:
     num_travelling: int = 0
     """Bytes that have to come here, when it was opened."""
     is_assembling: bool = False
-    right: dict[ParcelId, set[int]] = field(default_factory=dict)
+    right: dict[BufferId, set[int]] = field(default_factory=dict)
 
     @property
     def id(self) -> WeightsId:
         return self.manifest.id
 
     @property
-    def hashes(self) -> dict[ParcelId, tuple[str, ...]]:
+    def hashes(self) -> dict[BufferId, tuple[str, ...]]:
         if self.path:
-            return {delta.parcel: delta.chunk_sha256 for delta in self.path}
+            return {delta.buffer_id: delta.chunk_sha256 for delta in self.path}
         return {whole_of(self.id): self.manifest.chunk_sha256}
 
-    def missing(self) -> tuple[tuple[ParcelId, tuple[int, ...]], ...]:
+    def missing(self) -> tuple[tuple[BufferId, tuple[int, ...]], ...]:
         wants = (
-            (parcel, tuple(index for index in range(len(chunks)) if index not in self.right.get(parcel, ())))
-            for parcel, chunks in self.hashes.items()
+            (buffer_id, tuple(index for index in range(len(chunks)) if index not in self.right.get(buffer_id, ())))
+            for buffer_id, chunks in self.hashes.items()
         )
-        return tuple((parcel, indices) for parcel, indices in wants if indices)
+        return tuple((buffer_id, indices) for buffer_id, indices in wants if indices)
 
-    def take_kept(self, is_kept: Callable[[ParcelId], bool]) -> None:
+    def take_kept(self, is_kept: Callable[[BufferId], bool]) -> None:
         """Deltas that are here already."""
-        for parcel, chunks in self.hashes.items():
-            if is_kept(parcel):
-                self.right[parcel] = set(range(len(chunks)))
+        for buffer_id, chunks in self.hashes.items():
+            if is_kept(buffer_id):
+                self.right[buffer_id] = set(range(len(chunks)))
 
     def take(self, chunk: ChunkHashed, now: float) -> bool:
         """False: these are not the bytes of this chunk."""
-        chunks = self.hashes.get(chunk.parcel, ())
+        chunks = self.hashes.get(chunk.buffer_id, ())
         if chunk.index >= len(chunks) or chunks[chunk.index] != chunk.sha256:
             return False
-        self.right.setdefault(chunk.parcel, set()).add(chunk.index)
+        self.right.setdefault(chunk.buffer_id, set()).add(chunk.index)
         self.progressed_at = now
         return True
 
     def count_bytes(self) -> None:
-        parcels = [(delta.parcel, delta.num_bytes) for delta in self.path]
+        deltas = [(delta.buffer_id, delta.num_bytes) for delta in self.path]
         whole = [] if self.path else [(whole_of(self.id), self.manifest.num_bytes)]
-        self.num_travelling = sum(num_bytes for parcel, num_bytes in parcels + whole if parcel not in self.right)
+        self.num_travelling = sum(num_bytes for buffer_id, num_bytes in deltas + whole if buffer_id not in self.right)
 
     def taken_by(self, host: int, now: float) -> WeightsTaken:
         return WeightsTaken(
@@ -99,28 +99,28 @@ class Arrival:
     def can_come_by(self, path: Path) -> bool:
         """Who announced this path has what is still missing."""
         return all(
-            delta in path or len(self.right.get(delta.parcel, ())) == len(delta.chunk_sha256) for delta in self.path
+            delta in path or len(self.right.get(delta.buffer_id, ())) == len(delta.chunk_sha256) for delta in self.path
         )
 
-    def has(self, parcel: ParcelId, index: int) -> bool:
-        return index in self.right.get(parcel, ())
+    def has(self, buffer_id: BufferId, index: int) -> bool:
+        return index in self.right.get(buffer_id, ())
 
-    def openings(self) -> Iterator[OpenParcel]:
+    def openings(self) -> Iterator[OpenBuffer]:
         for delta in self.path:
-            if delta.parcel in self.right:
+            if delta.buffer_id in self.right:
                 continue
-            yield OpenParcel(
+            yield OpenBuffer(
                 arrival=self.number,
-                parcel=delta.parcel,
+                buffer_id=delta.buffer_id,
                 num_bytes=delta.num_bytes,
                 chunk_bytes=delta.chunk_bytes,
                 chunk_sha256=delta.chunk_sha256,
             )
         if not self.path:
             manifest = self.manifest
-            yield OpenParcel(
+            yield OpenBuffer(
                 arrival=self.number,
-                parcel=whole_of(self.id),
+                buffer_id=whole_of(self.id),
                 num_bytes=manifest.num_bytes,
                 chunk_bytes=manifest.chunk_bytes,
                 chunk_sha256=manifest.chunk_sha256,

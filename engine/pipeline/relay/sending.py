@@ -12,7 +12,7 @@ from typing import Final
 from engine.pipeline.effects import ForwardChunk
 from engine.pipeline.messages.to_relay import ChunksWanted
 from engine.policy.lineage import WeightsId
-from engine.weights.port import ParcelId
+from engine.weights.port import BufferId
 
 # Who asked and then neither took a chunk nor asked again is gone; its version must not be kept for ever.
 FORGET_AFTER_S: Final = 30.0
@@ -21,7 +21,7 @@ FORGET_AFTER_S: Final = 30.0
 @dataclass(slots=True, kw_only=True)
 class Order:
     reach: object
-    missing: dict[ParcelId, set[int]]
+    missing: dict[BufferId, set[int]]
     touched_at: float
 
 
@@ -30,34 +30,39 @@ class Sending:
         self._orders: dict[tuple[int, WeightsId], Order] = {}
 
     def take_order(
-        self, message: ChunksWanted, now: float, is_here: Callable[[ParcelId, int], bool]
+        self, message: ChunksWanted, now: float, is_here: Callable[[BufferId, int], bool]
     ) -> list[ForwardChunk]:
         order = Order(
-            reach=message.reach, missing={parcel: set(indices) for parcel, indices in message.wants}, touched_at=now
+            reach=message.reach,
+            missing={buffer_id: set(indices) for buffer_id, indices in message.wants},
+            touched_at=now,
         )
         self._orders[message.host, message.version] = order
-        here = [(parcel, index) for parcel, indices in message.wants for index in indices if is_here(parcel, index)]
-        for parcel, index in here:
-            order.missing[parcel].discard(index)
+        here = [
+            (buffer_id, index) for buffer_id, indices in message.wants for index in indices if is_here(buffer_id, index)
+        ]
+        for buffer_id, index in here:
+            order.missing[buffer_id].discard(index)
         return [
-            ForwardChunk(to=message.host, reach=message.reach, parcel=parcel, index=index) for parcel, index in here
+            ForwardChunk(to=message.host, reach=message.reach, buffer_id=buffer_id, index=index)
+            for buffer_id, index in here
         ]
 
-    def on_chunk(self, parcel: ParcelId, index: int, now: float) -> list[ForwardChunk]:
+    def on_chunk(self, buffer_id: BufferId, index: int, now: float) -> list[ForwardChunk]:
         """This chunk is here now."""
         forwards = []
         for (host, _), order in self._orders.items():
-            missing = order.missing.get(parcel)
+            missing = order.missing.get(buffer_id)
             if missing is not None and index in missing:
                 missing.discard(index)
                 order.touched_at = now
-                forwards.append(ForwardChunk(to=host, reach=order.reach, parcel=parcel, index=index))
+                forwards.append(ForwardChunk(to=host, reach=order.reach, buffer_id=buffer_id, index=index))
         return forwards
 
-    def on_parcel(self, parcel: ParcelId, now: float) -> list[ForwardChunk]:
+    def on_buffer(self, buffer_id: BufferId, now: float) -> list[ForwardChunk]:
         """All of it is here now."""
-        indices = {index for order in self._orders.values() for index in order.missing.get(parcel, ())}
-        return [forward for index in sorted(indices) for forward in self.on_chunk(parcel, index, now)]
+        indices = {index for order in self._orders.values() for index in order.missing.get(buffer_id, ())}
+        return [forward for index in sorted(indices) for forward in self.on_chunk(buffer_id, index, now)]
 
     def has_order(self, host: int, version: WeightsId) -> bool:
         return (host, version) in self._orders

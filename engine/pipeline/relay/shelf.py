@@ -8,10 +8,10 @@ Invariants:
 from collections.abc import Callable
 from typing import Final
 
-from engine.pipeline.effects import DropParcel, Effect, MakeDelta
+from engine.pipeline.effects import DropBuffer, Effect, MakeDelta
 from engine.pipeline.relay.arrivals import Arrival, Path, whole_of
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
-from engine.weights.port import DeltaManifest, ParcelId, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 # Releases are remembered so that relays can tell each other; far more than evaluations can be under way.
 RELEASES_KEPT: Final = 64
@@ -95,14 +95,14 @@ class Shelf:
         ]
         for version in gone:
             del self.visible[version], self._manifests[version]
-        return [DropParcel(parcel=whole_of(version)) for version in gone]
+        return [DropBuffer(buffer_id=whole_of(version)) for version in gone]
 
-    # ── parcels ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def has(self, parcel: ParcelId) -> bool:
-        if parcel.base is None:
-            return parcel.version in self.visible
-        return any(delta.parcel == parcel for delta in self._line)
+    def has(self, buffer_id: BufferId) -> bool:
+        if buffer_id.base is None:
+            return buffer_id.version in self.visible
+        return any(delta.buffer_id == buffer_id for delta in self._line)
 
     def can_apply(self, delta: DeltaManifest) -> bool:
         base = self._manifests.get(delta.base)
@@ -131,8 +131,8 @@ class Shelf:
         while len(line) > 1 and (len(line) > self._anchor_every or sum(delta.num_bytes for delta in line) > room):
             line = line[1:]
         self._line = line
-        return [DropParcel(parcel=delta.parcel) for delta in before if delta not in line]
+        return [DropBuffer(buffer_id=delta.buffer_id) for delta in before if delta not in line]
 
     def _begin_anew(self) -> list[Effect]:
         before, self._line, self._since_anchor = self._line, (), 0
-        return [DropParcel(parcel=delta.parcel) for delta in before]
+        return [DropBuffer(buffer_id=delta.buffer_id) for delta in before]

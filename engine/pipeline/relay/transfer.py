@@ -12,7 +12,7 @@ Invariants:
 
 from typing import Final
 
-from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, Send
+from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, Send
 from engine.pipeline.messages.addresses import DRIVER, TRAINER, relay_address
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_relay import (
@@ -32,7 +32,7 @@ from engine.pipeline.relay.members import Members
 from engine.pipeline.relay.sending import Sending
 from engine.pipeline.relay.shelf import Shelf
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
-from engine.weights.port import ParcelId
+from engine.weights.port import BufferId
 
 # A transfer in which nothing came for so long is asked for again, of whoever should send it by then. Chunks are at
 # most 16 MB, so 6 MB/s is progress; with the time in which a death is noticed it makes up the 5 s for a splice.
@@ -79,15 +79,15 @@ class Transfer:
 
     def on_chunk(self, message: ChunkHashed, now: float) -> list[Effect]:
         arrival = self._arrivals.numbered(message.arrival)
-        if arrival is None or arrival.has(message.parcel, message.index):
+        if arrival is None or arrival.has(message.buffer_id, message.index):
             return []
         if not arrival.take(message, now):
             reason = f"chunk {message.index} has another hash than its manifest says"
             if arrival.source is None:
                 return self._refuse(arrival, reason, now)
-            wants = ((message.parcel, (message.index,)),)
+            wants = ((message.buffer_id, (message.index,)),)
             return [*self._ask(arrival, wants), _fault(f"version {arrival.id}: {reason}")]
-        return [*self._sending.on_chunk(message.parcel, message.index, now), *self._assemble(arrival)]
+        return [*self._sending.on_chunk(message.buffer_id, message.index, now), *self._assemble(arrival)]
 
     def _assemble(self, arrival: Arrival) -> list[Effect]:
         if arrival.is_assembling or arrival.missing():
@@ -121,7 +121,7 @@ class Transfer:
         self._arrivals.close(arrival)
         has_followers = self._members.downstream is not None
         effects = self._shelf.put(arrival, makes_delta=arrival.source is None and has_followers)
-        effects += self._sending.on_parcel(whole_of(arrival.id), now)
+        effects += self._sending.on_buffer(whole_of(arrival.id), now)
         effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
         for older in self._arrivals:
             if older.id < self._shelf.newest and not older.pinned:
@@ -140,8 +140,8 @@ class Transfer:
 
     def _give_up(self, arrival: Arrival) -> list[Effect]:
         self._arrivals.close(arrival)
-        parcels = dict.fromkeys([*arrival.hashes, whole_of(arrival.id)])
-        return [DropParcel(parcel=parcel) for parcel in parcels if not self._shelf.has(parcel)]
+        buffer_ids = dict.fromkeys([*arrival.hashes, whole_of(arrival.id)])
+        return [DropBuffer(buffer_id=buffer_id) for buffer_id in buffer_ids if not self._shelf.has(buffer_id)]
 
     # ── from the relay before ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,7 +180,7 @@ class Transfer:
         arrival.source, arrival.asked_at = host, now
         return self._ask(arrival, arrival.missing())
 
-    def _ask(self, arrival: Arrival, wants: tuple[tuple[ParcelId, tuple[int, ...]], ...]) -> list[Effect]:
+    def _ask(self, arrival: Arrival, wants: tuple[tuple[BufferId, tuple[int, ...]], ...]) -> list[Effect]:
         if arrival.source is None or not wants:
             return []
         message = ChunksWanted(
@@ -248,18 +248,18 @@ class Transfer:
         ]
 
     def on_chunks_wanted(self, message: ChunksWanted, now: float) -> list[Effect]:
-        if not all(self._will_be_here(parcel) for parcel, _ in message.wants):
+        if not all(self._will_be_here(buffer_id) for buffer_id, _ in message.wants):
             known = [coming for coming in self._to_announce() if coming.manifest.id == message.version]
             return [Send(to=relay_address(message.host), message=coming) for coming in known]
         self._sending.forget_older(message.host, message.version, self._shelf.is_pinned)
         return [*self._sending.take_order(message, now, self._is_here), *self.evict()]
 
-    def _will_be_here(self, parcel: ParcelId) -> bool:
-        arrives = any(parcel in arrival.hashes or parcel == whole_of(arrival.id) for arrival in self._arrivals)
-        return arrives or self._shelf.has(parcel)
+    def _will_be_here(self, buffer_id: BufferId) -> bool:
+        arrives = any(buffer_id in arrival.hashes or buffer_id == whole_of(arrival.id) for arrival in self._arrivals)
+        return arrives or self._shelf.has(buffer_id)
 
-    def _is_here(self, parcel: ParcelId, index: int) -> bool:
-        return self._shelf.has(parcel) or any(arrival.has(parcel, index) for arrival in self._arrivals)
+    def _is_here(self, buffer_id: BufferId, index: int) -> bool:
+        return self._shelf.has(buffer_id) or any(arrival.has(buffer_id, index) for arrival in self._arrivals)
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
 

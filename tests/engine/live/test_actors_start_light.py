@@ -40,7 +40,7 @@ assert done.metrics["train/skipped"] == 0.0
 SAMPLES = """
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
-from engine.live.rollout.weight_slots import Lanes
+from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.actor import RolloutActor
 from engine.live.rollout.body import RolloutBody
 from engine.models.loading import DEMO_FOLDER

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.pipeline.data.assignment import Dealer
+from engine.pipeline.data.assignment import Assignment
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.data.commit import Commit
 from engine.pipeline.data.groups import OpenGroup
@@ -115,18 +115,18 @@ def forgets_the_batch_when_it_recovers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DataBrain, "__init__", forgetful)
 
 
-def forgets_to_deal_again_on_loss(patch: pytest.MonkeyPatch) -> None:
-    def lose(self: Dealer, owner: Any) -> None:
+def forgets_to_assign_again_on_loss(patch: pytest.MonkeyPatch) -> None:
+    def lose(self: Assignment, owner: Any) -> None:
         self.moves.lose(owner)
-        self.seats.remove(owner)
+        self.replicas.remove(owner)
 
-    patch.setattr(Dealer, "lose", lose)
+    patch.setattr(Assignment, "lose", lose)
     patch.setattr(DataBrain, "_give_up_overdue", lambda self, now: [])
 
 
 def serves_before_it_hashes(patch: pytest.MonkeyPatch) -> None:
     def trusting(self: Arrival, chunk: ChunkHashed, now: float) -> bool:
-        self.right.setdefault(chunk.parcel, set()).add(chunk.index)
+        self.right.setdefault(chunk.buffer_id, set()).add(chunk.index)
         return True
 
     patch.setattr(Arrival, "take", trusting)
@@ -166,10 +166,10 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RolloutBrain, "_on_handed_over", resumed)
 
 
-def hear_without_a_look(self: Mover, seat: Any, now: float) -> None:
-    for move in [move for move in self._pending if move.host == seat.owner]:
-        if {kept.lease for kept in move.reservations} <= seat.reserved:
-            self._commit(move, seat, now)
+def hear_without_a_look(self: Mover, replica: Any, now: float) -> None:
+    for move in [move for move in self._pending if move.host == replica.owner]:
+        if {kept.lease for kept in move.reservations} <= replica.reserved:
+            self._commit(move, replica, now)
 
 
 def fills_a_host_beyond_its_bound(patch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ BUGS: list[tuple[Bug, Weather]] = [
         Weather(faults=blow("data"), costs=Costs(median_tokens=60.0, max_tokens=1_000, persist_s=0.3)),
     ),
     (forgets_the_batch_when_it_recovers, Weather(faults=blow("data"))),
-    (forgets_to_deal_again_on_loss, Weather(faults=blow("rollout"))),
+    (forgets_to_assign_again_on_loss, Weather(faults=blow("rollout"))),
     (serves_before_it_hashes, Weather(faults=lambda seed: Faults(corrupt=0.2))),
     (goes_on_with_any_weights, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
     (moves_to_any_weights, Weather(faults=lambda seed: Faults(drop=0.1, duplicate=0.3, delay_s=0.4))),

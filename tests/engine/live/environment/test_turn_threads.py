@@ -7,7 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
-from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, Respondents
+from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.pipeline.records import GroupKey, SampleKey
 
@@ -50,7 +50,7 @@ class Asking:
     def __init__(self, *, timeout_s: float = 60.0) -> None:
         self.environment = Scripted()
         self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
-        self.respondents = Respondents(
+        self.threads = TurnThreads(
             self.environment, timeout_s=timeout_s, answer=lambda to, answer: self.answers.put((to, answer))
         )
 
@@ -61,8 +61,8 @@ class Asking:
 def test_a_slow_answer_delays_no_other() -> None:
     asking = Asking()
     for sample in range(40):
-        asking.respondents.ask(ask(sample, "wait"))
-    asking.respondents.ask(ask(99, "quick"))
+        asking.threads.ask(ask(sample, "wait"))
+    asking.threads.ask(ask(99, "quick"))
     assert asking.next()[1].id[0].sample == 99
     asking.environment.gate.set()
     assert {asking.next()[1].id[0].sample for _ in range(40)} == set(range(40))
@@ -71,7 +71,7 @@ def test_a_slow_answer_delays_no_other() -> None:
 def test_a_prompt_is_asked_for_like_a_turn() -> None:
     asking = Asking()
     key = SampleKey(group=GroupKey(ordinal=7), sample=0)
-    asking.respondents.ask(Ask(by="rollout/0", key=key, prompt=None, turns=()))
+    asking.threads.ask(Ask(by="rollout/0", key=key, prompt=None, turns=()))
     said = asking.next()[1].said
     assert isinstance(said, Prompt) and said.text == "train 7"
 
@@ -79,7 +79,7 @@ def test_a_prompt_is_asked_for_like_a_turn() -> None:
 @pytest.mark.parametrize(("turn", "num_calls"), [("raise", 1), ("flaky", TRIES)])
 def test_what_a_grader_raises_is_a_reason_and_no_verdict(turn: str, num_calls: int) -> None:
     asking = Asking()
-    asking.respondents.ask(ask(0, turn))
+    asking.threads.ask(ask(0, turn))
     _, answer = asking.next()
     assert answer.said is None
     assert ("of course" in answer.failure) or ("busy" in answer.failure)
@@ -88,35 +88,35 @@ def test_what_a_grader_raises_is_a_reason_and_no_verdict(turn: str, num_calls: i
 
 def test_a_hung_grader_is_given_up_in_time_and_its_late_answer_is_dropped() -> None:
     asking = Asking(timeout_s=0.05)
-    asking.respondents.ask(ask(0, "wait"))
+    asking.threads.ask(ask(0, "wait"))
     _, answer = asking.next()
     assert answer.said is None and "0.05 s" in answer.failure
     asking.environment.gate.set()
-    asking.respondents.ask(ask(1, "quick"))
+    asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1
 
 
 def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
     asking = Asking(timeout_s=0.01)
     sample = 0
-    while asking.respondents.num_left_behind < MAX_LEFT_BEHIND:  # one whose thread came too late leaves none behind
-        asking.respondents.ask(ask(sample, "wait"))
+    while asking.threads.num_left_behind < MAX_LEFT_BEHIND:  # one whose thread came too late leaves none behind
+        asking.threads.ask(ask(sample, "wait"))
         asking.next()
         sample += 1
-    asking.respondents.ask(ask(-1, "quick"))
+    asking.threads.ask(ask(-1, "quick"))
     assert "calls of it hang" in asking.next()[1].failure
     asking.environment.gate.set()
 
 
 def test_the_same_ask_joins_the_one_in_progress_and_the_answer_goes_to_who_asked_last() -> None:
     asking = Asking()
-    asking.respondents.ask(ask(0, "wait", by="rollout/0"))
+    asking.threads.ask(ask(0, "wait", by="rollout/0"))
     asking.environment.begun.acquire(timeout=30)
-    asking.respondents.ask(ask(0, "wait", by="rollout/1"))
+    asking.threads.ask(ask(0, "wait", by="rollout/1"))
     asking.environment.gate.set()
     to, _ = asking.next()
     assert to == "rollout/1"
-    asking.respondents.ask(ask(0, "wait", by="rollout/2"))
+    asking.threads.ask(ask(0, "wait", by="rollout/2"))
     to, answer = asking.next()
     assert (to, answer.said) == ("rollout/2", RIGHT)
     assert asking.environment.num_calls == 1
@@ -124,8 +124,8 @@ def test_the_same_ask_joins_the_one_in_progress_and_the_answer_goes_to_who_asked
 
 def test_another_text_of_the_same_sample_is_another_ask() -> None:
     asking = Asking()
-    asking.respondents.ask(ask(0, "one"))
-    asking.respondents.ask(ask(0, "two"))
+    asking.threads.ask(ask(0, "one"))
+    asking.threads.ask(ask(0, "two"))
     asking.next()
     asking.next()
     assert asking.environment.num_calls == 2

@@ -12,7 +12,7 @@ from engine.environments.registry import make_environment
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.environment.turns import Answer, Ask
 from engine.live.rollout.body import RolloutBody, Wires
-from engine.live.rollout.weight_slots import Lanes
+from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.weights.segments import Segment
 from engine.models.loading import DEMO_FOLDER
 from engine.models.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ class Replica:
             brain=RolloutBrain(plan, replica=number, incarnation=0),
             replica=number,
             incarnation=0,
-            lanes=Lanes(self._make_engine, num_slots=plan.weight_slots),
+            slots=WeightSlots(self._make_engine, num_slots=plan.weight_slots),
             tokenizer=Tokenizer.from_folder(DEMO_FOLDER),
             wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append),
         )
@@ -305,7 +305,7 @@ def test_a_version_that_is_held_beside_goes_on_on_its_own_weights_after_a_move()
     host.body.perform(ResumeSequences(handed=source.handed[0]))
     host.finish()
     assert {trajectory.weights for trajectory in host.ended.values()} == {V0}
-    assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the lane that it came to"
+    assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the slot that it came to"
 
 
 def test_what_a_replica_tells_of_itself_is_of_all_its_versions() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.live.environment.turns import Ask
-from engine.live.rollout.open_turns import GATHER_S, GRACE_S, Asking
+from engine.live.rollout.open_turns import GATHER_S, GRACE_S, OpenTurns
 from engine.pipeline.records import GroupKey, SampleKey
 
 
@@ -16,7 +16,7 @@ class Clocked:
         self.calls: list[list[int]] = []
         """Ordinals of what each call asked for."""
         monkeypatch.setattr("engine.live.rollout.open_turns.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.asking = Asking(by="rollout/0", ask=self._called, timeout_s=1.0)
+        self.open_turns = OpenTurns(by="rollout/0", ask=self._called, timeout_s=1.0)
 
     def _called(self, asks: object) -> None:
         assert isinstance(asks, list) and all(isinstance(ask, Ask) for ask in asks)
@@ -24,13 +24,13 @@ class Clocked:
 
     def ask(self, ordinal: int, *, at_once: bool = False) -> SampleKey:
         key = SampleKey(group=GroupKey(ordinal=ordinal), sample=0)
-        self.asking.prompts([key])
-        self.asking.send(at_once=at_once)
+        self.open_turns.prompts([key])
+        self.open_turns.send(at_once=at_once)
         return key
 
     def later(self, seconds: float) -> None:
         self.now += seconds
-        self.asking.send(at_once=False)
+        self.open_turns.send(at_once=False)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_nothing_waits_for_company_where_nothing_else_goes_on(clocked: Clocked) 
 
 def test_what_was_forgotten_before_it_went_out_is_not_asked(clocked: Clocked) -> None:
     clocked.ask(0)
-    clocked.asking.forget_prompts({clocked.ask(1)})
+    clocked.open_turns.forget_prompts({clocked.ask(1)})
     clocked.later(GATHER_S)
     assert clocked.calls == [[0]]
 
@@ -64,8 +64,8 @@ def test_what_is_not_answered_in_time_is_asked_again_once_each_time(clocked: Clo
     clocked.ask(0)
     for _ in range(2):
         clocked.now += 1.5 + GRACE_S
-        clocked.asking.again(lost_only=True)
+        clocked.open_turns.again(lost_only=True)
         clocked.later(0.0)
-        clocked.asking.again(lost_only=True)
+        clocked.open_turns.again(lost_only=True)
         clocked.later(GATHER_S)
     assert clocked.calls == [[0]] * 3

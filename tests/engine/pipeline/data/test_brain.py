@@ -41,7 +41,7 @@ def test_the_evaluation_before_training_is_complete_before_training_starts() -> 
     assert {task.key.split for task in granted(effects)} == {"train"}
 
 
-def test_a_group_that_wants_exact_weights_is_dealt_only_to_a_replica_that_holds_them() -> None:
+def test_a_group_that_wants_exact_weights_is_assigned_only_to_a_replica_that_holds_them() -> None:
     room = Room()
     assert granted(room.sync(0, version=1)) == []
     assert [task.exact for task in granted(room.sync(1, version=0))] == [WeightsId(0, 0)] * 2
@@ -73,17 +73,17 @@ def test_a_graders_failure_is_no_reward_of_zero() -> None:
     assert "1 held-out answers got no verdict: timeout" in of(effects, FaultReported)[0].message
 
 
-# ── dealing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_dealt_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
+def test_nothing_is_assigned_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
     room = Room(replace(PLAN, groups_per_step=8)).past_the_evaluation()
     assert len(granted(room.sync(wants=4))) == 2
     assert len(granted(room.sync(1, wants=5))) == 3, "one sample of the last group waits there"
     assert granted(room.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
 
 
-def test_a_group_larger_than_a_replica_is_dealt_to_an_empty_one() -> None:
+def test_a_group_larger_than_a_replica_is_assigned_to_an_empty_one() -> None:
     room = Room(replace(PLAN, group_size=20)).past_the_evaluation()
     assert [len(task.samples) for task in granted(room.sync(wants=8))] == [20]
     assert granted(room.sync(wants=8)) == []

@@ -130,7 +130,7 @@ def test_what_is_delivered_to_a_brain_that_never_heard_of_it_counts() -> None:
     assert len(keys_of(of(effects, BatchReady)[0])) == 4
 
 
-def test_a_new_data_brain_listens_before_it_deals() -> None:
+def test_a_new_data_brain_listens_before_it_grants() -> None:
     room = Room().past_the_evaluation()
     tasks = granted(room.sync(0, wants=4))
     room.restart()

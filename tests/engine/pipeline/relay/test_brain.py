@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.pipeline.effects import AssembleWeights, DropParcel, Effect, FetchWeights, OpenParcel, Send, ServeWeights
+from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, OpenBuffer, Send, ServeWeights
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_driver import WeightsTaken
 from engine.pipeline.messages.to_relay import (
@@ -22,15 +22,15 @@ from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
 from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
-from engine.weights.port import ParcelId, WeightManifest
+from engine.weights.port import BufferId, WeightManifest
 
 
 def version(number: int, epoch: int = 0) -> WeightsId:
     return WeightsId(epoch, number)
 
 
-def whole(number: int) -> ParcelId:
-    return ParcelId(version=version(number))
+def whole(number: int) -> BufferId:
+    return BufferId(version=version(number))
 
 
 def manifest(number: int, epoch: int = 0) -> WeightManifest:
@@ -65,9 +65,9 @@ def arrive(
 ) -> list[Effect]:
     effects = offer(brain, number, pinned=pinned, epoch=epoch)
     [fetch] = of(effects, FetchWeights)
-    parcel = ParcelId(version=version(number, epoch))
+    buffer_id = BufferId(version=version(number, epoch))
     for index, chunk in enumerate(chunks):
-        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=parcel, index=index, sha256=chunk), 0.0)
+        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=buffer_id, index=index, sha256=chunk), 0.0)
     if of(effects, AssembleWeights):
         effects += brain.handle(BufferHashed(arrival=fetch.arrival, sha256=sha256), 0.0)
     return effects
@@ -92,7 +92,7 @@ def test_a_whole_version_is_stored_announced_and_served() -> None:
 def test_a_version_is_invisible_until_its_last_hash_matches() -> None:
     brain = RelayBrain()
     [fetch] = of(offer(brain, 1), FetchWeights)
-    brain.handle(ChunkHashed(arrival=fetch.arrival, parcel=whole(1), index=0, sha256="a"), 0.0)
+    brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=whole(1), index=0, sha256="a"), 0.0)
     assert want(brain) == []
     refused = brain.handle(BufferHashed(arrival=fetch.arrival, sha256="whole"), 0.0)
     assert of(refused, VersionRefused) and brain.visible == frozenset()
@@ -126,10 +126,10 @@ def test_only_the_newest_and_the_pinned_are_kept() -> None:
     brain = RelayBrain()
     arrive(brain, 0, pinned=True)
     arrive(brain, 1)
-    assert of(arrive(brain, 2), DropParcel)[0].parcel == whole(1)
+    assert of(arrive(brain, 2), DropBuffer)[0].buffer_id == whole(1)
     assert brain.visible == {version(0), version(2)}
     assert of(want(brain, held=2, exact=0), ServeWeights)
-    assert of(brain.handle(VersionReleased(version=0), 0.0), DropParcel)
+    assert of(brain.handle(VersionReleased(version=0), 0.0), DropBuffer)
     assert of(want(brain, held=2, exact=0), VersionMissing)
 
 
@@ -164,9 +164,9 @@ def synced(host: int, *, epoch: int = 0, serial: int = 1) -> RelaySynced:
 def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() -> None:
     brain = RelayBrain(host=2, hosts=(0, 1, 2))
     effects = brain.handle(coming(1, host=1), 0.0)
-    [opened] = of(effects, OpenParcel)
+    [opened] = of(effects, OpenBuffer)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (0, 1)),)
-    brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=0, sha256="a"), 0.1)
+    brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=0, sha256="a"), 0.1)
     for at in range(1, 9):  # the one before falls silent, the one before that speaks up
         brain.handle(Tick(), at * 0.5)
         brain.handle(synced(0, serial=at), at * 0.5)
@@ -176,8 +176,8 @@ def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() ->
 
 def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
-    [opened] = of(brain.handle(coming(1), 0.0), OpenParcel)
-    effects = brain.handle(ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=1, sha256="torn"), 0.0)
+    [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
+    effects = brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=1, sha256="torn"), 0.0)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
 
 
@@ -185,9 +185,9 @@ def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
     master, follower = RelayBrain(host=0, hosts=(0, 1)), RelayBrain(host=1, hosts=(0, 1))
     (taken,) = of(arrive(master, 1), WeightsTaken)
     assert (taken.host, taken.by, taken.num_bytes) == (0, "copy", manifest(1).num_bytes)
-    [opened] = of(follower.handle(coming(1), 2.0), OpenParcel)
+    [opened] = of(follower.handle(coming(1), 2.0), OpenBuffer)
     for index, sha256 in enumerate("ab"):
-        chunk = ChunkHashed(arrival=opened.arrival, parcel=whole(1), index=index, sha256=sha256)
+        chunk = ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=index, sha256=sha256)
         effects = follower.handle(chunk, 3.0)
     assert not of(effects, WeightsTaken), "it is not whole yet"
     effects = follower.handle(BufferHashed(arrival=opened.arrival, sha256="whole"), 4.5)
@@ -199,7 +199,7 @@ def test_a_stale_masters_word_is_refused() -> None:
     brain = RelayBrain(host=2, hosts=(0, 1, 2))
     brain.handle(synced(1, epoch=1), 0.0)
     effects = brain.handle(coming(1, epoch=0), 0.0)
-    assert not of(effects, OpenParcel) and of(effects, RelaySynced)[0].epoch == 1
+    assert not of(effects, OpenBuffer) and of(effects, RelaySynced)[0].epoch == 1
 
 
 def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
