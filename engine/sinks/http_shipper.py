@@ -1,13 +1,14 @@
 """Ships facts from the spool to the control plane, and fetches what is wanted of the driver.
 
     record ──▶ spool (disk) ──▶ shipper thread ──▶ control plane
-                                heartbeat thread ◀─▶ control plane ──▶ signals ──▶ driver
+                                heartbeat thread ◀─▶ control plane ──▶ requests ──▶ driver
 
 Invariants:
 - recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
   shipper tries for ever;
 - facts go out in order; what the control plane says it has is the only thing that moves the shipper on;
-- a stale epoch, or a fact that is refused for good, is a signal to the driver and the end of shipping.
+- a request is handed to the driver once, however often a heartbeat shows it;
+- a stale epoch, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
 """
 
 import logging
@@ -15,9 +16,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final, Literal
+from typing import Final
 
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleEpoch, Unreachable
 from engine.sinks.spool import Spool
@@ -32,17 +32,6 @@ LAST_RETRY_S: Final = 5.0  # so that a page is current within seconds after the 
 HEARTBEAT_EVERY_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """From the control plane to the driver."""
-
-    kind: Literal["cancel", "pause", "resize", "fenced", "refused"]
-    request_id: str = ""
-    replicas: int | None = None
-    """To go on with; for `resize` only."""
-    message: str = ""
-
-
 def retry_delay_s(num_failures: int, chance: random.Random) -> float:
     """Doubles up to a bound; jitter keeps many drivers from coming back at one instant."""
     longest = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(num_failures, 16))
@@ -53,10 +42,10 @@ class HttpSink:
     def __init__(self, *, spool: Spool, control: ControlPlane, attempt: int, epoch: int) -> None:
         self._spool, self._control = spool, control
         self._attempt, self._epoch = attempt, epoch
-        self._signals: SimpleQueue[Signal] = SimpleQueue()
+        self._requests: SimpleQueue[ControlRequest] = SimpleQueue()
         self._seen_requests: set[str] = set()
         self._acked = 0
-        self._has_ended = False
+        self._ended_by: StaleEpoch | Refused | None = None
         self._progress = threading.Condition()
         self._stopping = threading.Event()
         self._step: Callable[[], int] = lambda: 0
@@ -77,19 +66,21 @@ class HttpSink:
         with self._progress:
             self._progress.notify_all()
 
-    def signals(self) -> list[Signal]:
-        """What has come since the last call. Each request is passed on once, however often a heartbeat shows it."""
-        signals: list[Signal] = []
+    def requests(self) -> list[ControlRequest]:
+        """What has come since the last call; raises `StaleEpoch` or `Refused` once that has ended shipping."""
+        if self._ended_by is not None:
+            raise self._ended_by
+        requests: list[ControlRequest] = []
         while True:
             try:
-                signals.append(self._signals.get_nowait())
+                requests.append(self._requests.get_nowait())
             except Empty:
-                return signals
+                return requests
 
     def close(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         with self._progress:
-            while not self._is_delivered and not self._has_ended and (left := deadline - time.monotonic()) > 0:
+            while not self._is_delivered and self._ended_by is None and (left := deadline - time.monotonic()) > 0:
                 self._progress.wait(min(left, 1.0))
         self._stopping.set()
         with self._progress:
@@ -123,10 +114,10 @@ class HttpSink:
                 self._stopping.wait(retry_delay_s(num_failures, self._chance))
                 num_failures += 1
             except StaleEpoch as error:
-                self._end(Signal(kind="fenced", message=str(error)))
+                self._end(error)
                 return
             except Refused as error:
-                self._end(Signal(kind="refused", message=f"facts from {self._acked + 1} on: {error}"))
+                self._end(Refused(f"facts from {self._acked + 1} on: {error}"))
                 return
 
     @property
@@ -157,22 +148,21 @@ class HttpSink:
             except Unreachable as error:
                 log.debug("heartbeat error=%s", error)  # the shipper says so louder, once there is something to ship
             except StaleEpoch as error:
-                self._end(Signal(kind="fenced", message=str(error)))
+                self._end(error)
                 return
             except Refused as error:
-                self._end(Signal(kind="refused", message=f"heartbeat: {error}"))
+                self._end(Refused(f"heartbeat: {error}"))
                 return
             self._stopping.wait(HEARTBEAT_EVERY_S)
 
     def _pass_on(self, request: ControlRequest) -> None:
         if request.id not in self._seen_requests:
             self._seen_requests.add(request.id)
-            self._signals.put(Signal(kind=request.kind, request_id=request.id, replicas=request.replicas))
+            self._requests.put(request)
 
-    def _end(self, signal: Signal) -> None:
-        log.error("shipping ended kind=%s message=%s", signal.kind, signal.message)
-        self._signals.put(signal)
+    def _end(self, error: StaleEpoch | Refused) -> None:
+        log.error("shipping ended error=%s message=%s", type(error).__name__, error)
         self._stopping.set()
         with self._progress:
-            self._has_ended = True
+            self._ended_by = error
             self._progress.notify_all()

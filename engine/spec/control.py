@@ -4,9 +4,9 @@ The driver is the only client: it ships facts, sends heartbeats, and learns what
 heartbeat's answer. Every message carries the attempt and its epoch; an old epoch is answered 409 `stale_epoch`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.spec.facts import Fact
 from engine.spec.job import JobSpec
@@ -58,13 +58,21 @@ class Heartbeat(Strict):
 
 
 class ControlRequest(Strict):
-    """`cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so
-    many replicas; those that leave hand their trajectories to the others."""
+    """What somebody asks of a running attempt, from the row of the control plane to the driver.
+
+    `cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so
+    many replicas; those that leave hand their trajectories to the others. The driver acknowledges it by its id."""
 
     id: Id
     kind: Literal["cancel", "pause", "resize"]
     replicas: int | None = Field(None, ge=1, le=4_096)
-    """For `resize` only."""
+    """Of `resize`, and of nothing else."""
+
+    @model_validator(mode="after")
+    def _has_replicas_if_it_resizes(self) -> Self:
+        if (self.replicas is not None) != (self.kind == "resize"):
+            raise ValueError(f"replicas belong to kind 'resize' and to no other; got {self.replicas} of '{self.kind}'")
+        return self
 
 
 class HeartbeatReply(Strict):

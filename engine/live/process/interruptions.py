@@ -1,5 +1,5 @@
-"""What ends an attempt from outside, as exceptions, the check for them that every long wait makes, and the wishes
-(pause, resize) that a run in progress obeys by itself.
+"""What ends an attempt from outside, as exceptions, the check for them that every long wait makes, and the
+requests (pause, resize) that a run in progress obeys by itself.
 
 Invariant: whoever waits calls `heed` at least once a second, so a cancel works within seconds in every phase.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from engine.sinks.http_shipper import Signal
+from engine.sinks.control_plane import Refused, StaleEpoch
+from engine.spec.control import ControlRequest
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 _told: Final[list[int]] = []
@@ -83,35 +84,37 @@ class PausedEarly(Ended):
 
 
 class Interruptions:
-    def __init__(self, signals: Callable[[], list[Signal]], *, max_runtime_s: float) -> None:
-        self._signals = signals
+    def __init__(self, requests: Callable[[], list[ControlRequest]], *, max_runtime_s: float) -> None:
+        """`requests`: those that came since the last call; raises `StaleEpoch` or `Refused`."""
+        self._requests = requests
         self._max_runtime_s = max_runtime_s
         self._deadline = time.monotonic() + max_runtime_s
-        self._kept: list[Signal] = []
+        self._kept: list[ControlRequest] = []
 
     def heed(self) -> None:
         """Raises what has come since the last call. A pause ends what is not running; a resize waits until it is."""
-        wishes = self.listen()
-        self._kept += [wish for wish in wishes if wish.kind == "resize"]
-        for wish in wishes:
-            if wish.kind == "pause":
-                raise PausedEarly(wish.request_id)
+        requests = self.listen()
+        self._kept += [request for request in requests if request.kind == "resize"]
+        for request in requests:
+            if request.kind == "pause":
+                raise PausedEarly(request.id)
 
-    def listen(self) -> list[Signal]:
-        """Raises what ends the attempt; the wishes that came, in their order, for a run that can obey them."""
+    def listen(self) -> list[ControlRequest]:
+        """Raises what ends the attempt; the requests that came, in their order, for a run that can obey them."""
         if was_told_to_end():
             raise Interrupted
-        wishes, self._kept = self._kept, []
-        for sent in self._signals():
-            match sent.kind:
-                case "fenced":
-                    raise Fenced(sent.message)
-                case "cancel":
-                    raise Cancelled(sent.request_id)
-                case "refused":
-                    raise RefusedByControlPlane(sent.message)
-                case "pause" | "resize":
-                    wishes.append(sent)
+        requests, self._kept = [*self._kept, *self._arrived()], []
+        for request in requests:
+            if request.kind == "cancel":
+                raise Cancelled(request.id)
         if time.monotonic() >= self._deadline:
             raise OutOfTime(f"stopped after max_runtime_s = {self._max_runtime_s:.0f} s")
-        return wishes
+        return requests
+
+    def _arrived(self) -> list[ControlRequest]:
+        try:
+            return self._requests()
+        except StaleEpoch as error:
+            raise Fenced(str(error)) from error
+        except Refused as error:
+            raise RefusedByControlPlane(str(error)) from error

@@ -23,8 +23,8 @@ from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import NO_PROGRESS_S, Supervisor
 from engine.live.run.wiring import Folders, Network
 from engine.pipeline.plan import Plan
-from engine.sinks.http_shipper import Signal
 from engine.sinks.port import EventSink
+from engine.spec.control import ControlRequest
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
 from engine.spec.job import JobSpec
 from engine.training.checkpoint import CheckpointUnverified
@@ -51,11 +51,11 @@ class AttemptPlan:
 
 
 class Attempt:
-    def __init__(self, plan: AttemptPlan, sink: EventSink, signals: Callable[[], list[Signal]] = list) -> None:
+    def __init__(self, plan: AttemptPlan, sink: EventSink, requests: Callable[[], list[ControlRequest]] = list) -> None:
         self._plan, self._sink = plan, sink
         self._recorder: Recorder | None = None
         left_s = plan.spec.max_runtime_s if plan.runtime_left_s is None else plan.runtime_left_s
-        self._interruptions = Interruptions(signals, max_runtime_s=left_s)
+        self._interruptions = Interruptions(requests, max_runtime_s=left_s)
 
     @property
     def step(self) -> int:

@@ -70,7 +70,7 @@ def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, ow
         models=models,
         data=data,
     )
-    attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.signals)
+    attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.requests)
     sink.start(step=lambda: attempt.step)
     try:
         finished = attempt.run(connect_to_cluster)

@@ -1,13 +1,13 @@
 """The supervisor: polls every actor, lends the manager's brain a body, and decides how the run ends.
 
     actors ──collect──▶ supervisor ──▶ manager's brain ──▶ end, start a replica
-                            └──▶ recorder ──▶ sink ──▶ control plane ──▶ signals ──▶ supervisor
+                            └──▶ recorder ──▶ sink ──▶ control plane ──▶ requests ──▶ supervisor
 
 Invariants:
 - every wait has an end: a dead actor fails the poll on it at once, a hung one is replaced once it has been
   silent for long, and a run in which nothing moves for NO_PROGRESS_S is broken, whatever the reason;
 - exactly one end is decided on;
-- a wish from outside (pause, resize) is said again until it has come true, and acknowledged then.
+- a request from outside (pause, resize) is said again until it has come true, and acknowledged then.
 """
 
 import logging
@@ -35,7 +35,7 @@ from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, Ru
 from engine.pipeline.messages.to_manager import PartLost, ReplicaReported, ResizeOrdered
 from engine.pipeline.plan import Plan
 from engine.policy.recovery import GiveUp, Patience, after_loss
-from engine.sinks.http_shipper import Signal
+from engine.spec.control import ControlRequest
 from engine.spec.facts import FailureClass, RunFinished
 
 log = logging.getLogger(__name__)
@@ -58,11 +58,11 @@ class Supervisor:
         plan: Plan,
         network: Network,
         recorder: Recorder,
-        heed: Callable[[], Sequence[Signal]],
+        heed: Callable[[], Sequence[ControlRequest]],
         no_progress_s: float,
         recordings: Path | None = None,
     ) -> None:
-        """`heed` raises if the run shall end, and gives the wishes that came."""
+        """`heed` raises if the run shall end, and gives the requests that came."""
         self._network, self._recorder = network, recorder
         self._heed = heed
         self._no_progress_s = no_progress_s
@@ -81,7 +81,7 @@ class Supervisor:
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._environment_lost_at: list[float] = []
         self._environment_heard_at, self._environment_has_spoken = now, False
-        self._pause: Signal | None = None
+        self._pause: ControlRequest | None = None
         self._pause_said_at = float("-inf")
         self._resizes: dict[int, list[str]] = {}
         """Requests that wait for a number of replicas."""
@@ -100,8 +100,8 @@ class Supervisor:
                 self._manage(Tick(), now)
                 self._watch_environment(now)
                 tick_at = now + MANAGER_TICK_S
-            for wish in self._heed():
-                self._on_wish(wish, now)
+            for request in self._heed():
+                self._on_request(request, now)
             self._say_pause(now)
             ended = self._end(now)
             if ended is not None:
@@ -205,17 +205,17 @@ class Supervisor:
         self._network.replace(part, incarnation)
         self._poll(part)
 
-    # ── wishes from outside ───────────────────────────────────────────────────────────────────────────────────────
+    # ── requests from outside ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_wish(self, wish: Signal, now: float) -> None:
-        log.info("wish kind=%s request=%s replicas=%s", wish.kind, wish.request_id, wish.replicas)
-        if wish.kind == "pause":
-            self._pause = wish
-        elif wish.replicas is not None:
-            replicas = min(wish.replicas, self._network.spec.rollout.replicas)
+    def _on_request(self, request: ControlRequest, now: float) -> None:
+        log.info("request kind=%s id=%s replicas=%s", request.kind, request.id, request.replicas)
+        if request.kind == "pause":
+            self._pause = request
+        elif request.replicas is not None:
+            replicas = min(request.replicas, self._network.spec.rollout.replicas)
             for request_id in [each for waiting in self._resizes.values() for each in waiting]:
                 self._recorder.acknowledge(request_id)  # overtaken by this one
-            self._resizes = {replicas: [wish.request_id]}
+            self._resizes = {replicas: [request.id]}
             self._manage(ResizeOrdered(replicas=replicas, within_s=LEAVE_WITHIN_S), now)
 
     def _say_pause(self, now: float) -> None:
@@ -237,7 +237,7 @@ class Supervisor:
         if recorder.is_finished:
             return RunFinished(outcome="succeeded", ledger=recorder.ledger)
         if self._pause is not None and recorder.paused is not None:
-            recorder.acknowledge(self._pause.request_id)
+            recorder.acknowledge(self._pause.id)
             message = "Paused."
             if not self._network.spec.only_evaluates:
                 message = f"Paused after step {recorder.paused.step}."

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from engine.sinks import http_shipper
-from engine.sinks.control_plane import ControlPlane
-from engine.sinks.http_shipper import HttpSink, Signal, retry_delay_s
+from engine.sinks.control_plane import ControlPlane, Refused, StaleEpoch
+from engine.sinks.http_shipper import HttpSink, retry_delay_s
 from engine.sinks.spool import Spool
-from engine.spec.control import FactBatch, Heartbeat
+from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.facts import StepTrained, TrajectoriesSampled, TrajectorySample
 
 Answer = tuple[int, dict[str, Any]]
@@ -112,11 +112,14 @@ def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def first_signal(sink: HttpSink) -> Signal:
-    seen: list[Signal] = []
+def what_ended(sink: HttpSink) -> Exception:
+    seen: list[Exception] = []
 
     def came() -> bool:
-        seen.extend(sink.signals())
+        try:
+            sink.requests()
+        except (StaleEpoch, Refused) as error:
+            seen.append(error)
         return bool(seen)
 
     until(came)
@@ -178,8 +181,7 @@ def test_a_stale_epoch_ends_shipping_and_tells_the_driver(control: FakeControlPl
     control.trouble = lambda asked: (409, problem(409, "stale_epoch")) if asked.endswith(path) else None
     sink.record(step(1))
     sink.start(step=lambda: 0)
-    signal = first_signal(sink)
-    assert signal.kind == "fenced"
+    assert isinstance(what_ended(sink), StaleEpoch)
     before = time.monotonic()
     sink.close(timeout_s=60)
     assert time.monotonic() - before < 5, "a fenced driver does not wait for delivery"
@@ -192,8 +194,8 @@ def test_a_fact_that_is_refused_for_good_is_told_and_not_dropped(
     control.trouble = lambda asked: (status, problem(status, "no")) if asked.endswith("/facts") else None
     sink.start(step=lambda: 0)
     sink.record(step(1))
-    signal = first_signal(sink)
-    assert signal.kind == "refused" and str(status) in signal.message
+    error = what_ended(sink)
+    assert isinstance(error, Refused) and str(error).startswith("facts from 1 on:") and str(status) in str(error)
     assert not sink.close(timeout_s=60)
     assert (tmp_path / "facts.jsonl").read_text().count("\n") == 1
 
@@ -202,8 +204,8 @@ def test_a_request_is_passed_on_once_however_often_it_is_shown(control: FakeCont
     control.requests = [{"id": "r1", "kind": "cancel"}]
     sink.start(step=lambda: 0)
     until(lambda: len(control.beats) >= 3)
-    assert sink.signals() == [Signal(kind="cancel", request_id="r1")]
-    assert sink.signals() == []
+    assert sink.requests() == [ControlRequest(id="r1", kind="cancel")]
+    assert sink.requests() == []
 
 
 def test_large_facts_travel_in_several_batches(control: FakeControlPlane, sink: HttpSink) -> None:

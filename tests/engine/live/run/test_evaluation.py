@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.sinks.http_shipper import Signal
 from engine.sinks.memory import MemorySink
+from engine.spec.control import ControlRequest
 from engine.spec.facts import (
     CheckpointSaved,
     Evaluated,
@@ -59,21 +59,21 @@ def test_a_checkpoint_comes_to_the_number_that_its_job_came_to(tmp_path: Path) -
 class PausedWhenEvaluating(MemorySink):
     def __init__(self) -> None:
         super().__init__()
-        self._signals: list[Signal] = []
+        self._requests: list[ControlRequest] = []
 
     def record(self, body: FactBody) -> None:
         super().record(body)
         if isinstance(body, PhaseChanged) and body.phase == "evaluating":
-            self._signals.append(Signal(kind="pause", request_id="p1"))
+            self._requests.append(ControlRequest(id="p1", kind="pause"))
 
-    def signals(self) -> list[Signal]:
-        sent, self._signals = self._signals, []
+    def requests(self) -> list[ControlRequest]:
+        sent, self._requests = self._requests, []
         return sent
 
 
 def test_an_evaluation_gives_its_devices_back_at_once_when_it_is_paused(tmp_path: Path) -> None:
     sink = PausedWhenEvaluating()
     plan = AttemptPlan(spec=spec(steps=0, prompts=60_000), checkpoints=tmp_path / "c")
-    finished = Attempt(plan, sink, sink.signals).run(lambda: None)
+    finished = Attempt(plan, sink, sink.requests).run(lambda: None)
     assert (finished.outcome, finished.message) == ("paused", "Paused.")
     assert isinstance(sink.bodies[-1], RunFinished) and not any(isinstance(body, Evaluated) for body in sink.bodies)

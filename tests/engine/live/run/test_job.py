@@ -17,8 +17,9 @@ import pytest
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.sinks.http_shipper import Signal
+from engine.sinks.control_plane import StaleEpoch
 from engine.sinks.memory import MemorySink
+from engine.spec.control import ControlRequest
 from engine.spec.facts import (
     CheckpointSaved,
     Evaluated,
@@ -72,9 +73,9 @@ class WatchingSink(MemorySink):
 
 
 def run(
-    job: JobSpec, folder: Path, sink: WatchingSink, signals: Callable[[], list[Signal]] = list, **plan: Any
+    job: JobSpec, folder: Path, sink: WatchingSink, requests: Callable[[], list[ControlRequest]] = list, **plan: Any
 ) -> RunFinished:
-    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder, **plan), sink, signals)
+    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder, **plan), sink, requests)
     return attempt.run(lambda: None)
 
 
@@ -174,20 +175,20 @@ def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of
 
 
 def test_a_cancel_stops_everything_within_seconds(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    asked: list[Signal] = []
+    asked: list[ControlRequest] = []
     cancelled_at: list[float] = []
 
     def cancel() -> None:
-        asked.append(Signal(kind="cancel", request_id="r1"))
+        asked.append(ControlRequest(id="r1", kind="cancel"))
         cancelled_at.append(time.monotonic())
 
-    def signals() -> list[Signal]:
+    def requests() -> list[ControlRequest]:
         taken = list(asked)
         asked.clear()
         return taken
 
     sink = WatchingSink(2, cancel)
-    finished = run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, signals)
+    finished = run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, requests)
     assert finished.outcome == "cancelled"
     assert time.monotonic() - cancelled_at[0] < 5
     assert sink.of(RequestAcknowledged)[0].request_id == "r1"
@@ -196,10 +197,16 @@ def test_a_cancel_stops_everything_within_seconds(tmp_path: Path, processes_of: 
 
 
 def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    fenced: list[Signal] = []
-    sink = WatchingSink(1, lambda: fenced.append(Signal(kind="fenced", message="epoch 2 runs")))
-    with pytest.raises(Fenced):
-        run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, lambda: fenced)
+    fenced: list[StaleEpoch] = []
+
+    def requests() -> list[ControlRequest]:
+        for error in fenced:
+            raise error
+        return []
+
+    sink = WatchingSink(1, lambda: fenced.append(StaleEpoch("epoch 2 runs")))
+    with pytest.raises(Fenced, match="epoch 2 runs"):
+        run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, requests)
     assert not sink.of(RunFinished)
     assert nothing_is_left(processes_of)
 

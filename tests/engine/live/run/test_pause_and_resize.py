@@ -9,8 +9,8 @@ import pytest
 import ray
 
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.sinks.http_shipper import Signal
 from engine.sinks.memory import MemorySink
+from engine.spec.control import ControlRequest
 from engine.spec.facts import (
     CheckpointSaved,
     FactBody,
@@ -43,26 +43,26 @@ def spec(*, steps: int = STEPS, **fields: Any) -> JobSpec:
     )
 
 
-class Wishing(MemorySink):
+class RequestingSink(MemorySink):
     """Somebody outside who asks for something once a fact has been seen."""
 
-    def __init__(self, wishes: dict[int, Signal] | None = None) -> None:
+    def __init__(self, at_steps: dict[int, ControlRequest] | None = None) -> None:
         super().__init__()
-        self._wishes = wishes or {}
-        self._sent: list[Signal] = []
+        self._at_steps = at_steps or {}
+        self._sent: list[ControlRequest] = []
         self.seen: list[Callable[[FactBody], None]] = []
 
     def record(self, body: FactBody) -> None:
         super().record(body)
-        if isinstance(body, StepTrained) and body.step in self._wishes:
-            self._sent.append(self._wishes.pop(body.step))
+        if isinstance(body, StepTrained) and body.step in self._at_steps:
+            self._sent.append(self._at_steps.pop(body.step))
         for look in self.seen:
             look(body)
 
-    def ask(self, wish: Signal) -> None:
-        self._sent.append(wish)
+    def ask(self, request: ControlRequest) -> None:
+        self._sent.append(request)
 
-    def signals(self) -> list[Signal]:
+    def requests(self) -> list[ControlRequest]:
         sent, self._sent = self._sent, []
         return sent
 
@@ -70,13 +70,13 @@ class Wishing(MemorySink):
         return [body for body in self.bodies if isinstance(body, kind)]
 
 
-def run(job: JobSpec, folder: Path, sink: Wishing, **plan: Any) -> RunFinished:
-    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder / "checkpoints", **plan), sink, sink.signals)
+def run(job: JobSpec, folder: Path, sink: RequestingSink, **plan: Any) -> RunFinished:
+    attempt = Attempt(AttemptPlan(spec=job, checkpoints=folder / "checkpoints", **plan), sink, sink.requests)
     return attempt.run(lambda: None)
 
 
 def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Path) -> None:
-    first = Wishing({5: Signal(kind="pause", request_id="p1")})
+    first = RequestingSink({5: ControlRequest(id="p1", kind="pause")})
     asked_at: list[float] = []
     first.seen.append(lambda body: asked_at.append(time.monotonic()) if isinstance(body, StepTrained) else None)
     paused = run(spec(), tmp_path / "first", first)
@@ -88,7 +88,7 @@ def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Pat
     assert [body.request_id for body in first.of(RequestAcknowledged)] == ["p1"]
     assert not first.of(FaultDetected)
 
-    second = Wishing()
+    second = RequestingSink()
     finished = run(spec(), tmp_path / "second", second, resume_from=saved.uri)
     assert finished.outcome == "succeeded", finished.message
     assert [body.step for body in second.of(StepTrained)] == list(range(last + 1, STEPS + 1))
@@ -101,18 +101,18 @@ def test_a_paused_job_goes_on_where_it_was_and_its_ledger_is_exact(tmp_path: Pat
 
 
 def test_a_pause_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
-    sink = Wishing()
-    sink.ask(Signal(kind="pause", request_id="p0"))
+    sink = RequestingSink()
+    sink.ask(ControlRequest(id="p0", kind="pause"))
     finished = run(spec(rollout=ALONE), tmp_path, sink)
     assert finished.outcome == "paused" and not sink.of(StepTrained) and not sink.of(CheckpointSaved)
     assert sink.of(RequestAcknowledged)[0].request_id == "p0"
 
 
 def test_a_cancel_wins_over_a_pause(tmp_path: Path) -> None:
-    sink = Wishing({2: Signal(kind="pause", request_id="p")})
+    sink = RequestingSink({2: ControlRequest(id="p", kind="pause")})
     sink.seen.append(
         lambda body: (
-            sink.ask(Signal(kind="cancel", request_id="c"))
+            sink.ask(ControlRequest(id="c", kind="cancel"))
             if isinstance(body, StepTrained) and body.step == 2
             else None
         )
@@ -129,19 +129,19 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
 ) -> None:
     steps = 150  # they last until a replica has left, and another has loaded torch
     job = spec(steps=steps, placement={"min_replicas": 1})
-    sink = Wishing()
+    sink = RequestingSink()
     seen: dict[str, Any] = {}
 
     def look(body: FactBody) -> None:
         if isinstance(body, StepTrained) and "before" not in seen and len(processes_of("RolloutActor")) == 2:
             seen["before"] = body.step
-            sink.ask(Signal(kind="resize", request_id="r1", replicas=1))
+            sink.ask(ControlRequest(id="r1", kind="resize", replicas=1))
         if isinstance(body, ReplicasResized) and body.replicas == 1:
             deadline = time.monotonic() + 10
             while len(processes_of("RolloutActor")) > 1 and time.monotonic() < deadline:
                 time.sleep(0.05)
             seen["smaller"] = len(processes_of("RolloutActor"))
-            sink.ask(Signal(kind="resize", request_id="r2", replicas=2))
+            sink.ask(ControlRequest(id="r2", kind="resize", replicas=2))
         if isinstance(body, ReplicasResized) and body.replicas == 2:
             seen["larger"] = body
 
@@ -159,7 +159,7 @@ def test_replicas_leave_and_come_back_while_training_goes_on(
 def test_a_job_begins_with_the_replicas_that_it_was_granted(
     tmp_path: Path, processes_of: Callable[[str], list[Any]]
 ) -> None:
-    sink = Wishing()
+    sink = RequestingSink()
     counted: list[int] = []
     sink.seen.append(
         lambda body: counted.append(len(processes_of("RolloutActor"))) if isinstance(body, StepTrained) else None
