@@ -177,8 +177,9 @@ def empty_decoder(config: DecoderConfig, division: Division) -> Decoder:
     if division.stage < 3:
         with torch.device(division.device):
             return Decoder(config, torch.float32)
-    settings = _config(division.stage)
-    with deepspeed.zero.Init(config_dict_or_path=settings, dtype=torch.float32, mem_efficient_linear=False):
+    # The configuration, which asks for no 16 bits, makes it float32. A `dtype` given here would be ignored wherever the
+    # processor does not compute in float16 (DeepSpeed 0.19.8), and weights rounded to bfloat16 would be trained.
+    with deepspeed.zero.Init(config_dict_or_path=_config(division.stage), mem_efficient_linear=False):
         return Decoder(config, torch.float32)
 
 

@@ -1,0 +1,48 @@
+"""Weights are float32 in every rank's memory, whatever DeepSpeed believes that this processor can compute in."""
+
+from pathlib import Path
+
+import pytest
+
+import engine.training.deepspeed_sharding as sharding
+from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
+from engine.training.deepspeed_trainer import DeepSpeedTrainer
+from engine.training.deepspeed_world import import_deepspeed
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import assert_same_steps, save, settings, trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def asked(stage: int) -> TrainerSettings:
+    """Policy, critic and reference: three decoders."""
+    return settings(
+        algorithm=AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1)),
+        trainer=TrainerSpec(backend="deepspeed", zero_stage=stage),
+    )
+
+
+def let_deepspeed_believe(monkeypatch: pytest.MonkeyPatch, *, fp16: bool, bf16: bool) -> None:
+    accelerator = import_deepspeed("cpu").accelerator.get_accelerator()
+    monkeypatch.setattr(accelerator, "is_fp16_supported", lambda: fp16)
+    monkeypatch.setattr(accelerator, "is_bf16_supported", lambda: bf16)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("fp16", [True, False])
+def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
+    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int, fp16: bool, bf16: bool
+) -> None:
+    let_deepspeed_believe(monkeypatch, fp16=fp16, bf16=bf16)
+    monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
+    theirs = TorchTrainer(make_llama(), asked(stage), device="cpu")
+    ours = DeepSpeedTrainer(make_llama(), asked(stage), device="cpu")
+    try:
+        expected, told = ([each.train_step(trajectories_of(0)).metrics] for each in (theirs, ours))
+        saved, expected_save = save(ours, tmp_path / "ours"), save(theirs, tmp_path / "theirs")
+    finally:
+        ours.close()
+    assert_same_steps(told, saved, expected=expected, expected_checkpoint=expected_save)
