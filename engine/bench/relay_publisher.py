@@ -187,7 +187,7 @@ class PublisherActor(BodyActor):
     def __init__(self, *, spec: JobSpec, links: Links) -> None:
         self._spec, self._links = spec, links
         self._version = 0
-        super().__init__(name=TRAINER)
+        super().__init__(part=TRAINER)
 
     def build(self) -> Body:
         handover = Handover(owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token)

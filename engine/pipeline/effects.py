@@ -153,7 +153,7 @@ class MakeDelta:
 class ServeWeights:
     """Send `WeightsServed` with the bytes of this version."""
 
-    to: str
+    to: Address
     version: WeightsId
 
 

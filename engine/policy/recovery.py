@@ -6,7 +6,7 @@ Invariants:
 - a grader that fails on most groups ends the run: training on what little it lets through would bias the job.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -56,16 +56,6 @@ class GiveUp:
     num_losses: int
 
 
-def kind_of(part: str) -> PartKind:
-    """Of an address."""
-    kind = part.partition("/")[0]
-    match kind:
-        case "rollout" | "relay" | "data" | "trainer":
-            return kind
-        case _:
-            raise ValueError(f"no part is called {part!r}")
-
-
 def after_loss(losses_at: Sequence[float], now: float) -> Replace | GiveUp:
     """`losses_at`: when this part was lost before, the present loss included."""
     num_recent = sum(now - at <= LOSS_WINDOW_S for at in losses_at)
@@ -76,10 +66,9 @@ def after_loss(losses_at: Sequence[float], now: float) -> Replace | GiveUp:
     return Replace(after_s=BACKOFF_S * 2 ** (num_recent - 2))
 
 
-def breaks_the_run(given_up: Sequence[str], parts: Sequence[str]) -> bool:
+def breaks_the_run(given_up: Collection[PartKind], left: Collection[PartKind]) -> bool:
     """Data and trainer are one each; of the others some must be left."""
-    kinds_left = {kind_of(part) for part in parts if part not in given_up}
-    return any(kind_of(part) not in kinds_left for part in given_up)
+    return any(kind not in left for kind in given_up)
 
 
 def what_follows(kind: PartKind) -> str:

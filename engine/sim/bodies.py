@@ -18,6 +18,7 @@ from engine.pipeline.effects import (
     TrainOn,
 )
 from engine.pipeline.journal import DataSnapshot, Record
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.messages.to_relay import WeightsOffered
@@ -33,8 +34,8 @@ from engine.weights.port import WeightManifest
 NUM_CHUNKS: Final = 4
 
 Chunks = tuple[str, ...]
-Post = Callable[[str, Message], None]
-"""To an address, over the network."""
+Post = Callable[[Address, Message], None]
+"""Over the network."""
 Later = Callable[[float, Message], None]
 """To the own brain, after some seconds, unless the body is dead by then."""
 After = Callable[[float, Callable[[], None]], None]

@@ -21,7 +21,7 @@ from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
-from engine.policy.recovery import Patience, kind_of
+from engine.policy.recovery import Patience
 from engine.sim.bodies import CheckpointStore, DataBody, Log, TrainerBody
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
@@ -70,7 +70,8 @@ class Cluster:
         self._store = CheckpointStore(saved={setting.start_step: DataBrain(setting.plan).progress})
 
     def parts_of(self, kind: str) -> list[Address]:
-        return sorted(part for part in self._processes if part.partition("/")[0] == kind)
+        parts = (part for part in self._processes if part.kind == kind)
+        return sorted(parts, key=lambda part: part.number)
 
     def process(self, part: Address) -> Process:
         return self._processes[part]
@@ -78,7 +79,7 @@ class Cluster:
     def start(self, part: Address, incarnation: int) -> None:
         if self._incarnations.get(part, -1) > incarnation:
             return
-        match kind_of(part):
+        match part.kind:
             case "data":
                 self._start_data(incarnation)
             case "trainer":
@@ -87,6 +88,8 @@ class Cluster:
                 self._start_relay(part, incarnation)
             case "rollout":
                 self._start_replica(part, incarnation)
+            case _:
+                raise ValueError(f"the manager does not start {part}")
 
     def start_manager(self) -> None:
         incarnations = {part: number for part, number in self._incarnations.items() if part != MANAGER}
@@ -101,8 +104,8 @@ class Cluster:
 
     def kill(self, part: Address) -> None:
         self._processes[part].is_alive = False
-        if part.startswith("rollout/"):
-            self._setting.oracle.on_death(_number(part))
+        if part.kind == "rollout":
+            self._setting.oracle.on_death(part.number)
 
     def _add(self, part: Address, incarnation: int, brain: Brain) -> Process:
         process = Process(
@@ -152,7 +155,7 @@ class Cluster:
     def _start_relay(self, part: Address, incarnation: int) -> None:
         setting = self._setting
         hosts = tuple(range(setting.plan.num_relays))
-        brain = self._brains.relay(host=_number(part), hosts=hosts, incarnation=incarnation)
+        brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation)
         process = self._add(part, incarnation, brain)
         body = RelayBody(
             chance=Chance(setting.seed, f"{part}/{incarnation}"),
@@ -165,12 +168,11 @@ class Cluster:
         process.perform, process.on_carried = body.perform, body.on_carried
 
     def _start_replica(self, part: Address, incarnation: int) -> None:
-        replica = _number(part)
-        brain = self._brains.rollout(self._setting.plan, replica=replica, incarnation=incarnation)
+        brain = self._brains.rollout(self._setting.plan, replica=part.number, incarnation=incarnation)
         process = self._add(part, incarnation, brain)
         body = RolloutBody(
             self._setting,
-            replica=replica,
+            replica=part.number,
             clock=lambda: self._kernel.now,
             later=process.later,
             after=process.after,
@@ -190,7 +192,3 @@ class Cluster:
                 self._kernel.after(START_S, partial(self.start, effect.part, effect.incarnation))
             case _:
                 raise TypeError(f"the manager's body does not do {type(effect).__name__}")
-
-
-def _number(part: Address) -> int:
-    return int(part.partition("/")[2])

@@ -128,7 +128,7 @@ class World:
             case "leave":
                 self._leaving.add(part)
                 if not self._leaving.issuperset(parts):  # one replica stays
-                    self._tell_manager(LeaveOrdered(replica=int(part.partition("/")[2]), within_s=blow.lasts_s))
+                    self._tell_manager(LeaveOrdered(replica=part.number, within_s=blow.lasts_s))
             case "freeze":
                 process.frozen_until = max(process.frozen_until, self.kernel.now + blow.lasts_s)
             case "crash":

@@ -32,23 +32,23 @@ class BodyActor:
     def __init__(
         self,
         *,
-        name: str,
+        part: Address,
         incarnation: int = 0,
         recordings: Path | None = None,
         built_with: Mapping[str, object] | None = None,
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        self._lines = LineKeeper(name)
+        self._lines = LineKeeper(str(part))
         logging.getLogger().addHandler(self._lines)
-        log.info("part=%s incarnation=%d host=%s pid=%d", name, incarnation, socket.gethostname(), os.getpid())
-        self._name = name
+        log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())
+        self._part = part
         self._peers: dict[Address, Any] = {}
         recording: Recording | None = None
         if recordings is not None and built_with is not None:
-            file = recordings / f"{name.replace('/', '-')}.{incarnation}.jsonl"
-            recording = Recording(file, part=name, built_with=built_with)
-        self._loop = Loop(name=name, build=self.build, send=self._send, recording=recording)
+            file = recordings / f"{str(part).replace('/', '-')}.{incarnation}.jsonl"
+            recording = Recording(file, part=part, built_with=built_with)
+        self._loop = Loop(name=str(part), build=self.build, send=self._send, recording=recording)
 
     @staticmethod
     def options(spec: JobSpec) -> dict[str, Any]:
@@ -80,6 +80,6 @@ class BodyActor:
     def _send(self, to: Address, message: Message) -> None:
         peer = self._peers.get(to)
         if peer is None:
-            log.info("body=%s dropped=%s to=%s, not connected yet", self._name, type(message).__name__, to)
+            log.info("body=%s dropped=%s to=%s, not connected yet", self._part, type(message).__name__, to)
             return
         peer.deliver.remote(message)

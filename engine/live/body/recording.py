@@ -20,6 +20,7 @@ from typing import Any, Final, get_args
 from pydantic import TypeAdapter
 
 from engine.pipeline.effects import Effect
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 
 _OPAQUE: Final = frozenset({"payload", "state", "reach"})
@@ -33,11 +34,11 @@ class Heard:
 
 
 class Recording:
-    def __init__(self, file: Path, *, part: str, built_with: Mapping[str, object]) -> None:
+    def __init__(self, file: Path, *, part: Address, built_with: Mapping[str, object]) -> None:
         """`built_with`: plain values from which `engine.replaying` builds the same brain."""
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file.open("w", encoding="utf-8")
-        self._write({"part": part, "built_with": built_with})
+        self._write({"part": str(part), "built_with": built_with})
 
     def note(self, now: float, message: Message, effects: Sequence[Effect]) -> None:
         self._write({"now": now, "heard": {type(message).__name__: plain(message)}, "decided": digest(effects)})
@@ -47,10 +48,10 @@ class Recording:
         self._file.flush()
 
 
-def read_recording(file: Path) -> tuple[str, dict[str, Any], Iterator[Heard]]:
+def read_recording(file: Path) -> tuple[Address, dict[str, Any], Iterator[Heard]]:
     lines = file.open(encoding="utf-8")
     head = json.loads(next(lines))
-    return head["part"], head["built_with"], map(_heard, filter(str.strip, lines))
+    return Address.parse(head["part"]), head["built_with"], map(_heard, filter(str.strip, lines))
 
 
 def digest(effects: Sequence[Effect]) -> str:

@@ -16,6 +16,7 @@ from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.pipeline.relay.brain import RelayBrain
@@ -35,7 +36,7 @@ class Decision:
         return digest(self.effects) == self.heard.decided
 
 
-def replay(file: Path) -> tuple[str, Iterator[Decision]]:
+def replay(file: Path) -> tuple[Address, Iterator[Decision]]:
     """The part, and its decisions one after the other. `ValueError` for what is no recording."""
     part, built_with, heard = read_recording(file)
     brain = _brain(part, built_with)
@@ -47,9 +48,8 @@ def replay(file: Path) -> tuple[str, Iterator[Decision]]:
     return part, decisions()
 
 
-def _brain(part: str, built_with: Mapping[str, Any]) -> Brain:
-    kind = part.partition("/")[0]
-    if kind == "relay":
+def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
+    if part.kind == "relay":
         return RelayBrain(
             host=built_with["host"],
             hosts=tuple(built_with["hosts"]),
@@ -57,12 +57,12 @@ def _brain(part: str, built_with: Mapping[str, Any]) -> Brain:
             anchor_every=built_with["anchor_every"],
         )
     plan = Plan.from_spec(JobSpec.model_validate(built_with["spec"]))
-    match kind:
+    match part.kind:
         case "manager":
             return ManagerBrain(
                 now=built_with["now"],
-                incarnations=built_with["incarnations"],
-                away=built_with["away"],
+                incarnations={Address.parse(part): number for part, number in built_with["incarnations"].items()},
+                away=[Address.parse(part) for part in built_with["away"]],
                 repacker=Repacker.for_plan(plan),
             )
         case "data":
@@ -73,4 +73,4 @@ def _brain(part: str, built_with: Mapping[str, Any]) -> Brain:
         case "rollout":
             return RolloutBrain(plan, replica=built_with["replica"], incarnation=built_with["incarnation"])
         case _:
-            raise ValueError(f"a recording of {part!r}, which no brain is")
+            raise ValueError(f"a recording of {part}, which has no brain")

@@ -76,7 +76,7 @@ class DataActor(BodyActor):
         built_with = {"spec": spec.model_dump(mode="json"), "start_step": start_step, "progress": plain(progress)}
         # A later incarnation begins with a log, which its recording does not hold.
         super().__init__(
-            name=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
+            part=DATA, incarnation=incarnation, recordings=None if incarnation else recordings, built_with=built_with
         )
 
     def build(self) -> Body:

@@ -21,20 +21,19 @@ import ray
 from engine.live.body.loop import BodyFailed, Outbox, Upward
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
-from engine.pipeline.messages.addresses import DRIVER, Address
+from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address
 from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
 
-ENVIRONMENT: Final = "environment"
 GATHER: Final = 256  # answers that go out together
 
 
 class EnvironmentActor:
     def __init__(self, *, spec: JobSpec, data_folder: Path | None) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        self._lines = LineKeeper(ENVIRONMENT)
+        self._lines = LineKeeper(str(ENVIRONMENT))
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s host=%s pid=%d", ENVIRONMENT, socket.gethostname(), os.getpid())
         self._spec, self._data_folder = spec, data_folder
@@ -42,7 +41,7 @@ class EnvironmentActor:
         self._outbox = Outbox()
         self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
         self._asks: SimpleQueue[Sequence[Ask]] = SimpleQueue()
-        Thread(target=self._run, name=ENVIRONMENT, daemon=True).start()
+        Thread(target=self._run, name=str(ENVIRONMENT), daemon=True).start()
         Thread(target=self._send, name="answers", daemon=True).start()
 
     @staticmethod

@@ -20,6 +20,7 @@ from typing import Final
 
 from engine.environments.port import Environment, Observation, Prompt, Verdict
 from engine.live.environment.turns import Answer, Ask, AskId
+from engine.pipeline.messages.addresses import Address
 
 TRIES: Final = 3
 REASON_CHARACTERS: Final = 500
@@ -41,7 +42,9 @@ class Pending:
 
 
 class TurnThreads:
-    def __init__(self, environment: Environment, *, timeout_s: float, answer: Callable[[str, Answer], None]) -> None:
+    def __init__(
+        self, environment: Environment, *, timeout_s: float, answer: Callable[[Address, Answer], None]
+    ) -> None:
         """`answer` is called from any thread, with the address of who asked last."""
         self._environment, self._timeout_s, self._answer = environment, timeout_s, answer
         self._lock = threading.Lock()

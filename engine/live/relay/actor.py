@@ -61,7 +61,7 @@ class RelayActor(BodyActor):
         }
         self._links, self._listens = links, len(hosts) > 1
         super().__init__(
-            name=relay_address(host), incarnation=incarnation, recordings=recordings, built_with=self._built_with
+            part=relay_address(host), incarnation=incarnation, recordings=recordings, built_with=self._built_with
         )
 
     def build(self) -> Body:

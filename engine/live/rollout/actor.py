@@ -10,11 +10,10 @@ import ray
 from engine.inference.port import RolloutEngine
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
-from engine.live.environment.actor import ENVIRONMENT
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.settings import vllm_python
-from engine.pipeline.messages.addresses import DRIVER, Address, rollout_address
+from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rollout_address
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
@@ -26,7 +25,7 @@ class RolloutActor(BodyActor):
         self._spec, self._replica, self._incarnation = spec, replica, incarnation
         built_with = {"spec": spec.model_dump(mode="json"), "replica": replica, "incarnation": incarnation}
         super().__init__(
-            name=rollout_address(replica), incarnation=incarnation, recordings=recordings, built_with=built_with
+            part=rollout_address(replica), incarnation=incarnation, recordings=recordings, built_with=built_with
         )
 
     @staticmethod

@@ -22,7 +22,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.addresses import TRAINER, Address, rollout_address
 from engine.pipeline.plan import Plan
 from engine.spec.job import JobSpec
 
@@ -58,7 +58,7 @@ class Placement:
     def rank_options(self) -> list[dict[str, Any]]:
         """For each rank of the trainer but the first."""
         first = FIRST_HOST_BUNDLE + self.spec.rollout.relays
-        return [self._options(first + rank, "trainer") for rank in range(num_ranks(self.spec) - 1)]
+        return [self._options(first + rank, TRAINER) for rank in range(num_ranks(self.spec) - 1)]
 
     def _options(self, bundle: int, part: Address) -> dict[str, Any]:
         wanted = resources_of(part, self.spec, has_gpus=self.has_gpus)
@@ -80,8 +80,7 @@ class Placement:
 
 
 def is_elastic(part: Address, spec: JobSpec) -> bool:
-    kind, _, number = part.partition("/")
-    return kind == "rollout" and int(number) >= (spec.placement.min_replicas or spec.rollout.replicas)
+    return part.kind == "rollout" and part.number >= (spec.placement.min_replicas or spec.rollout.replicas)
 
 
 def num_ranks(spec: JobSpec) -> int:
@@ -90,20 +89,19 @@ def num_ranks(spec: JobSpec) -> int:
 
 
 def bundle_of(part: Address, spec: JobSpec) -> int:
-    kind, _, number = part.partition("/")
-    match kind:
+    match part.kind:
         case "trainer":
             return TRAINER_BUNDLE
         case "relay":
-            return FIRST_HOST_BUNDLE + int(number)
+            return FIRST_HOST_BUNDLE + part.number
         case "rollout":
-            return FIRST_HOST_BUNDLE + Plan.from_spec(spec).relay_of(int(number))
+            return FIRST_HOST_BUNDLE + Plan.from_spec(spec).relay_of(part.number)
         case _:
             return SERVICE_BUNDLE
 
 
 def resources_of(part: Address, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
-    match part.partition("/")[0]:
+    match part.kind:
         case "trainer" if not spec.only_evaluates:
             devices, cpus = spec.trainer_devices // num_ranks(spec), TRAINER_CPUS
         case "rollout":
@@ -116,7 +114,7 @@ def resources_of(part: Address, spec: JobSpec, *, has_gpus: bool) -> dict[str, f
 def bundles(spec: JobSpec, *, has_gpus: bool) -> list[dict[str, float]]:
     service = {"CPU": SERVICE_CPUS * NUM_SERVICES}
     hosts = [_host(host, spec, has_gpus=has_gpus) for host in range(spec.rollout.relays)]
-    trainer = resources_of("trainer", spec, has_gpus=has_gpus)
+    trainer = resources_of(TRAINER, spec, has_gpus=has_gpus)
     return [trainer, service, *hosts, *([trainer] * (num_ranks(spec) - 1))]
 
 
@@ -124,7 +122,7 @@ def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
     plan = Plan.from_spec(spec)
     fewest = spec.placement.min_replicas or spec.rollout.replicas
     num_replicas = sum(plan.relay_of(replica) == host for replica in range(fewest))
-    one = resources_of("rollout/0", spec, has_gpus=has_gpus)
+    one = resources_of(rollout_address(0), spec, has_gpus=has_gpus)
     whole = {kind: round(amount * num_replicas, 4) for kind, amount in one.items()}
     return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS, 4)}
 

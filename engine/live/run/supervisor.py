@@ -21,14 +21,13 @@ from ray.exceptions import RayError
 
 from engine.live.body.loop import BodyFailed, Upward
 from engine.live.body.recording import Recording
-from engine.live.environment.actor import ENVIRONMENT
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.run.wiring import Network
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
-from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address
+from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import PauseRequested
 from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
@@ -74,8 +73,11 @@ class Supervisor:
         )
         self._recording: Recording | None = None
         if recordings is not None:
-            built_with = {"spec": network.spec.model_dump(mode="json"), "now": now, "incarnations": incarnations} | {
-                "away": network.away
+            built_with = {
+                "spec": network.spec.model_dump(mode="json"),
+                "now": now,
+                "incarnations": {str(part): incarnation for part, incarnation in incarnations.items()},
+                "away": list(map(str, network.away)),
             }
             self._recording = Recording(recordings / "manager.jsonl", part=MANAGER, built_with=built_with)
         self._polls: dict[Any, tuple[Address, int]] = {}
@@ -150,8 +152,8 @@ class Supervisor:
         if address == ENVIRONMENT:
             self._replace_environment(reason)
             return
-        if address.startswith("rollout/"):
-            self._recorder.forget_load(int(address.partition("/")[2]))
+        if address.kind == "rollout":
+            self._recorder.forget_load(address.number)
         self._manage(PartLost(part=address, incarnation=incarnation, reason=reason), time.monotonic())
 
     def _watch_environment(self, now: float) -> None:
@@ -169,7 +171,8 @@ class Supervisor:
         if isinstance(after_loss(self._environment_lost_at, now), GiveUp):
             self._break(RunBroken(failure_class="user_code", message=f"the environment keeps dying: {reason}"))
             return
-        fault = FaultReported(component=ENVIRONMENT, message=reason, action="replaced; what was asked is asked again")
+        action = "replaced; what was asked is asked again"
+        fault = FaultReported(component="environment", message=reason, action=action)
         self._recorder.on_report(fault)
         self._start(ENVIRONMENT, self._incarnations[ENVIRONMENT] + 1)
 
@@ -193,8 +196,8 @@ class Supervisor:
                 self._network.send(effect.to, effect.message)
             case EndPart():
                 self._network.end(effect.part)
-                if effect.part.startswith("rollout/"):
-                    self._recorder.forget_load(int(effect.part.partition("/")[2]))
+                if effect.part.kind == "rollout":
+                    self._recorder.forget_load(effect.part.number)
             case StartPart():
                 self._start(effect.part, effect.incarnation)
             case _:

@@ -17,13 +17,13 @@ from ray.exceptions import RayError
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.checkpoints.resuming import ResumePoint, go_back
 from engine.live.data.actor import DataActor
-from engine.live.environment.actor import ENVIRONMENT, EnvironmentActor
+from engine.live.environment.actor import EnvironmentActor
 from engine.live.process.links import Links
 from engine.live.relay.actor import RelayActor
 from engine.live.rollout.actor import RolloutActor
 from engine.live.run.placement import Placement
 from engine.live.trainer.actor import TrainerActor
-from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
+from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.records import DataProgress
 from engine.spec.job import JobSpec
@@ -116,8 +116,7 @@ class Network:
 
     def _made_of(self, part: Address, incarnation: int) -> tuple[Any, dict[str, Any]]:
         """The actor's class, and what its constructor is told."""
-        name, _, number = part.partition("/")
-        match name:
+        match part.kind:
             case "trainer":
                 resume = (go_back(self._folders.checkpoints) if incarnation else None) or self._resume
                 return TrainerActor, {
@@ -138,19 +137,21 @@ class Network:
                 }
             case "relay":
                 return RelayActor, {
-                    "host": int(number),
+                    "host": part.number,
                     "incarnation": incarnation,
                     "links": self._links,
                     "recordings": self._folders.recordings,
                 }
             case "rollout":
                 return RolloutActor, {
-                    "replica": int(number),
+                    "replica": part.number,
                     "incarnation": incarnation,
                     "recordings": self._folders.recordings,
                 }
-            case _:
+            case "environment":
                 return EnvironmentActor, {"data_folder": self._folders.data}
+            case _:
+                raise ValueError(f"no actor is {part}")
 
     def _progress(self) -> DataProgress:
         """An evaluation takes a checkpoint's weights; what was trained into them is not its own."""
@@ -166,7 +167,7 @@ class Network:
     def _known_to(self, address: Address) -> list[Address]:
         others = [other for other in self._actors if other != address]
         if address == ENVIRONMENT:
-            return [other for other in others if other.startswith("rollout/")]
-        if address.startswith("rollout/"):
+            return [other for other in others if other.kind == "rollout"]
+        if address.kind == "rollout":
             return [other for other in others if other != TRAINER]
         return [other for other in others if other != ENVIRONMENT]

@@ -37,7 +37,7 @@ class TrainerActor(BodyActor):
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
-        super().__init__(name=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
+        super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
 
     def build(self) -> Body:
         device = claim_device()

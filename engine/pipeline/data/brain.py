@@ -331,7 +331,7 @@ class DataBrain:
         if self._has_finished or not state.is_over or state.evaluations or not is_kept:
             return []
         self._has_finished = True
-        finished = PartFinished(part=DATA, epoch=state.lineage.epoch)
+        finished = PartFinished(part="data", epoch=state.lineage.epoch)
         return [_tell(LedgerReported(counts=state.counts())), _tell(finished)]
 
 

@@ -31,7 +31,7 @@ from engine.pipeline.messages.to_manager import (
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.policy.lineage import WeightsId
-from engine.policy.recovery import GiveUp, Patience, after_loss, breaks_the_run, kind_of, what_follows
+from engine.policy.recovery import GiveUp, PartKind, Patience, after_loss, breaks_the_run, what_follows
 
 RESEND_AFTER_S: Final = 2.0
 NEVER_BEGUN: Final = -1
@@ -137,21 +137,26 @@ class ManagerBrain:
             action = f"given up after {decision.num_losses} losses"
         else:
             watch.start_due_at = now + decision.after_s
-            action = f"{what_follows(kind_of(part))}; a replacement starts in {decision.after_s:.0f} s"
-        effects.append(Send(to=DRIVER, message=FaultReported(component=part, message=reason, action=action)))
-        gone = [other for other, watched in self._watches.items() if watched.is_given_up or watched.has_left]
-        if breaks_the_run(gone, list(self._watches)):
-            message = f"every {kind_of(part)} is dead and was given up; the last one: {reason}"
+            action = f"{what_follows(_kind_of(part))}; a replacement starts in {decision.after_s:.0f} s"
+        effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
+        if self._is_beyond_help():
+            message = f"every {part.kind} is dead and was given up; the last one: {reason}"
             effects.append(Send(to=DRIVER, message=RunBroken(failure_class="infrastructure", message=message)))
         return [*effects, *self._towards_size(now), *self._start_due(now)]
 
+    def _is_beyond_help(self) -> bool:
+        gone: set[PartKind] = set()
+        left: set[PartKind] = set()
+        for part, watch in self._watches.items():
+            (gone if watch.is_given_up or watch.has_left else left).add(_kind_of(part))
+        return breaks_the_run(gone, left)
+
     def _tell_data(self, part: Address, incarnation: int) -> list[Effect]:
-        if kind_of(part) != "rollout":
+        if part.kind != "rollout":
             return []
-        replica = int(part.partition("/")[2])
         if self._repacker is not None:
-            self._repacker.forget(replica)
-        return [Send(to=DATA, message=ReplicaGone(replica=replica, incarnation=incarnation))]
+            self._repacker.forget(part.number)
+        return [Send(to=DATA, message=ReplicaGone(replica=part.number, incarnation=incarnation))]
 
     def _on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -159,7 +164,7 @@ class ManagerBrain:
             effects += self._say_again(part, watch, now)
             silent_s = now - (watch.started_at if watch.heard_at is None else watch.heard_at)
             allowed_s = self._patience.allows(
-                kind_of(part),
+                _kind_of(part),
                 has_spoken=watch.heard_at is not None,
                 slowest_s=watch.longest_silence_s if self._has_trained else None,
             )
@@ -221,12 +226,11 @@ class ManagerBrain:
             return []
         effects: list[Effect] = []
         for part, watch in self._watches.items():
-            if kind_of(part) != "rollout":
+            if part.kind != "rollout":
                 continue
-            number = int(part.partition("/")[2])
-            if number >= order.replicas:
+            if part.number >= order.replicas:
                 if watch.is_watched:
-                    effects += self._on_leave_ordered(LeaveOrdered(replica=number, within_s=order.within_s), now)
+                    effects += self._on_leave_ordered(LeaveOrdered(replica=part.number, within_s=order.within_s), now)
                 elif watch.start_due_at is not None:  # it is dead already
                     watch.start_due_at, watch.has_left = None, True
             elif watch.has_left:
@@ -238,9 +242,17 @@ class ManagerBrain:
 
     def _has_size(self, replicas: int) -> bool:
         for part, watch in self._watches.items():
-            if kind_of(part) != "rollout" or watch.is_given_up:
+            if part.kind != "rollout" or watch.is_given_up:
                 continue
-            stays = int(part.partition("/")[2]) < replicas
+            stays = part.number < replicas
             if watch.has_left == stays or (stays and watch.leaves_by is not None):
                 return False
         return True
+
+
+def _kind_of(part: Address) -> PartKind:
+    match part.kind:
+        case "rollout" | "relay" | "data" | "trainer":
+            return part.kind
+        case _:
+            raise ValueError(f"the manager does not watch {part}")

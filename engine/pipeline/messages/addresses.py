@@ -1,20 +1,51 @@
-"""Who can be spoken to."""
+"""Addresses: who can be spoken to, each a kind and, where there are several of it, a number.
 
-from typing import Final
+As text, in logs and recordings, they are "rollout/3", "relay/0", "trainer"; only `Address.parse` reads that.
+"""
 
-Address = str
-DATA: Final = "data"
-TRAINER: Final = "trainer"
-MANAGER: Final = "manager"
-DRIVER: Final = "driver"
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+Kind = Literal["rollout", "relay", "data", "trainer", "environment", "manager", "driver"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+NUMBERED: Final[frozenset[Kind]] = frozenset(("rollout", "relay"))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Address:
+    kind: Kind
+    number: int = 0
+    """0 where there is one of its kind."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.number}" if self.kind in NUMBERED else self.kind
+
+    __repr__ = __str__
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """`ValueError` for what is no address."""
+        name, _, number = text.partition("/")
+        for kind in KINDS:
+            address = cls(kind, int(number) if number.isdecimal() else 0)
+            if kind == name and str(address) == text:
+                return address
+        raise ValueError(f"{text!r} is no address")
+
+
+DATA: Final = Address("data")
+TRAINER: Final = Address("trainer")
+ENVIRONMENT: Final = Address("environment")
+MANAGER: Final = Address("manager")
+DRIVER: Final = Address("driver")
 
 
 def rollout_address(replica: int) -> Address:
-    return f"rollout/{replica}"
+    return Address("rollout", replica)
 
 
 def relay_address(host: int) -> Address:
-    return f"relay/{host}"
+    return Address("relay", host)
 
 
 RELAY: Final = relay_address(0)

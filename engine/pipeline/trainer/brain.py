@@ -164,7 +164,7 @@ class TrainerBrain:
         return [_tell(report), self._finished(), self._end(message.step)]
 
     def _finished(self) -> Effect:
-        return _tell(PartFinished(part=TRAINER, epoch=self._epoch))
+        return _tell(PartFinished(part="trainer", epoch=self._epoch))
 
     def _on_write_failed(self, message: CheckpointFailed) -> list[Effect]:
         if message.step == self._plan.steps:

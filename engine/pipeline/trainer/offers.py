@@ -9,7 +9,7 @@ Invariants:
 from typing import Final
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
-from engine.pipeline.messages.addresses import relay_address
+from engine.pipeline.messages.addresses import Address, relay_address
 from engine.pipeline.messages.to_relay import EpochSeen
 from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
@@ -100,5 +100,5 @@ class Offers:
         return [RepublishWeights(version=version, pinned=pinned, epoch=self._epoch, to=self._to)]
 
     @property
-    def _to(self) -> str:
+    def _to(self) -> Address:
         return relay_address(self._host)

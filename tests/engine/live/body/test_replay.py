@@ -12,6 +12,7 @@ from engine.live.body.replaying import replay
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, MANAGER, TRAINER, Address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted
 from engine.pipeline.messages.to_manager import PartLost
@@ -73,27 +74,27 @@ DOCUMENT = SPEC.model_dump(mode="json")
     ("part", "brain", "built_with", "heard"),
     [
         (
-            "data",
+            DATA,
             DataBrain(PLAN, progress=DataProgress(ended=((0, 3),))),
             {"spec": DOCUMENT, "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
             [Tick(), BatchWanted(step=1)],
         ),
         (
-            "trainer",
+            TRAINER,
             TrainerBrain(PLAN, epoch=0),
             {"spec": DOCUMENT, "epoch": 0},
             [TrainerLoaded(step=0, num_parameters=7), Tick()],
         ),
         (
-            "manager",
-            ManagerBrain(now=0.0, incarnations={"data": 0, "trainer": 0}),
-            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}, "away": []},
-            [Tick(), PartLost(part="data", incarnation=0, reason="killed")],
+            MANAGER,
+            ManagerBrain(now=0.0, incarnations={DATA: 0, TRAINER: 0}, away=[rollout_address(1)]),
+            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}, "away": ["rollout/1"]},
+            [Tick(), PartLost(part=DATA, incarnation=0, reason="killed")],
         ),
     ],
 )
 def test_a_file_replays_to_the_same_decisions_and_another_history_does_not(
-    part: str, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
+    part: Address, brain: Any, built_with: Mapping[str, object], heard: list[Message], tmp_path: Path
 ) -> None:
     file = tmp_path / "log.jsonl"
     recording = Recording(file, part=part, built_with=built_with)
@@ -109,6 +110,9 @@ def test_a_file_replays_to_the_same_decisions_and_another_history_does_not(
 
 def test_a_recording_of_no_known_part_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
-    Recording(file, part="x", built_with={"spec": DOCUMENT})
-    with pytest.raises(ValueError, match="'x'"):
+    Recording(file, part=ENVIRONMENT, built_with={"spec": DOCUMENT})
+    with pytest.raises(ValueError, match="environment, which has no brain"):
+        replay(file)
+    file.write_text(file.read_text().replace('"part":"environment"', '"part":"x"'))
+    with pytest.raises(ValueError, match="'x' is no address"):
         replay(file)

@@ -9,13 +9,15 @@ import pytest
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
 from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, TurnThreads
 from engine.live.environment.turns import Answer, Ask
+from engine.pipeline.messages.addresses import Address, rollout_address
 from engine.pipeline.records import GroupKey, SampleKey
 
 PROMPT = Prompt(split="train", ordinal=0, text="2+2=", facts={})
+REPLICA = rollout_address(0)
 RIGHT = Verdict(reward=1.0, parts={}, trusted=True, remark="right")
 
 
-def ask(sample: int, *turns: str, by: str = "rollout/0") -> Ask:
+def ask(sample: int, *turns: str, by: Address = REPLICA) -> Ask:
     key = SampleKey(group=GroupKey(ordinal=0), sample=sample)
     return Ask(by=by, key=key, prompt=PROMPT, turns=tuple(Turn(text=turn) for turn in turns))
 
@@ -49,12 +51,12 @@ class Scripted:
 class Asking:
     def __init__(self, *, timeout_s: float = 60.0) -> None:
         self.environment = Scripted()
-        self.answers: SimpleQueue[tuple[str, Answer]] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
         self.threads = TurnThreads(
             self.environment, timeout_s=timeout_s, answer=lambda to, answer: self.answers.put((to, answer))
         )
 
-    def next(self) -> tuple[str, Answer]:
+    def next(self) -> tuple[Address, Answer]:
         return self.answers.get(timeout=30)
 
 
@@ -71,7 +73,7 @@ def test_a_slow_answer_delays_no_other() -> None:
 def test_a_prompt_is_asked_for_like_a_turn() -> None:
     asking = Asking()
     key = SampleKey(group=GroupKey(ordinal=7), sample=0)
-    asking.threads.ask(Ask(by="rollout/0", key=key, prompt=None, turns=()))
+    asking.threads.ask(Ask(by=REPLICA, key=key, prompt=None, turns=()))
     said = asking.next()[1].said
     assert isinstance(said, Prompt) and said.text == "train 7"
 
@@ -110,15 +112,15 @@ def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
 
 def test_the_same_ask_joins_the_one_in_progress_and_the_answer_goes_to_who_asked_last() -> None:
     asking = Asking()
-    asking.threads.ask(ask(0, "wait", by="rollout/0"))
+    asking.threads.ask(ask(0, "wait", by=REPLICA))
     asking.environment.begun.acquire(timeout=30)
-    asking.threads.ask(ask(0, "wait", by="rollout/1"))
+    asking.threads.ask(ask(0, "wait", by=rollout_address(1)))
     asking.environment.gate.set()
     to, _ = asking.next()
-    assert to == "rollout/1"
-    asking.threads.ask(ask(0, "wait", by="rollout/2"))
+    assert to == rollout_address(1)
+    asking.threads.ask(ask(0, "wait", by=rollout_address(2)))
     to, answer = asking.next()
-    assert (to, answer.said) == ("rollout/2", RIGHT)
+    assert (to, answer.said) == (rollout_address(2), RIGHT)
     assert asking.environment.num_calls == 1
 
 

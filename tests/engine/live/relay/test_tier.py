@@ -15,7 +15,7 @@ from engine.live.relay.actor import RelayActor
 from engine.live.relay.body import RelayView
 from engine.live.weights.offered_bytes import map_version
 from engine.live.weights.segments import FOLDER, PREFIX, sweep
-from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import WeightsWanted
 from engine.pipeline.messages.to_rollout import WeightsServed
@@ -118,7 +118,7 @@ class Tier:
     def serve_replicas(self) -> list[WeightsServed]:
         replica = self._make_remote(ReplicaActor).remote()
         for host in self.live:
-            self._relays[host].connect.remote({f"rollout/{host}": replica})
+            self._relays[host].connect.remote({rollout_address(host): replica})
             self._relays[host].deliver.remote(WeightsWanted(replica=host, incarnation=0, held=-1, exact=None))
         wait_until(lambda: len(self._ray.get(replica.served.remote())) == len(self.live))
         served: list[WeightsServed] = self._ray.get(replica.served.remote())

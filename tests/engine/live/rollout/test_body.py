@@ -24,6 +24,7 @@ from engine.pipeline.effects import (
     StartSequences,
     StopSequences,
 )
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.messages.to_rollout import (
@@ -107,7 +108,7 @@ class Replica:
         segment.remove()
         return said
 
-    def _post(self, to: str, message: Message) -> None:
+    def _post(self, to: Address, message: Message) -> None:
         assert isinstance(message, SequencesHandedOver)
         self.handed.append(message)
 

@@ -7,6 +7,7 @@ import pytest
 
 from engine.live.environment.turns import Ask
 from engine.live.rollout.open_turns import GATHER_S, GRACE_S, OpenTurns
+from engine.pipeline.messages.addresses import rollout_address
 from engine.pipeline.records import GroupKey, SampleKey
 
 
@@ -16,7 +17,7 @@ class Clocked:
         self.calls: list[list[int]] = []
         """Ordinals of what each call asked for."""
         monkeypatch.setattr("engine.live.rollout.open_turns.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.open_turns = OpenTurns(by="rollout/0", ask=self._called, timeout_s=1.0)
+        self.open_turns = OpenTurns(by=rollout_address(0), ask=self._called, timeout_s=1.0)
 
     def _called(self, asks: object) -> None:
         assert isinstance(asks, list) and all(isinstance(ask, Ask) for ask in asks)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from engine.live.run.placement import SERVICE_CPUS, TRAINER_BUNDLE, bundles, num_ranks, resources_of
+from engine.pipeline.messages.addresses import TRAINER
 from engine.spec.job import JobSpec
 
 
@@ -28,7 +29,7 @@ def test_what_holds_an_evaluations_weights_is_one_process_without_an_accelerator
     asked = spec(steps=0, resources={"trainer_devices": 4}, trainer={"backend": "deepspeed"})
     assert num_ranks(asked) == 1 and bundles(asked, has_gpus=True)[TRAINER_BUNDLE] == {"CPU": SERVICE_CPUS}
     for has_gpus in (True, False):
-        assert resources_of("trainer", asked, has_gpus=has_gpus) == {"CPU": SERVICE_CPUS}
+        assert resources_of(TRAINER, asked, has_gpus=has_gpus) == {"CPU": SERVICE_CPUS}
 
 
 def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:

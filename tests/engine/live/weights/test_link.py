@@ -85,7 +85,7 @@ class Pair:
         self.to_trainer: list[Message] = []
         for host in (0, 1):
             address = relay_address(host)
-            self._loops[address] = Loop(name=address, build=partial(self._build, host), send=self._send)
+            self._loops[address] = Loop(name=str(address), build=partial(self._build, host), send=self._send)
 
     def _send(self, to: Address, message: Message) -> None:
         if to == TRAINER:

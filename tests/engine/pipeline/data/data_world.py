@@ -23,7 +23,7 @@ from engine.pipeline.effects import (
     StartSequences,
     StopSequences,
 )
-from engine.pipeline.messages.addresses import DATA, DRIVER, TRAINER, rollout_address
+from engine.pipeline.messages.addresses import DATA, DRIVER, TRAINER, Address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import (
     BatchWanted,
@@ -85,7 +85,7 @@ class DataWorld:
         self.plan, self.now = plan, 0.0
         self.disk, self.unwritten = Disk(), list[Persist]()
         self.data, self.data_incarnation = DataBrain(plan), 0
-        self.posted: list[tuple[str, Message]] = []
+        self.posted: list[tuple[Address, Message]] = []
         self.epoch, self.step = 0, 0
         self.resumed: ResumedFrom | None = None
         self.saved = {0: DataProgress()}
@@ -103,12 +103,12 @@ class DataWorld:
     def deliver(self, at: int) -> None:
         self._receive(*self.posted.pop(at))
 
-    def deliver_all(self, wanted: Callable[[str, Message], bool] = lambda to, message: True) -> None:
+    def deliver_all(self, wanted: Callable[[Address, Message], bool] = lambda to, message: True) -> None:
         """These, and what follows from them, in order."""
         while (at := next((at for at, post in enumerate(self.posted) if wanted(*post)), None)) is not None:
             self.deliver(at)
 
-    def _receive(self, to: str, message: Message) -> None:
+    def _receive(self, to: Address, message: Message) -> None:
         if to == DATA:
             num_posted = len(self.posted)
             self._perform_data(self.data.handle(message, self.now))
@@ -118,12 +118,12 @@ class DataWorld:
             assert isinstance(message, BatchReady)
             self._train(message)
         else:
-            body = self.bodies[int(to.partition("/")[2])]
+            body = self.bodies[to.number]
             self._perform(body, body.brain.handle(message, self.now))
 
     def _send(self, effect: Send) -> None:
         message = effect.message
-        if effect.to in (DATA, TRAINER) or effect.to.startswith("rollout/"):
+        if effect.to in (DATA, TRAINER) or effect.to.kind == "rollout":
             self.posted.append((effect.to, message))
         elif isinstance(message, WeightsWanted):
             self._serve(message)
@@ -212,7 +212,7 @@ class DataWorld:
             body.running.pop(key, None)
         self.posted.append((rollout_address(order.host), handed))
 
-    def _address(self, body: Body) -> str:
+    def _address(self, body: Body) -> Address:
         return rollout_address(body.owner[0])
 
     def finish(self, body: Body, key: SampleKey) -> None:

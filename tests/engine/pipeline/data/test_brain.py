@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from engine.pipeline.messages.addresses import DATA
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -250,5 +251,5 @@ def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
 
 
 def test_a_tick_alone_only_says_that_data_is_alive() -> None:
-    assert of(Room().handle(Tick()), PartReported) == [PartReported(part="data", incarnation=0)]
+    assert of(Room().handle(Tick()), PartReported) == [PartReported(part=DATA, incarnation=0)]
     assert len(Room().handle(Tick())) == 1

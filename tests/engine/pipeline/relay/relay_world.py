@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
-from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_relay import VersionComing, WeightsOffered
 from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
@@ -74,7 +74,7 @@ class RelayWorld:
         self.kernel = Kernel()
         self._seed, self._num_relays, self._anchor_every = seed, num_relays, anchor_every
         self._network = Chance(seed, "network")
-        self.cut: set[frozenset[str]] = set()
+        self.cut: set[frozenset[Address]] = set()
         self.relays: dict[int, Relay] = {}
         self.masters: dict[int, tuple[int, int]] = {}
         self.num_chunks_carried = 0
@@ -209,20 +209,19 @@ class RelayWorld:
 
     # ── network ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _post(self, sender: str, to: str, message: Message) -> None:
-        if frozenset((sender, to)) in self.cut or (to != TRAINER and not to.startswith("relay/")):
+    def _post(self, sender: Address, to: Address, message: Message) -> None:
+        if frozenset((sender, to)) in self.cut or (to != TRAINER and to.kind != "relay"):
             return
         copies = 2 if self._network.happens(self.faults.duplicate) else 1
         for _ in range(copies):
             if not self._network.happens(self.faults.drop):
                 self.kernel.after(self._network.uniform(0, self.faults.delay_s), partial(self._deliver, to, message))
 
-    def _deliver(self, to: str, message: Message) -> None:
+    def _deliver(self, to: Address, message: Message) -> None:
         if to == TRAINER:
             self._trainer_hears(message)
             return
-        host = int(to.removeprefix("relay/"))
-        self._handle(host, self.relays[host], message)
+        self._handle(to.number, self.relays[to.number], message)
 
     def _carry(self, sender: int, to: int, chunk: CarriedChunk) -> None:
         if frozenset((relay_address(sender), relay_address(to))) in self.cut or self._network.happens(self.faults.drop):

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from engine.pipeline.messages.addresses import TRAINER, relay_address
 from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
 from engine.sim.faults import Faults
@@ -48,8 +49,8 @@ def strike(world: RelayWorld, chance: Chance, num_relays: int) -> None:
         case 3 if relay.is_alive and relay.is_frozen:
             world.thaw(host)
         case 4:
-            others = [f"relay/{other}" for other in range(num_relays) if other != host] + ["trainer"]
-            world.cut |= {frozenset((f"relay/{host}", other)) for other in others if chance.happens(0.7)}
+            others = [relay_address(other) for other in range(num_relays) if other != host] + [TRAINER]
+            world.cut |= {frozenset((relay_address(host), other)) for other in others if chance.happens(0.7)}
         case 5:
             world.cut.clear()
             if chance.happens(0.3):
@@ -160,7 +161,7 @@ def test_a_master_that_was_frozen_finds_its_word_refused() -> None:
 
 def test_one_missed_heartbeat_is_never_enough() -> None:
     world = calm(3)
-    world.cut.add(frozenset(("relay/0", "relay/1")))
+    world.cut.add(frozenset((relay_address(0), relay_address(1))))
     world.run_for(2.0)
     world.cut.clear()
     world.run_for(5.0)
@@ -171,7 +172,8 @@ def test_a_relay_that_is_cut_off_keeps_what_it_has_and_changes_nothing_when_it_i
     world = calm(4)
     old = world.publish()
     world.run_until(lambda: world.everyone_has(old), within_s=2)
-    world.cut |= {frozenset(("relay/2", other)) for other in ("relay/0", "relay/1", "relay/3", "trainer")}
+    others = (TRAINER, *map(relay_address, (0, 1, 3)))
+    world.cut |= {frozenset((relay_address(2), other)) for other in others}
     newest = world.publish()
     world.run_until(lambda: world.relays[3].brain.newest == newest, within_s=6)
     world.run_for(20)
@@ -183,7 +185,7 @@ def test_a_relay_that_is_cut_off_keeps_what_it_has_and_changes_nothing_when_it_i
 
 def test_a_chain_cut_in_two_has_one_master_again_when_it_is_mended() -> None:
     world = calm(4)
-    world.cut |= {frozenset((f"relay/{a}", f"relay/{b}")) for a in (0, 1) for b in (2, 3)}
+    world.cut |= {frozenset((relay_address(a), relay_address(b))) for a in (0, 1) for b in (2, 3)}
     world.run_for(20)
     newest = world.publish()
     world.run_for(5)

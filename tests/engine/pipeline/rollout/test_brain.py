@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.pipeline.effects import Effect, InstallWeights, ReportProgress, StartSequences, StopSequences
+from engine.pipeline.messages.addresses import relay_address
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaSynced
 from engine.pipeline.messages.to_driver import FaultReported, ReplicaReady
@@ -122,7 +123,7 @@ def test_a_lost_announcement_is_made_up_for() -> None:
 
 def test_it_asks_the_relay_on_its_own_host() -> None:
     brain = RolloutBrain(replace(PLAN, num_relays=2), replica=3, incarnation=0)
-    assert [effect.to for effect in brain.handle(Tick(), 0.0)] == ["relay/1"]  # type: ignore[union-attr]
+    assert [effect.to for effect in brain.handle(Tick(), 0.0)] == [relay_address(1)]  # type: ignore[union-attr]
 
 
 def test_an_evaluation_holds_it_at_its_version_until_released() -> None:

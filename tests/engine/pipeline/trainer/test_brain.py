@@ -11,6 +11,7 @@ from engine.pipeline.effects import (
     Send,
     TrainOn,
 )
+from engine.pipeline.messages.addresses import TRAINER, relay_address
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -179,7 +180,7 @@ def test_what_it_says_names_its_incarnation_and_the_checkpoint_that_it_began_wit
     assert of(effects, WeightsUpdated) == [WeightsUpdated(weights=WeightsId(1, 2))]
     again = brain.handle(Tick(), 3.0)
     assert of(again, BatchWanted)[0].resumed == resumed
-    assert of(again, PartReported) == [PartReported(part="trainer", incarnation=1)]
+    assert of(again, PartReported) == [PartReported(part=TRAINER, incarnation=1)]
     brain.handle(batch(3, epoch=1), 4.0)
     assert of(brain.handle(trained(3), 5.0), TrainingEnded)[0].resumed == resumed
 
@@ -224,8 +225,8 @@ def test_what_a_relay_says_of_a_dead_incarnations_versions_is_ignored() -> None:
 def test_offers_follow_the_relay_that_leads() -> None:
     brain = loaded(RELAYS)
     effects = brain.handle(elected(2, 5), 1.0)
-    assert of(effects, RepublishWeights) == [RepublishWeights(version=0, pinned=True, to="relay/2")]
-    assert of(step_of(brain, 1), PublishWeights)[0].to == "relay/2"
+    assert of(effects, RepublishWeights) == [RepublishWeights(version=0, pinned=True, to=relay_address(2))]
+    assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
 def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stored() -> None:
@@ -240,17 +241,17 @@ def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stor
 def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
     brain = loaded(RELAYS)
     (send,) = [effect for effect in brain.handle(elected(2, 5, incarnation=3), 1.0) if isinstance(effect, Send)]
-    assert (send.to, send.message) == ("relay/2", EpochSeen(epoch=5, incarnation=3))
+    assert (send.to, send.message) == (relay_address(2), EpochSeen(epoch=5, incarnation=3))
     effects = brain.handle(elected(1, 4), 2.0)
-    assert effects == [Send(to="relay/1", message=EpochSeen(epoch=5, incarnation=3))]
-    assert of(step_of(brain, 1), PublishWeights)[0].to == "relay/2"
+    assert effects == [Send(to=relay_address(1), message=EpochSeen(epoch=5, incarnation=3))]
+    assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
 def test_an_offer_that_nobody_answers_goes_to_the_next_relay_which_says_who_leads() -> None:
     brain = loaded(RELAYS)
-    assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == ["relay/1"]
+    assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == [relay_address(1)]
     effects = brain.handle(elected(2, 5, incarnation=None), 12.1)
-    assert [offer.to for offer in of(effects, RepublishWeights)] == ["relay/2"]
+    assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
     assert of(effects, EpochSeen) == [], "it spoke of another"
     assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
 
