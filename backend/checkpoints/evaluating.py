@@ -23,7 +23,7 @@ from backend.checkpoints.services import refuse_unless_whole
 from backend.errors import field_errors
 from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import ResourcePool
 from engine.spec.facts import Evaluated
 from engine.spec.job import EnvironmentSpec, JobSpec

@@ -22,10 +22,10 @@ from backend.accounts.selectors import may_submit
 from backend.errors import InvalidState
 from backend.jobs.attempts.failures import explain_failure
 from backend.jobs.attempts.resume_points import job_of_checkpoint
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import Job, JobEvent, JobState
 from backend.jobs.selectors import job_visible_to
-from backend.jobs.submitting.services import cancel_job
 from backend.pages import curl
 from backend.pages.charts import CHARTS
 from backend.pages.checkpoint_views import rows_of

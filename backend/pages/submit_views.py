@@ -24,7 +24,7 @@ from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, RateExceeded, take
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
 from backend.pages.forms import JobForm

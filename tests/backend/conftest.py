@@ -18,7 +18,7 @@ from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 from tests.backend.browser_sockets import server, watch  # noqa: F401  # fixtures

@@ -10,7 +10,7 @@ from backend.accounts.services import create_api_key, revoke_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory

@@ -14,9 +14,9 @@ from backend.clock import database_now
 from backend.jobs import background
 from backend.jobs.attempts import launching
 from backend.jobs.attempts.launcher import SubmissionStatus
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.models import Job, JobAttempt, OutboxMessage
-from backend.jobs.submitting.services import cancel_job
 from backend.reconcile.round import reconcile, sweep_zombies
 from backend.telemetry.ingest import ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat

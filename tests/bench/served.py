@@ -98,7 +98,7 @@ def _made_a_job() -> dict[str, Any]:
     from backend.jobs.lifecycle import advance, locked_job
     from backend.jobs.line.scheduling import schedule_pool
     from backend.jobs.models import JobState
-    from backend.jobs.submitting.services import submit_job
+    from backend.jobs.submitting.submit import submit_job
     from backend.pools.models import ResourcePool, TeamQuota
     from engine.spec.job import JobSpec
 

@@ -105,7 +105,7 @@ def prepare(site: Site, num_jobs: int) -> tuple[list[str], str]:
     first = Job.objects.get(pk=site.job)
     jobs = [first.pk]
     for _ in range(num_jobs - 1):
-        from backend.jobs.submitting.services import submit_job
+        from backend.jobs.submitting.submit import submit_job
         from engine.spec.job import JobSpec
 
         made = submit_job(

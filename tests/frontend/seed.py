@@ -13,10 +13,11 @@ from typing import Any
 from django.db import transaction
 
 from backend.accounts.models import Membership, Project, Role, Team, User
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job, next_cursor, record_event
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory

@@ -11,7 +11,7 @@ from django.test import Client
 from backend.accounts.models import Project, User
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 from tests.frontend import seed

@@ -1,4 +1,6 @@
 """What may be asked of a job that is there.
 
-pausing  pausing and resuming
+pausing     pausing and resuming
+cancelling  cancelling, one or many, and killing
+changing    name, tags, priority and runtime
 """

@@ -13,13 +13,13 @@ from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
 from backend.clock import database_now
 from backend.errors import Denied
+from backend.jobs.control.cancelling import cancel_many, kill_job
 from backend.jobs.control.pausing import pause_job, resume_job
 from backend.jobs.models import Job
 from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.rest.representations import FaultOut, JobOut, represent_fault, represent_job
 from backend.jobs.selectors import faults_of, the_job
 from backend.jobs.submitting.retrying import retry_job
-from backend.jobs.submitting.services import cancel_many, kill_job
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])

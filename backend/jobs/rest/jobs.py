@@ -17,6 +17,8 @@ from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_afte
 from backend.api.problems import problems
 from backend.api.rate_limit import counted_at
 from backend.clock import database_now
+from backend.jobs.control.cancelling import cancel_job
+from backend.jobs.control.changing import change_job
 from backend.jobs.lifecycle import locked_job
 from backend.jobs.line.scheduling import outlook, waiting_message
 from backend.jobs.models import Job, JobState
@@ -31,7 +33,8 @@ from backend.jobs.rest.representations import (
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
 from backend.jobs.submitting.destination import ground_of, the_only_pool
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
-from backend.jobs.submitting.services import SpecRefused, cancel_job, change_job, refuse_spec, submit_job
+from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.selectors import pools_of
 from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.strict import Strict, Text

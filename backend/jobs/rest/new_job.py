@@ -13,7 +13,7 @@ from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, EveryRequest
 from backend.jobs.models import Job
 from backend.jobs.rest.representations import represent_job
-from backend.jobs.submitting.services import SpecRefused
+from backend.jobs.submitting.refusals import SpecRefused
 
 COUNTED_SUBMISSION = EveryRequest(lambda request: caller_of(request).key.pk, also=lambda: SUBMITS)
 """For a route's `throttle=`: counted before its body is looked at, so a refused spec counts as well."""

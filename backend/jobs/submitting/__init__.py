@@ -1,6 +1,6 @@
 """From a spec to a waiting job.
 
-services     submit, cancel, rename, kill: what people and programs may ask for
+submit       the one door to the line
 destination  the project, the pool and the quotas of a new job, asked for in one trip
 refusals     what no job may ask for
 key_use      what the jobs of one API key hold and have used

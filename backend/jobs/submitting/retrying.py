@@ -18,7 +18,7 @@ from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
 from backend.jobs.submitting.key_use import refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from engine.spec.job import JobSpec
 
 FROM_START: Final = "start"

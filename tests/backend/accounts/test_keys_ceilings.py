@@ -11,10 +11,10 @@ from django.db import connection
 
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.services import create_api_key
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.key_use import use_of_key
-from backend.jobs.submitting.services import cancel_job
 from backend.pools.models import Reservation, ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
 

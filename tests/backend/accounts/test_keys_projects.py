@@ -9,7 +9,7 @@ from backend.accounts.models import Project, Team, User
 from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
 from tests.backend.test_tenant_matrix import ROUTES

@@ -14,7 +14,7 @@ from backend.checkpoints import verification
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from engine.spec.facts import CheckpointSaved
 from engine.training.checkpoint import checkpoint_num_bytes, write_checkpoint
 

@@ -10,8 +10,8 @@ from backend.accounts.models import User
 from backend.accounts.services import revoke_api_key
 from backend.feeds import log_lines
 from backend.feeds.log_lines import LogSource, Place
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import cancel_job
 from backend.telemetry.logs import Wanted
 from backend.telemetry.models import LogBatch
 from tests.backend.telemetry.test_logs import tell

@@ -12,9 +12,9 @@ from django.db import connection, transaction
 from backend.accounts.models import ApiKey, Membership, User
 from backend.accounts.services import revoke_api_key
 from backend.feeds import open_streams, streaming
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job, JobEvent
-from backend.jobs.submitting.services import cancel_job
 from tests.backend.event_streams import WITHIN_S
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
-from backend.jobs.submitting.services import cancel_job
 from tests.backend.conftest import NOW
 
 

@@ -22,12 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from backend.errors import InvalidState
 from backend.jobs.attempts.launcher import LauncherError, SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
+from backend.jobs.control.cancelling import cancel_job, kill_job
 from backend.jobs.control.pausing import begin_pause, pause_job, resume_job
 from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobAttempt, JobState
 from backend.jobs.submitting.retrying import retry_job
-from backend.jobs.submitting.services import cancel_job, kill_job
 from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
 from backend.telemetry.ingest import StaleEpoch, ingest_facts, note_heartbeat

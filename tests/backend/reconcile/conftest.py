@@ -8,10 +8,10 @@ from django.db import transaction
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
-from backend.jobs.submitting.services import cancel_job
 from backend.reconcile.round import reconcile
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch

@@ -14,9 +14,9 @@ from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.selectors import newest_checkpoint
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.tokens import attempt_token
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import Job, JobAttempt, JobEvent, JobRequest, JobState
-from backend.jobs.submitting.services import cancel_job
 from backend.pools.models import ResourcePool
 from backend.telemetry.models import (
     LogBatch,

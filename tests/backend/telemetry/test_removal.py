@@ -10,8 +10,8 @@ from django.conf import LazySettings
 from django.test import Client
 
 from backend.accounts.models import User
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import cancel_job
 from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
 from backend.telemetry import background, removal

@@ -9,10 +9,10 @@ import pytest
 
 from backend.accounts.models import Project, Team, User
 from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.jobs.submitting.services import cancel_job
 from backend.pools.models import Reservation, ResourcePool
 from backend.telemetry.ingest import ingest_facts
 from backend.usage.csv_table import csv_text

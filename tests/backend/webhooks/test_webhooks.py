@@ -16,9 +16,9 @@ from django.db import connection, transaction
 
 from backend.accounts.models import Team, User
 from backend.audit.models import AuditEntry
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import cancel_job
 from backend.webhooks import background
 from backend.webhooks.addresses import GuardedNetwork
 from backend.webhooks.fan_out import fan_out

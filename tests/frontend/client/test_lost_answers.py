@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job
-from backend.jobs.submitting.services import cancel_job
 from frontend.client.laminar_client import AsyncLaminar, Laminar, NotFound, ServerFault, Unreachable
 from frontend.client.laminar_client.profiles import Login, config_file, store_profile
 from tests.frontend.client.conftest import QUICK, Proxy, Shell

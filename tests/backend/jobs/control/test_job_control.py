@@ -8,10 +8,11 @@ from django.db import transaction
 
 from backend.accounts.models import Project, User
 from backend.audit.models import AuditEntry
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
-from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import ResourcePool
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch

@@ -15,7 +15,7 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.preemption import RECLAIM_DEADLINE
 from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.models import Job, JobState, OutboxMessage
-from backend.jobs.submitting.services import submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Claim, ResourcePool, TeamQuota
 from backend.pools.services import release_elastic
 from backend.pools.victims import MIN_RUNTIME

@@ -14,10 +14,11 @@ from django.db.models import Sum
 
 from backend.accounts.models import Project, Team, User
 from backend.errors import InvalidState
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import LostRace, advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.pools.models import Reservation, ResourcePool
 
 CLIENTS = 16

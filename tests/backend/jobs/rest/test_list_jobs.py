@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from backend.accounts.models import User
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import JobState
-from backend.jobs.submitting.services import cancel_job
 
 
 def test_newest_first_page_by_page_without_doubles_or_gaps(api: Any, make_job: Any, now: datetime) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.submitting import validation
 from backend.jobs.submitting.code_check import what_is_wrong
-from backend.jobs.submitting.services import cancel_job, submit_job
+from backend.jobs.submitting.submit import submit_job
 from backend.jobs.submitting.validation import MOST_VALIDATIONS, forgotten_validations, validate_job
 from backend.pools.models import TeamQuota
 from engine.spec.job import JobSpec

@@ -1,0 +1,90 @@
+"""Cancelling a job, which waits for its engine, and killing it, which does not.
+
+Invariants:
+- doing it twice is the same as once;
+- cancelling a job that already stops does not change where it lands.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from backend.accounts.models import Team
+from backend.audit.services import record_action
+from backend.errors import InvalidState
+from backend.ids import new_id
+from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job
+from backend.jobs.models import HOLDING_STATES, Job, JobRequest, JobState
+from backend.jobs.outbox import enqueue
+
+
+def cancel_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
+    """The job, and whether this call changed anything: cancelling twice is the same as once.
+
+    A job that holds nothing is cancelled at once. One that runs goes to `stopping`, its driver is asked to end it,
+    and ingest (or reconcile's deadline) makes the last move. A job that already stops keeps its destination.
+    """
+    with transaction.atomic():
+        job = locked_job(job_id)
+        if job.state in {JobState.STOPPING, JobState.CANCELLED}:
+            return job, False
+        moves = LEGAL_MOVES[job.state]
+        if JobState.CANCELLED in moves:
+            advance(job, JobState.CANCELLED, actor=actor, now=now, reason="user", message="Cancelled before it ran.")
+        elif JobState.STOPPING in moves:
+            _ask_to_stop(job, actor=actor, now=now)
+        else:
+            raise InvalidState(
+                f"a job that has {job.state} cannot be cancelled",
+                state=job.state,
+                allowed=[str(move) for move in moves],
+            )
+        record_action(team_id=job.team_id, actor=actor, action="job.cancel", target=job.pk, now=now)
+    return job, True
+
+
+def cancel_many(team: Team, job_ids: Sequence[str], *, actor: str, now: datetime) -> list[tuple[str, str]]:
+    """Each id with what became of it: cancelled, already, finished, not_found. Each job in a transaction of its own, so
+    that one that is busy does not hold up the others."""
+    known = set(Job.objects.filter(team=team, pk__in=job_ids).values_list("pk", flat=True))
+    return [(job_id, _cancel_one(job_id, actor, now) if job_id in known else "not_found") for job_id in job_ids]
+
+
+def _cancel_one(job_id: str, actor: str, now: datetime) -> str:
+    try:
+        return "cancelled" if cancel_job(job_id, actor=actor, now=now)[1] else "already"
+    except InvalidState:
+        return "finished"
+
+
+def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
+    """Ends a job without waiting for its engine: for one that will not let go. What still runs of it is fenced off at
+    once and stopped by Ray; until then it may use devices that another job is given."""
+    with transaction.atomic():
+        job = locked_job(job_id)
+        if job.is_terminal:
+            return job, False
+        was, message = job.state, "Killed without waiting for its engine."
+        if job.state in HOLDING_STATES:
+            if job.state != JobState.STOPPING:
+                target = JobState.CANCELLED
+                advance(job, JobState.STOPPING, actor=actor, now=now, reason="killed", target_state=target)
+            enqueue("stop", job.pk, now)
+        target = JobState(job.target_state or JobState.CANCELLED)
+        advance(job, target, actor=actor, now=now, reason="killed", message=message)
+        record_action(team_id=job.team_id, actor=actor, action="job.kill", target=job.pk, now=now, data={"state": was})
+    return job, True
+
+
+def _ask_to_stop(job: Job, *, actor: str, now: datetime) -> None:
+    JobRequest.objects.create(id=new_id("req"), job=job, kind="cancel", created_at=now)
+    advance(
+        job,
+        JobState.STOPPING,
+        actor=actor,
+        now=now,
+        reason="user",
+        message="Waiting for the engine to let go.",
+        target_state=JobState.CANCELLED,
+    )

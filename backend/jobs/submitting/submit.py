@@ -1,0 +1,83 @@
+"""Submitting: the one door to a pool's line, whoever asks and by whichever way."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from backend.accounts.models import Project, Team, User
+from backend.errors import FieldError, NotFound
+from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team, job_of_checkpoint
+from backend.jobs.lifecycle import begin
+from backend.jobs.models import Job, JobState
+from backend.jobs.submitting.refusals import refuse_spec, refuse_start
+from backend.jobs.submitting.validation import needs_validation
+from backend.pools.decide import WaitingReason
+from backend.pools.models import ResourcePool, TeamQuota
+from engine.spec.job import JobSpec
+
+
+def submit_job(
+    *,
+    team: Team,
+    project: Project,
+    actor_user: User,
+    spec: JobSpec,
+    pool: ResourcePool,
+    actor: str,
+    now: datetime,
+    start_from: str = "",
+    parent: Job | None = None,
+    data: Mapping[str, Any] | None = None,
+    quotas: Sequence[TeamQuota] | None = None,
+) -> Job:
+    """The job waits in the pool's line; the scheduler hears of it when this transaction commits.
+
+    `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
+    `SpecRefused`, `NotFound`.
+    """
+    assert project.team_id == team.pk, "the caller looks projects up within the team"
+    refuse_spec(spec, team, pool, quotas=quotas)
+    start = _start(team, spec, start_from)
+    state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
+    is_queued = state == JobState.QUEUED
+    job = Job(
+        team=team,
+        project=project,
+        pool=pool,
+        created_by=actor_user,
+        name=spec.name,
+        tags=spec.tags,
+        spec=spec.model_dump(mode="json"),
+        devices=spec.num_devices,
+        min_devices=spec.min_devices,
+        priority=spec.placement.priority,
+        preemptible=spec.placement.preemptible,
+        max_runtime_s=spec.max_runtime_s,
+        steps=spec.training.steps,
+        step=start.step if start else 0,
+        start_from=start_from,
+        parent=parent,
+        state=state,
+        reason=WaitingReason.NOT_EVALUATED_YET if is_queued else "",
+        message="The scheduler has not looked at this job yet." if is_queued else "Its parts are being looked at.",
+        created_at=now,
+        queued_at=now if is_queued else None,
+    )
+    about = {"devices": spec.num_devices, "start_from": start_from, "parent": parent.pk if parent else ""}
+    told = {key: value for key, value in about.items() if value}
+    with transaction.atomic(savepoint=False):  # a caller's own transaction does not outlive a job that cannot be made
+        begin(job, actor=actor, now=now, data={**told, **(data or {})})
+    return job
+
+
+def _start(team: Team, spec: JobSpec, start_from: str) -> ResumePoint | None:
+    if not start_from:
+        return None
+    point, origin = checkpoint_of_team(team, start_from), job_of_checkpoint(team, start_from)
+    if point is None or origin is None:
+        error = FieldError(pointer="/start_from", code="not_found", message="your team has no checkpoint with this id")
+        raise NotFound("There is no checkpoint with this id.", errors=[error])
+    refuse_start(spec, point, origin)
+    return point
