@@ -16,14 +16,13 @@ from typing import Any, Final
 from django.db import transaction
 from pydantic import ValidationError
 
-from backend.accounts.models import User
 from backend.audit.services import record_action
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation
 from backend.checkpoints.services import refuse_unless_whole
 from backend.errors import field_errors
 from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
 from engine.spec.facts import Evaluated
 from engine.spec.job import EnvironmentSpec, JobSpec
@@ -69,7 +68,7 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
 
 
 def evaluate_checkpoint(
-    checkpoint: Checkpoint, spec: JobSpec, *, pool: ResourcePool, actor_user: User, actor: str, now: datetime
+    checkpoint: Checkpoint, spec: JobSpec, *, pool: ResourcePool, by: Submitter, now: datetime
 ) -> Job:
     """Raises what `submit_job` raises; of a checkpoint that no job may begin from, what `refuse_unless_whole` does."""
     origin = checkpoint.job
@@ -78,18 +77,22 @@ def evaluate_checkpoint(
             checkpoint.refresh_from_db(fields=["state"])
             refuse_unless_whole(checkpoint)
         job = submit_job(
+            by=by,
             team=origin.team,
             project=origin.project,
-            actor_user=actor_user,
             spec=spec,
             pool=pool,
-            actor=actor,
             now=now,
             start_from=checkpoint.pk,
         )
         data = {"job": job.pk, "prompts": spec.evaluation.prompts, "environment": spec.environment.name}
         record_action(
-            team_id=origin.team_id, actor=actor, action="checkpoint.evaluated", target=checkpoint.pk, now=now, data=data
+            team_id=origin.team_id,
+            actor=by.actor,
+            action="checkpoint.evaluated",
+            target=checkpoint.pk,
+            now=now,
+            data=data,
         )
     return job
 

@@ -17,8 +17,8 @@ from backend.jobs.models import Job
 from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.rest.representations import JobOut
 from backend.jobs.submitting.destination import the_only_pool
-from backend.jobs.submitting.key_use import refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import SpecRefused
+from backend.jobs.submitting.submit import Submitter
 from backend.pools.selectors import pools_of
 from engine.spec.job import EnvironmentSpec, Name
 from engine.spec.strict import Strict, Text
@@ -57,10 +57,11 @@ def evaluate(
 
     def make() -> Job:
         spec = evaluation_spec(checkpoint, EvaluationWishes(**_wishes(body)))
-        refuse_spec_over_ceiling(caller.key, spec, now=now)
         pool = the_only_pool(list(pools_of(caller.team)), body.pool or checkpoint.job.pool.name)
         try:
-            return evaluate_checkpoint(checkpoint, spec, pool=pool, actor_user=caller.user, actor=caller.actor, now=now)
+            return evaluate_checkpoint(
+                checkpoint, spec, pool=pool, by=Submitter(user=caller.user, key=caller.key), now=now
+            )
         except SpecRefused as refusal:
             refusal.errors = tuple(map(_in_this_body, refusal.errors))
             raise

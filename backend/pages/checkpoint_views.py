@@ -30,6 +30,7 @@ from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, Checkpo
 from backend.checkpoints.selectors import checkpoints_of, the_checkpoint
 from backend.errors import NotFound, Refusal
 from backend.jobs.models import TERMINAL_STATES, Job
+from backend.jobs.submitting.submit import Submitter
 from backend.pages.views import user_of
 
 NUM_SHOWN = 20
@@ -83,7 +84,7 @@ def evaluate(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
 
     def effect() -> Answer:
         spec = evaluation_spec(checkpoint, EvaluationWishes())
-        made = evaluate_checkpoint(checkpoint, spec, pool=job.pool, actor_user=user, actor=f"user:{user.pk}", now=now)
+        made = evaluate_checkpoint(checkpoint, spec, pool=job.pool, by=Submitter(user=user, key=None), now=now)
         return Answer(status=303, body={"id": made.pk}, location=reverse("job", args=[made.pk]))
 
     try:

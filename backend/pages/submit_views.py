@@ -24,7 +24,7 @@ from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, RateExceeded, take
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
 from backend.pages.forms import JobForm
@@ -67,13 +67,12 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
 
     def effect() -> Answer:
         job = submit_job(
+            by=Submitter(user=user, key=None),
             team=place.project.team,
             project=place.project,
-            actor_user=user,
             spec=spec,
             pool=place.pool,
             start_from=request.POST.get("start_from", ""),
-            actor=f"user:{user.pk}",
             now=now,
         )
         return Answer(status=303, body={"id": job.pk}, location=reverse("job", args=[job.pk]))

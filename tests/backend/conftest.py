@@ -18,7 +18,7 @@ from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 from tests.backend.browser_sockets import server, watch  # noqa: F401  # fixtures
@@ -163,10 +163,9 @@ def make_job(team: Team, project: Project, pool: ResourcePool, alice: User, make
         return submit_job(
             team=team,
             project=project,
-            actor_user=user,
+            by=Submitter(user=user, key=None),
             spec=make_spec(devices=devices, **changes),
             pool=pool,
-            actor=f"user:{user.pk}",
             now=at or NOW,
         )
 

@@ -10,7 +10,7 @@ from backend.accounts.services import create_api_key, revoke_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
@@ -141,9 +141,7 @@ def _person(name: str, team: Team, role: Role) -> User:
 
 def _job(team: Team, project: Project, pool: ResourcePool, user: User, now: datetime) -> Job:
     spec = JobSpec.model_validate({"name": SECRET_WORDS})
-    return submit_job(
-        team=team, project=project, actor_user=user, spec=spec, pool=pool, actor=f"user:{user.pk}", now=now
-    )
+    return submit_job(team=team, project=project, by=Submitter(user=user, key=None), spec=spec, pool=pool, now=now)
 
 
 def _trajectory(job: Job, now: datetime) -> Trajectory:

@@ -98,7 +98,7 @@ def _made_a_job() -> dict[str, Any]:
     from backend.jobs.lifecycle import advance, locked_job
     from backend.jobs.line.scheduling import schedule_pool
     from backend.jobs.models import JobState
-    from backend.jobs.submitting.submit import submit_job
+    from backend.jobs.submitting.submit import Submitter, submit_job
     from backend.pools.models import ResourcePool, TeamQuota
     from engine.spec.job import JobSpec
 
@@ -111,9 +111,7 @@ def _made_a_job() -> dict[str, Any]:
     TeamQuota.objects.create(pool=pool, team=team, nominal=64)
     key = create_api_key(team=team, created_by=user, name="bench", scopes=tuple(SCOPES))[1]
     spec = JobSpec.model_validate({"name": "Bench", "rollout": {"replicas": 2}})
-    job = submit_job(
-        team=team, project=project, actor_user=user, spec=spec, pool=pool, actor=f"user:{user.pk}", now=now
-    )
+    job = submit_job(team=team, project=project, by=Submitter(user=user, key=None), spec=spec, pool=pool, now=now)
     schedule_pool(pool.pk, now=now)
     with transaction.atomic():
         locked = locked_job(job.pk)

@@ -105,16 +105,15 @@ def prepare(site: Site, num_jobs: int) -> tuple[list[str], str]:
     first = Job.objects.get(pk=site.job)
     jobs = [first.pk]
     for _ in range(num_jobs - 1):
-        from backend.jobs.submitting.submit import submit_job
+        from backend.jobs.submitting.submit import Submitter, submit_job
         from engine.spec.job import JobSpec
 
         made = submit_job(
             team=first.team,
             project=first.project,
-            actor_user=user,
+            by=Submitter(user=user, key=None),
             spec=JobSpec.model_validate(first.spec),
             pool=first.pool,
-            actor=f"user:{user.pk}",
             now=first.created_at,
         )
         jobs.append(made.pk)

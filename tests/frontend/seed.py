@@ -17,7 +17,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job, next_cursor, record_event
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.models import Trajectory
@@ -78,10 +78,9 @@ def submitted(world: World, *, at: datetime | None = None, user: User | None = N
     return submit_job(
         team=world.team,
         project=world.project,
-        actor_user=user,
+        by=Submitter(user=user, key=None),
         spec=spec,
         pool=world.pool,
-        actor=f"user:{user.pk}",
         now=at or datetime.now(UTC),
     )
 
@@ -288,9 +287,13 @@ def team_affairs(world: World) -> None:
     for devices, name in ((20, "Theirs"), (30, "Their plan")):
         spec = {"name": name, "rollout": {"replicas": devices - 1}, "placement": {"preemptible": True}}
         submit_job(
-            team=team, project=Project.objects.get(team=team), actor_user=world.outsider, pool=world.pool,
-            spec=JobSpec.model_validate(spec), actor=f"user:{world.outsider.pk}", now=now - timedelta(minutes=40),
-        )  # fmt: skip
+            team=team,
+            project=Project.objects.get(team=team),
+            by=Submitter(user=world.outsider, key=None),
+            pool=world.pool,
+            spec=JobSpec.model_validate(spec),
+            now=now - timedelta(minutes=40),
+        )
         schedule_pool(world.pool.pk, now=now)
 
 

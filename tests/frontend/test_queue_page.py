@@ -11,7 +11,7 @@ from django.test import Client
 from backend.accounts.models import Project, User
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobState
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Budget, ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 from tests.frontend import seed
@@ -36,9 +36,13 @@ def theirs(world: World, *, devices: int, name: str) -> Job:
     borrowed = {"placement": {"preemptible": True}}
     spec = JobSpec.model_validate({"name": name, "rollout": {"replicas": devices - 1}} | borrowed)
     return submit_job(
-        team=team, project=Project.objects.get(team=team), actor_user=world.outsider, spec=spec, pool=world.pool,
-        actor="user:1", now=datetime.now(UTC),
-    )  # fmt: skip
+        team=team,
+        project=Project.objects.get(team=team),
+        by=Submitter(user=world.outsider, key=None),
+        spec=spec,
+        pool=world.pool,
+        now=datetime.now(UTC),
+    )
 
 
 def ours(world: World, *, devices: int, name: str, **changes: Any) -> Job:

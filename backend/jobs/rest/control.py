@@ -20,6 +20,7 @@ from backend.jobs.rest.new_job import COUNTED_SUBMISSION, answer_with_new_job
 from backend.jobs.rest.representations import FaultOut, JobOut, represent_fault, represent_job
 from backend.jobs.selectors import faults_of, the_job
 from backend.jobs.submitting.retrying import retry_job
+from backend.jobs.submitting.submit import Submitter
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
@@ -115,9 +116,7 @@ def retry(request: HttpRequest, job_id: str, body: RetryJob, idempotency_key: Ke
             job,
             start_from=body.start_from,
             changes=body.changes,
-            key=caller.key,
-            actor_user=caller.user,
-            actor=caller.actor,
+            by=Submitter(user=caller.user, key=caller.key),
             now=now,
         )
 

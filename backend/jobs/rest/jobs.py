@@ -32,9 +32,8 @@ from backend.jobs.rest.representations import (
 )
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
 from backend.jobs.submitting.destination import ground_of, the_only_pool
-from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
 from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.strict import Strict, Text
@@ -84,17 +83,14 @@ def submit(
     caller, now = caller_of(request), counted_at(request)
 
     def make() -> Job:
-        refuse_other_project(caller.key, body.project)
-        refuse_checkpoint_beyond_project(caller.key, body.start_from or "")
-        refuse_spec_over_ceiling(caller.key, body.spec, now=now)
+        refuse_other_project(caller.key, body.project)  # before a look that tells whether there is such a project
         ground = ground_of(caller.team, project_id=body.project, pool_name=body.pool)
         return submit_job(
+            by=Submitter(user=caller.user, key=caller.key),
             team=caller.team,
             project=ground.project,
-            actor_user=caller.user,
             spec=body.spec,
             pool=ground.pool,
-            actor=caller.actor,
             now=now,
             start_from=body.start_from or "",
             quotas=ground.quotas,

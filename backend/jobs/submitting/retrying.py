@@ -10,15 +10,13 @@ from typing import Any, Final
 from django.db import transaction
 from pydantic import ValidationError
 
-from backend.accounts.models import ApiKey, User
 from backend.audit.services import record_action
 from backend.errors import FieldError, InvalidState, NotFound, field_errors
 from backend.jobs.attempts.resume_points import resume_point
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
-from backend.jobs.submitting.key_use import refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import SpecRefused
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from engine.spec.job import JobSpec
 
 FROM_START: Final = "start"
@@ -29,13 +27,11 @@ def retry_job(
     *,
     start_from: str | None,
     changes: Mapping[str, Any],
-    actor_user: User,
-    actor: str,
+    by: Submitter,
     now: datetime,
-    key: ApiKey | None = None,
 ) -> Job:
     """`start_from`: a checkpoint of this job, "start", or None for its newest. `changes` is merged into the spec as by
-    RFC 7396. `key`: whose ceilings bind. Raises `InvalidState`, `NotFound`, `SpecRefused`, `OverCeiling`."""
+    RFC 7396. Raises `InvalidState`, and what `submit_job` raises."""
     with transaction.atomic():
         parent = locked_job(job.pk)
         if not parent.is_terminal:
@@ -45,22 +41,19 @@ def retry_job(
                 allowed=[],
             )
         spec = _changed(parent.spec, changes)
-        if key is not None:
-            refuse_spec_over_ceiling(key, spec, now=now)
         child = submit_job(
+            by=by,
             team=parent.team,
             project=parent.project,
-            actor_user=actor_user,
             spec=spec,
             pool=parent.pool,
-            actor=actor,
             now=now,
             start_from=_checkpoint(parent, start_from),
             parent=parent,
         )
-        record_event(parent, "retried", actor=actor, now=now, data={"job": child.pk})
+        record_event(parent, "retried", actor=by.actor, now=now, data={"job": child.pk})
         data = {"job": child.pk, "start_from": child.start_from}
-        record_action(team_id=parent.team_id, actor=actor, action="job.retry", target=parent.pk, now=now, data=data)
+        record_action(team_id=parent.team_id, actor=by.actor, action="job.retry", target=parent.pk, now=now, data=data)
     return child
 
 

@@ -1,16 +1,25 @@
-"""Submitting: the one door to a pool's line, whoever asks and by whichever way."""
+"""Submitting: the one door to a pool's line, whoever asks and by whichever way.
+
+Invariants:
+- what a key is limited to (its project, its ceilings) is held here, so no caller can forget it;
+- a ceiling's lock lasts until the job is there, so of two jobs that fit alone and not together one is refused;
+- a job's first event names the person or the key that submitted it: by that a key's use is counted.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 
-from backend.accounts.models import Project, Team, User
+from backend.accounts.models import ApiKey, Project, Team, User
+from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team, job_of_checkpoint
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
+from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start
 from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
@@ -18,14 +27,25 @@ from backend.pools.models import ResourcePool, TeamQuota
 from engine.spec.job import JobSpec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Whose job it is, and the key that speaks for them; None: they are at a page."""
+
+    user: User
+    key: ApiKey | None
+
+    @property
+    def actor(self) -> str:
+        return f"key:{self.key.pk}" if self.key else f"user:{self.user.pk}"
+
+
 def submit_job(
     *,
+    by: Submitter,
     team: Team,
     project: Project,
-    actor_user: User,
     spec: JobSpec,
     pool: ResourcePool,
-    actor: str,
     now: datetime,
     start_from: str = "",
     parent: Job | None = None,
@@ -35,9 +55,12 @@ def submit_job(
     """The job waits in the pool's line; the scheduler hears of it when this transaction commits.
 
     `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
-    `SpecRefused`, `NotFound`.
+    `SpecRefused`, `NotFound`, `Denied`, `CeilingReached`.
     """
     assert project.team_id == team.pk, "the caller looks projects up within the team"
+    if by.key is not None:
+        refuse_other_project(by.key, project.pk)
+        refuse_checkpoint_beyond_project(by.key, start_from)
     refuse_spec(spec, team, pool, quotas=quotas)
     start = _start(team, spec, start_from)
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
@@ -46,7 +69,7 @@ def submit_job(
         team=team,
         project=project,
         pool=pool,
-        created_by=actor_user,
+        created_by=by.user,
         name=spec.name,
         tags=spec.tags,
         spec=spec.model_dump(mode="json"),
@@ -68,7 +91,9 @@ def submit_job(
     about = {"devices": spec.num_devices, "start_from": start_from, "parent": parent.pk if parent else ""}
     told = {key: value for key, value in about.items() if value}
     with transaction.atomic(savepoint=False):  # a caller's own transaction does not outlive a job that cannot be made
-        begin(job, actor=actor, now=now, data={**told, **(data or {})})
+        if by.key is not None:
+            refuse_spec_over_ceiling(by.key, spec, now=now)
+        begin(job, actor=by.actor, now=now, data={**told, **(data or {})})
     return job
 
 

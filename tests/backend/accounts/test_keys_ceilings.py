@@ -7,14 +7,17 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from backend.accounts.ceilings import CeilingReached
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.services import create_api_key
+from backend.errors import Denied
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
 from backend.jobs.submitting.key_use import use_of_key
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Reservation, ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
 
@@ -49,6 +52,24 @@ def test_the_ceiling_of_devices_counts_what_waits_and_what_runs(limited: Any, po
     cancel_job(first.json()["id"], actor="user:1", now=NOW)
     assert submit(3).status_code == 202
     assert Job.objects.count() == 3, "a refused job is no job"
+
+
+def test_a_ceiling_holds_at_the_door_whoever_knocks(
+    limited: Any, team: Team, project: Project, pool: ResourcePool, alice: User, make_spec: MakeSpec
+) -> None:
+    key, _ = limited(max_devices=4)
+
+    def submit(devices: int, project: Project = project) -> Job:
+        by = Submitter(user=alice, key=key)
+        return submit_job(by=by, team=team, project=project, pool=pool, spec=make_spec(devices=devices), now=NOW)
+
+    assert submit(3).events.get().actor == f"key:{key.pk}"
+    with pytest.raises(CeilingReached), transaction.atomic():
+        submit(2)
+    assert Job.objects.count() == 1
+    key.project = project
+    with pytest.raises(Denied):
+        submit(2, Project.objects.create(team=team, name="Another"))
 
 
 def test_other_keys_and_people_do_not_count(limited: Any, make_job: Any, api: Api) -> None:

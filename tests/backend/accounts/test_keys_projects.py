@@ -9,7 +9,7 @@ from backend.accounts.models import Project, Team, User
 from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.jobs.models import Job
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeSpec
 from tests.backend.test_tenant_matrix import ROUTES
@@ -22,7 +22,7 @@ def other_job(team: Team, alice: User, pool: ResourcePool, make_spec: MakeSpec) 
     """Of another project of the same team."""
     project = Project.objects.create(team=team, name="Other")
     return submit_job(
-        team=team, project=project, actor_user=alice, spec=make_spec(), pool=pool, actor="user:1", now=NOW
+        team=team, project=project, by=Submitter(user=alice, key=None), spec=make_spec(), pool=pool, now=NOW
     )
 
 

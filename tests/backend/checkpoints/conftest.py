@@ -14,7 +14,7 @@ from backend.checkpoints import verification
 from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.jobs.models import Job
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from engine.spec.facts import CheckpointSaved
 from engine.training.checkpoint import checkpoint_num_bytes, write_checkpoint
 
@@ -72,10 +72,9 @@ def begin_from(job: Job, make_spec: Any, now: datetime) -> Callable[[Checkpoint]
         return submit_job(
             team=job.team,
             project=job.project,
-            actor_user=job.created_by,
+            by=Submitter(user=job.created_by, key=None),
             spec=make_spec(),
             pool=job.pool,
-            actor="test",
             now=now,
             start_from=checkpoint.pk,
         )

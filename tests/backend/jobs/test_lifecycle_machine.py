@@ -28,6 +28,7 @@ from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobAttempt, JobState
 from backend.jobs.submitting.retrying import retry_job
+from backend.jobs.submitting.submit import Submitter
 from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
 from backend.telemetry.ingest import StaleEpoch, ingest_facts, note_heartbeat
@@ -114,7 +115,9 @@ class Lifecycle(RuleBasedStateMachine):
         if job is None:
             return
         try:
-            child = retry_job(job, start_from=None, changes={}, actor_user=job.created_by, actor="user:1", now=self.now)
+            child = retry_job(
+                job, start_from=None, changes={}, by=Submitter(user=job.created_by, key=None), now=self.now
+            )
         except InvalidState:
             assert not job.is_terminal
         else:

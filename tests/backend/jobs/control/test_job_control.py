@@ -12,7 +12,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import ResourcePool
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
@@ -185,10 +185,9 @@ def test_several_are_cancelled_each_for_itself(
     theirs = submit_job(
         team=other_project.team,
         project=other_project,
-        actor_user=charlie,
+        by=Submitter(user=charlie, key=None),
         spec=JobSpec.model_validate({"name": "theirs", "placement": {"preemptible": True}}),
         pool=job.pool,
-        actor="user:9",
         now=now,
     )
     ids = [job.pk, waiting.pk, done.pk, theirs.pk, "job_nothing"]

@@ -15,7 +15,7 @@ from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.preemption import RECLAIM_DEADLINE
 from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.models import Job, JobState, OutboxMessage
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.models import Claim, ResourcePool, TeamQuota
 from backend.pools.services import release_elastic
 from backend.pools.victims import MIN_RUNTIME
@@ -31,7 +31,7 @@ def theirs(other_team: Team, other_project: Project, charlie: User, pool: Resour
     def make(devices: int, *, now: datetime, **changes: Any) -> Job:
         spec = make_spec(devices=devices, placement={"preemptible": True}, **changes)
         return submit_job(
-            team=other_team, project=other_project, actor_user=charlie, spec=spec, pool=pool, actor="user:1", now=now
+            team=other_team, project=other_project, by=Submitter(user=charlie, key=None), spec=spec, pool=pool, now=now
         )
 
     return make

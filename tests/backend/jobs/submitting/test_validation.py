@@ -9,7 +9,7 @@ from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.submitting import validation
 from backend.jobs.submitting.code_check import what_is_wrong
-from backend.jobs.submitting.submit import submit_job
+from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.validation import MOST_VALIDATIONS, forgotten_validations, validate_job
 from backend.pools.models import TeamQuota
 from engine.spec.job import JobSpec
@@ -89,10 +89,9 @@ def test_a_checkpoint_that_is_gone_by_then_fails_the_job(
     child = submit_job(
         team=job.team,
         project=job.project,
-        actor_user=job.created_by,
+        by=Submitter(user=job.created_by, key=None),
         spec=JobSpec.model_validate(job.spec),
         pool=job.pool,
-        actor="user:1",
         now=now,
         start_from=checkpoint.pk,
     )
