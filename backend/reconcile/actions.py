@@ -1,28 +1,18 @@
 """What reconciliation writes. Each function runs inside the caller's transaction, after the lease was proved.
 
-Invariants:
-- a job is changed only if it is still in the state, row version and attempt in which it was judged, and its driver
-  has not been heard of since;
-- a lost attempt is followed by another from the newest checkpoint while its class of failure has tries left (at once
-  on the devices that the job holds, later from the line and after a wait), else by `failed`.
+Invariant: a job is changed only if it is still in the state, row version and attempt in which it was judged, and its
+driver has not been heard of since. What then becomes of it is said in `jobs.attempts.ending`.
 """
 
 from datetime import datetime
 
-from backend.ids import new_id
-from backend.jobs.attempts.beginning import begin_attempt
-from backend.jobs.attempts.evidence import scrubbed
-from backend.jobs.attempts.failures import next_try, not_before, note_failure
-from backend.jobs.attempts.resume_points import resume_point
-from backend.jobs.control.pausing import land
-from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.jobs.attempts import ending
+from backend.jobs.lifecycle import locked_job
+from backend.jobs.models import Job, JobAttempt
 from backend.jobs.outbox import enqueue
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
-LOST = "lost"
-START_FAILED = "start_failed"
 
 
 class JobMovedOn(RuntimeError):
@@ -40,40 +30,25 @@ def launch_again(held: Held, now: datetime) -> None:
 
 
 def run_out_of_time(held: Held, now: datetime) -> None:
-    job = _unchanged(held)
-    if not job.requests.filter(kind="cancel", acknowledged_at__isnull=True).exists():
-        JobRequest.objects.create(id=new_id("req"), job=job, kind="cancel", created_at=now)
-    message = f"The job ran longer than its max_runtime_s of {held.view.max_runtime_s:.0f}."
-    if held.attempt is not None:
-        note_failure(job, held.attempt, "timeout", exit_reason=message)
-    advance(
-        job,
-        JobState.STOPPING,
-        actor=ACTOR,
-        now=now,
-        reason="max_runtime",
-        message=message,
-        target_state=JobState.FAILED,
-        failure_class="timeout",
+    ending.run_out_of_time(_unchanged(held), held.attempt, actor=ACTOR, now=now)
+
+
+def lose_attempt(held: Held, ray_says: str, log_tail: str, now: datetime) -> None:
+    job, attempt = _unchanged(held), _attempt_of(held)
+    message = f"Attempt {attempt.n} ended without a word from its driver (Ray: {ray_says})."
+    ending.end_unheard(job, attempt, outcome=ending.LOST, message=message, log_tail=log_tail, actor=ACTOR, now=now)
+
+
+def fail_start(held: Held, ray_says: str, log_tail: str, now: datetime) -> None:
+    job, attempt = _unchanged(held), _attempt_of(held)
+    message = f"Attempt {attempt.n} was not ready in time (Ray: {ray_says})."
+    ending.end_unheard(
+        job, attempt, outcome=ending.START_FAILED, message=message, log_tail=log_tail, actor=ACTOR, now=now
     )
 
 
-def lose_attempt(held: Held, ray_says: str, last_words: str, now: datetime) -> None:
-    message = f"Attempt {_attempt_of(held).n} ended without a word from its driver (Ray: {ray_says})."
-    _give_up(held, message, LOST, "infrastructure", last_words, now)
-
-
-def fail_start(held: Held, ray_says: str, last_words: str, now: datetime) -> None:
-    message = f"Attempt {_attempt_of(held).n} was not ready in time (Ray: {ray_says})."
-    _give_up(held, message, START_FAILED, "capacity", last_words, now)
-
-
 def next_attempt(held: Held, now: datetime) -> None:
-    """The driver itself gave its attempt up."""
-    job = _unchanged(held)
-    last = job.attempts.order_by("-n").first()
-    failure_class = (last.failure_class if last else "") or "infrastructure"
-    _go_on(job, failure_class, job.message or "The last attempt ended by a fault.", now)
+    ending.go_on_after_last(_unchanged(held), actor=ACTOR, now=now)
 
 
 def land_pause(held: Held, ray_says: str, now: datetime) -> None:
@@ -81,72 +56,11 @@ def land_pause(held: Held, ray_says: str, now: datetime) -> None:
     job = _unchanged(held)
     enqueue("stop", job.pk, now)
     because = "" if held.attempt is None else f"The engine let go without a word (Ray: {ray_says})."
-    land(job, actor=ACTOR, now=now, because=because)
+    ending.land(job, actor=ACTOR, now=now, because=because)
 
 
 def finish(held: Held, now: datetime) -> None:
-    """The submission is over, or past its last deadline: the job lands where it was sent."""
-    job = _unchanged(held)
-    enqueue("stop", job.pk, now)
-    advance(
-        job,
-        JobState(job.target_state or JobState.CANCELLED),
-        actor=ACTOR,
-        now=now,
-        reason=job.reason,
-        message="The engine let go without saying how it ended."
-        if job.target_state != JobState.FAILED
-        else job.message,
-    )
-
-
-def _give_up(held: Held, message: str, outcome: str, failure_class: str, last_words: str, now: datetime) -> None:
-    job, attempt = _unchanged(held), _attempt_of(held)
-    note_failure(job, attempt, failure_class, exit_reason=message, log_tail=last_words)
-    JobAttempt.objects.filter(pk=attempt.pk).update(
-        ended_at=now, outcome=outcome, message="\n".join([message, scrubbed(last_words)]).strip()
-    )
-    if job.state != JobState.RECOVERING:
-        advance(job, JobState.RECOVERING, actor=ACTOR, now=now, reason=f"driver_{outcome}", message=message)
-    _go_on(job, failure_class, message, now)
-    enqueue("stop", job.pk, now)  # what Ray called over is over; what it had forgotten may come back
-
-
-def _go_on(job: Job, failure_class: str, message: str, now: datetime) -> None:
-    following = next_try(job, failure_class)
-    if not following.is_left:
-        _fail(job, failure_class, f"{message} It was attempt {following.tried} of {following.tries} in a row.", now)
-        return
-    point = resume_point(job)
-    message = f"{message} Going on {f'after step {point.step}' if point else 'from the beginning'}."
-    if following.backoff_s is None:
-        begin_attempt(job, now=now, actor=ACTOR, reason="driver_lost", message=message)
-        return
-    advance(
-        job,
-        JobState.QUEUED,
-        actor=ACTOR,
-        now=now,
-        reason="backoff",
-        message=f"{message} It waits {following.backoff_s:.0f} s first.",
-        phase="requeued",
-        data={"backoff_s": following.backoff_s, "tried": following.tried, "tries": following.tries},
-        not_before=not_before(now, following.backoff_s),
-    )
-
-
-def _fail(job: Job, failure_class: str, message: str, now: datetime) -> None:
-    advance(
-        job,
-        JobState.STOPPING,
-        actor=ACTOR,
-        now=now,
-        reason="attempts_used_up",
-        message=message,
-        target_state=JobState.FAILED,
-        failure_class=failure_class,
-    )
-    advance(job, JobState.FAILED, actor=ACTOR, now=now, reason="attempts_used_up", message=message)
+    ending.end_stopped(_unchanged(held), actor=ACTOR, now=now)
 
 
 def _attempt_of(held: Held) -> JobAttempt:

@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from backend.clock import database_now
+from backend.jobs.attempts.ending import LOST, START_FAILED
 from backend.jobs.attempts.launcher import Launcher, LauncherError, SubmissionStatus
 from backend.jobs.models import JobAttempt
 from backend.reconcile.actions import (
-    LOST,
-    START_FAILED,
     JobMovedOn,
     fail_start,
     finish,

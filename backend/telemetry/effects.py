@@ -13,11 +13,9 @@ from typing import Any
 
 from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
-from backend.jobs.attempts.failures import RETRIES, note_failure
-from backend.jobs.control.pausing import begin_pause, land
+from backend.jobs.attempts.ending import end_as_told
 from backend.jobs.lifecycle import advance, next_cursor, record_event
 from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
-from backend.jobs.outbox import enqueue
 from backend.pools.services import release_elastic
 from backend.telemetry.activity import store_activity
 from backend.telemetry.logs import store_lines
@@ -166,37 +164,14 @@ class FactEffects:
         failure_class = (body.failure_class or "platform") if body.outcome == "failed" else ""
         if failure_class == "data" and doubt_resume_point(self._attempt, now=self._now):
             failure_class = "infrastructure"  # its checkpoint cannot be opened; the next attempt tries the one before
-        if failure_class:
-            self._attempt.refresh_from_db(fields=["acked_seq", "last_seen_at"])
-            judged = self._job.failure_class if self._job.state == JobState.STOPPING else ""
-            note_failure(self._job, self._attempt, judged or failure_class, exit_reason=message)
-            enqueue("evidence", self._job.pk, self._now)  # the log's last lines are with Ray
-        if self._job.state == JobState.STOPPING:
-            self._move(JobState(self._job.target_state or body.outcome), message or self._job.message)
-        elif body.outcome == "paused" or (self._job.state == JobState.PAUSING and failure_class in RETRIES):
-            self._land(message)
-        elif failure_class in RETRIES:
-            self._give_up_attempt(message)
-        else:
-            target = JobState(body.outcome)
-            self._move(JobState.STOPPING, message, target_state=target, failure_class=failure_class)
-            self._move(target, message)
-
-    def _land(self, message: str) -> None:
-        if self._job.state != JobState.PAUSING:
-            begin_pause(self._job, reason="engine", message=message, actor=self._actor, now=self._now)
-        land(self._job, actor=self._actor, now=self._now, because=message)
-
-    def _give_up_attempt(self, message: str) -> None:
-        """Reconcile decides on the next one."""
-        ended = {"ended_at": self._now, "outcome": "failed", "message": message}
-        JobAttempt.objects.filter(pk=self._attempt.pk).update(**ended)
-        if self._job.state != JobState.RECOVERING:
-            self._move(JobState.RECOVERING, message)
-
-    def _move(self, to: JobState, message: str, **changes: Any) -> None:
-        reason = "engine_finished" if self._job.state != JobState.STOPPING else self._job.reason
-        advance(self._job, to, actor=self._actor, now=self._now, reason=reason, message=message, **changes)
+        end_as_told(
+            self._job,
+            self._attempt,
+            outcome=body.outcome,
+            failure_class=failure_class,
+            message=message,
+            now=self._now,
+        )
 
     def _measure(self, step: int, at: datetime, cursor: int, metrics: dict[str, float]) -> None:
         self._points += [

@@ -1,4 +1,4 @@
-"""One execution of a job on the engine, from its beginning to what is kept of its failure.
+"""One execution of a job on the engine, from its beginning to its end.
 
 beginning      the one way from waiting or recovering to starting
 tokens         how its driver proves who it is
@@ -7,4 +7,5 @@ launcher       Ray's Jobs API
 resume_points  where the next attempt goes on
 evidence       what is kept of one that failed
 failures       why it failed, and what to do
+ending         how it ended, and what becomes of its job then
 """

@@ -3,9 +3,9 @@
     running ──pause──▶ pausing ──the engine's last word, or a deadline──▶ paused ──resume──▶ queued
                           └── preempted: back to its old place in the line ──▶ queued
 
-Invariants:
-- pausing twice is the same as once; cancelling wins over pausing;
-- a job that let go of its devices has a resume point, or its event says how many steps will be trained again.
+How a pause lands is a matter of how its attempt ends: `attempts.ending.land`.
+
+Invariant: pausing twice is the same as once; cancelling wins over pausing.
 """
 
 from datetime import datetime
@@ -15,18 +15,16 @@ from django.db import transaction
 from backend.audit.services import record_action
 from backend.errors import InvalidState
 from backend.ids import new_id
-from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.attempts.ending import PREEMPTED, landing_of
 from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job, record_event
 from backend.jobs.models import Job, JobRequest, JobState
-
-PREEMPTED = "preempted"
 
 
 def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     """The job, and whether this call changed anything. Raises `InvalidState`."""
     with transaction.atomic():
         job = locked_job(job_id)
-        if job.state == JobState.PAUSED or (job.state == JobState.PAUSING and _lands_in(job) == JobState.PAUSED):
+        if job.state == JobState.PAUSED or (job.state == JobState.PAUSING and landing_of(job) == JobState.PAUSED):
             return job, False
         if job.state == JobState.PAUSING:
             _stay_paused(job, actor=actor, now=now)
@@ -69,37 +67,9 @@ def resume_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
     return job, True
 
 
-def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
-    """The last move of a pause: devices are free, and what will be trained again is said."""
-    point = resume_point(job)
-    step = point.step if point else 0
-    lost = max(0, job.step - step)
-    where = f"Goes on after step {step}." if point else "Begins at the beginning."
-    if job.only_evaluates:
-        where = "The evaluation begins anew."
-    again = f" {lost} {'step' if lost == 1 else 'steps'} will be trained again." if lost else ""
-    target = _lands_in(job)
-    advance(
-        job,
-        target,
-        actor=actor,
-        now=now,
-        reason=job.reason,
-        message=f"{because} {where}{again}".strip(),
-        data={"checkpoint": point.checkpoint if point else None, "resume_step": step, "lost_steps": lost},
-    )
-
-
 def refused(job: Job, verb: str) -> InvalidState:
     allowed = [str(move) for move in LEGAL_MOVES[job.state]]
     return InvalidState(f"a job that is {job.state} cannot be {verb}", state=job.state, allowed=allowed)
-
-
-def _lands_in(job: Job) -> JobState:
-    """A preemption leads back into the line, wherever it was begun."""
-    if job.target_state:
-        return JobState(job.target_state)
-    return JobState.QUEUED if job.reason == PREEMPTED else JobState.PAUSED
 
 
 def _stay_paused(job: Job, *, actor: str, now: datetime) -> None:

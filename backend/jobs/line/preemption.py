@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from backend.ids import new_id
-from backend.jobs.control.pausing import PREEMPTED, begin_pause
+from backend.jobs.attempts.ending import PREEMPTED
+from backend.jobs.control.pausing import begin_pause
 from backend.jobs.lifecycle import record_event
 from backend.jobs.line.admission import add_replicas
 from backend.jobs.models import Job, JobRequest, JobState

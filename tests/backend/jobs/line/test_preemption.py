@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from backend.accounts.models import Project, Team, User
-from backend.jobs.control.pausing import land
+from backend.jobs.attempts.ending import land
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.preemption import RECLAIM_DEADLINE
 from backend.jobs.line.scheduling import pools_due, schedule_pool
