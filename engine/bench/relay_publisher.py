@@ -94,12 +94,11 @@ class PublisherBrain:
             case MasterElected():
                 return self.offers.on_elected(message, now)
             case VersionStored():
-                version = WeightsId(message.epoch, message.version)
-                self.stored = max(self.stored, version)
-                self.stored_at.setdefault(version, now)
-                return self.offers.on_stored(version, now)
+                self.stored = max(self.stored, message.weights)
+                self.stored_at.setdefault(message.weights, now)
+                return self.offers.on_stored(message.weights, now)
             case VersionRefused():
-                return self.offers.on_refused(WeightsId(message.epoch, message.version), now)
+                return self.offers.on_refused(message.weights, now)
             case Tick():
                 return self.offers.on_tick(now)
             case _:
@@ -113,7 +112,7 @@ class PublisherBody:
     def __init__(self, *, plan: Plan, handover: Handover, post: Any) -> None:
         self.brain = PublisherBrain(Offers(plan, epoch=0), WeightsId(0, -1))
         self._handover, self._post = handover, post
-        self._manifests: dict[int, WeightManifest] = {}
+        self._manifests: dict[WeightsId, WeightManifest] = {}
         self.weights = Weights(0)
         self._began: dict[WeightsId, tuple[float, float]] = {}
         """When, and how long the stall was."""
@@ -150,36 +149,36 @@ class PublisherBody:
     def perform(self, effect: Effect) -> list[Message]:
         match effect:
             case PublishWeights():
-                self._handover.keep(self._snapshot(effect.version))
+                self._handover.keep(self._snapshot(effect.weights))
                 self._offer(effect)
             case RepublishWeights():
                 self._offer(effect)
             case ForgetWeights():
-                self._handover.forget(WeightsId(0, effect.version))
+                self._handover.forget(effect.weights)
             case Send():
                 self._post(effect.to, effect.message)
             case _:
                 raise TypeError(f"a publisher does not do {type(effect).__name__}")
         return []
 
-    def _snapshot(self, version: int) -> WeightVersion:
+    def _snapshot(self, weights: WeightsId) -> WeightVersion:
         bits, tensors = self.weights.bits, self.weights.tensors
         room = self._handover.allocate(bits.nbytes)
         room[:] = bits.view(np.uint8).data
         manifest = WeightManifest(
-            version=version,
+            weights=weights,
             num_bytes=bits.nbytes,
             chunk_bytes=CHUNK_BYTES,
             sha256="",
             chunk_sha256=(),
             tensors=tensors,
         )
-        self._manifests[version] = manifest
+        self._manifests[weights] = manifest
         return WeightVersion(manifest=manifest, buffer=room.toreadonly())
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
-        payload = self._handover.payload(WeightsId(0, effect.version))
-        manifest = self._manifests[effect.version]
+        payload = self._handover.payload(effect.weights)
+        manifest = self._manifests[effect.weights]
         self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
 
 

@@ -144,7 +144,7 @@ class AssembleWeights:
 class MakeDelta:
     """Answered by `DeltaMade`. Both versions stay readable until then, dropped or not."""
 
-    version: WeightsId
+    weights: WeightsId
     base: WeightsId
     chunk_bytes: int
 
@@ -154,7 +154,7 @@ class ServeWeights:
     """Send `WeightsServed` with the bytes of this version."""
 
     to: Address
-    version: WeightsId
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +171,8 @@ class DropBuffer:
 class PublishWeights:
     """Copy the weights as they are now and offer the copy to the relay. The only stall that the trainer has."""
 
-    version: int
+    weights: WeightsId
     pinned: bool
-    epoch: int = 0
-    """This incarnation of the trainer; goes into the manifest."""
     to: Address = RELAY
 
 
@@ -182,9 +180,8 @@ class PublishWeights:
 class RepublishWeights:
     """Offer the copy made before once more."""
 
-    version: int
+    weights: WeightsId
     pinned: bool
-    epoch: int = 0
     to: Address = RELAY
 
 
@@ -192,7 +189,7 @@ class RepublishWeights:
 class ForgetWeights:
     """The relay has it, or a newer one: the copy may go."""
 
-    version: int
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,12 +46,10 @@ class VersionRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     key: SampleKey
-    version: int
-    """The oldest version among its tokens; with a schedule that interrupts nothing, the only one."""
+    weights: WeightsId
+    """The oldest among those that wrote its tokens; with a schedule that interrupts nothing, the only ones."""
     reward: float
     num_tokens: int
-    epoch: int = 0
-    """The trainer's incarnation that made this version."""
     runs: tuple[VersionRun, ...] = ()
     """Who wrote which tokens, where it was more than one version; empty: all of them are by `weights`."""
     cut: bool = False
@@ -61,10 +59,6 @@ class Trajectory:
     failure: str = ""
     """Why there is no reward (the grader failed); empty for a graded one."""
     content: TrajectoryContent | None = None
-
-    @property
-    def weights(self) -> WeightsId:
-        return WeightsId(self.epoch, self.version)
 
     @property
     def writers(self) -> tuple[WeightsId, ...]:
@@ -159,7 +153,7 @@ class CompleteGroup:
 
     @property
     def version(self) -> int:
-        return min(trajectory.version for trajectory in self.trajectories)
+        return min(trajectory.weights.version for trajectory in self.trajectories)
 
 
 Intervals = tuple[tuple[int, int], ...]

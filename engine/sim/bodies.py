@@ -45,8 +45,7 @@ After = Callable[[float, Callable[[], None]], None]
 def manifest_of(weights: WeightsId) -> WeightManifest:
     chunks = tuple(f"{weights.epoch}.{weights.version}/{index}" for index in range(NUM_CHUNKS))
     return WeightManifest(
-        version=weights.version,
-        epoch=weights.epoch,
+        weights=weights,
         num_bytes=NUM_CHUNKS,
         chunk_bytes=1,
         sha256="+".join(chunks),
@@ -125,19 +124,19 @@ class TrainerBody:
         self._epoch, self._chance, self._faults, self._costs = epoch, chance, faults, costs
         self._store, self._oracle = store, oracle
         self._later, self._after, self._post = later, after, post
-        self._kept: set[int] = set()
+        self._kept: set[WeightsId] = set()
 
     def perform(self, effect: Effect) -> None:
         match effect:
             case PublishWeights():
-                self._oracle.on_publish(WeightsId(effect.epoch, effect.version), by=self._epoch)
-                self._kept.add(effect.version)
+                self._oracle.on_publish(effect.weights, by=self._epoch)
+                self._kept.add(effect.weights)
                 self._offer(effect)
             case RepublishWeights():
-                demand(effect.version in self._kept, f"version {effect.version} is gone and was asked for again")
+                demand(effect.weights in self._kept, f"version {effect.weights} is gone and was asked for again")
                 self._offer(effect)
             case ForgetWeights():
-                self._kept.discard(effect.version)
+                self._kept.discard(effect.weights)
             case TrainOn():
                 self._oracle.on_train(self._epoch, effect.step, effect.groups, effect.lineage)
                 advantages = tuple(0.0 for group in effect.groups for _ in group.trajectories)
@@ -156,6 +155,6 @@ class TrainerBody:
         self._later(0.0, CheckpointWritten(step=effect.step, uri=uri, manifest_sha256="0" * 64, num_bytes=1))
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
-        manifest = manifest_of(WeightsId(effect.epoch, effect.version))
+        manifest = manifest_of(effect.weights)
         payload = carried(manifest.chunk_sha256, self._chance, self._faults)
         self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))

@@ -206,9 +206,8 @@ class Oracle:
 
     # ── relays ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def on_serve(self, weights: WeightsId | int, *, is_whole: bool) -> None:
-        known = weights in self.published or any(published.version == weights for published in self.published)
-        demand(known, f"version {weights} served, never published")
+    def on_serve(self, weights: WeightsId, *, is_whole: bool) -> None:
+        demand(weights in self.published, f"version {weights} served, never published")
         demand(is_whole, f"version {weights} served, not whole")
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +219,7 @@ class Oracle:
         demand(len(self._now) == last - self._start_step, f"{len(self._now)} steps from {self._start_step} to {last}")
         demand(self.ledger.get("trained") == len(self._now) * per_step, f"the ledger says {self.ledger}")
         due = [step for step in range(self._start_step, last + 1) if self._plan.evaluates(step)]
-        versions = {report.version for report in self.evaluated}
+        versions = {report.weights.version for report in self.evaluated}
         excused = {fault.component for fault in self.faults}  # not one answer was graded: a fault, and no mean
         missing = [step for step in due if step not in versions and f"evaluation/{step}" not in excused]
         demand(not missing, f"evaluated {sorted(versions)}, due were {due}")

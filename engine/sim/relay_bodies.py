@@ -102,31 +102,31 @@ class RelayBody:
         hashed = ChunkHashed(arrival=buffer.arrival, buffer_id=chunk.buffer_id, index=chunk.index, sha256=content)
         self._later(0.0, hashed)
 
-    def chunks_of(self, version: WeightsId) -> tuple[str, ...]:
-        chunks = self._buffers[BufferId(version=version)].chunks
+    def chunks_of(self, weights: WeightsId) -> tuple[str, ...]:
+        chunks = self._buffers[BufferId(weights=weights)].chunks
         return tuple(chunks[index] for index in sorted(chunks))
 
     def _fetch(self, effect: FetchWeights) -> None:
         manifest, sent = effect.manifest, effect.payload
         assert isinstance(sent, tuple)
-        buffer_id = BufferId(version=manifest.id)
-        self._manifests[manifest.id] = manifest
+        buffer_id = BufferId(weights=manifest.weights)
+        self._manifests[manifest.weights] = manifest
         self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(sent)))
         for index, chunk in enumerate(sent):
             self._later(FETCH_S, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         manifest = effect.manifest
-        self._manifests[manifest.id] = manifest
-        whole = BufferId(version=manifest.id)
-        needed = [BufferId(version=delta.base) for delta in effect.path[:1]] + [
+        self._manifests[manifest.weights] = manifest
+        whole = BufferId(weights=manifest.weights)
+        needed = [BufferId(weights=delta.base) for delta in effect.path[:1]] + [
             delta.buffer_id for delta in effect.path
         ]
         if any(buffer_id not in self._buffers for buffer_id in needed):
             self._later(0.0, FetchFailed(arrival=effect.arrival, reason="what it is made of is gone"))
             return
         if effect.path:
-            chunks = self._buffers[BufferId(version=effect.path[0].base)].chunks
+            chunks = self._buffers[BufferId(weights=effect.path[0].base)].chunks
             result = "+".join(chunks[index] for index in sorted(chunks))
             for delta in effect.path:
                 base, _, result_of_delta = self._buffers[delta.buffer_id].chunks[0].partition(" -> ")
@@ -137,10 +137,10 @@ class RelayBody:
         self._later(ASSEMBLE_S, BufferHashed(arrival=effect.arrival, sha256=sha256))
 
     def _make_delta(self, effect: MakeDelta) -> None:
-        base, result = self._manifests[effect.base], self._manifests[effect.version]
+        base, result = self._manifests[effect.base], self._manifests[effect.weights]
         chunk = f"{base.sha256} -> {result.sha256}"
         delta = DeltaManifest(
-            version=effect.version,
+            weights=effect.weights,
             base=effect.base,
             base_sha256=base.sha256,
             result_sha256=result.sha256,
@@ -149,10 +149,10 @@ class RelayBody:
             chunk_sha256=(chunk,),
         )
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
-        self._later(DELTA_S, DeltaMade(version=effect.version, delta=delta))
+        self._later(DELTA_S, DeltaMade(weights=effect.weights, delta=delta))
 
     def _serve(self, effect: ServeWeights) -> None:
-        manifest, chunks = self._manifests[effect.version], self.chunks_of(effect.version)
-        self._oracle.on_serve(effect.version, is_whole=chunks == manifest.chunk_sha256)
+        manifest, chunks = self._manifests[effect.weights], self.chunks_of(effect.weights)
+        self._oracle.on_serve(effect.weights, is_whole=chunks == manifest.chunk_sha256)
         payload = carried(chunks, self._chance, self._faults)
         self._post(effect.to, WeightsServed(manifest=manifest, payload=payload))

@@ -181,8 +181,7 @@ class RolloutBody:
         is_signal = key.group.ordinal % 5 != 0
         return Trajectory(
             key=key,
-            version=oldest.version,
-            epoch=oldest.epoch,
+            weights=oldest,
             runs=tuple(sequence.runs) if len(sequence.runs) > 1 else (),
             reward=float(key.sample % 2) if is_signal else 1.0,
             num_tokens=sequence.num_total,
@@ -251,7 +250,7 @@ class RolloutBody:
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _install(self, effect: InstallWeights) -> None:
-        weights = effect.manifest.id
+        weights = effect.manifest.weights
         over = None
         if len(self._slots) >= self._setting.plan.weight_slots:
             over = min(self._slots.difference(effect.keeps), default=None)
@@ -260,9 +259,7 @@ class RolloutBody:
         self._oracle.on_install(over=over, in_use=in_use, weights=weights)
         if effect.payload != effect.manifest.chunk_sha256:
             reason = "a chunk has another hash"
-            self._later(
-                self._costs.install_s, InstallRefused(version=weights.version, epoch=weights.epoch, reason=reason)
-            )
+            self._later(self._costs.install_s, InstallRefused(weights=weights, reason=reason))
             return
         for sequence in self._held.values():
             self._advance(sequence)
@@ -277,7 +274,7 @@ class RolloutBody:
         for sequence in self._held.values():
             if sequence.is_running:
                 self._plan_end(sequence, self._paused_until)
-        self._later(self._costs.install_s, WeightsInstalled(version=weights.version, epoch=weights.epoch))
+        self._later(self._costs.install_s, WeightsInstalled(weights=weights))
 
 
 def _progress(sequence: Sequence) -> SampleProgress:

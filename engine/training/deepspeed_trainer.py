@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
+from engine.policy.lineage import WeightsId
 from engine.training.deepspeed_sharding import (
     Division,
     ShardedPart,
@@ -146,9 +147,9 @@ class DeepSpeedTrainer:
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
-    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """On other ranks than the first: of nothing."""
-        return pack_weights(self._published(), version=version, epoch=epoch, allocate=allocate)
+        return pack_weights(self._published(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
         """Gathered and copied here; rank 0's call writes, the others' do nothing."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine.models.decoder import Decoder
 from engine.models.loading import load_decoder, model_tensors, read_config
+from engine.policy.lineage import WeightsId
 from engine.training.checkpoint import verify_checkpoint
 from engine.training.port import Allocate
 from engine.weights.port import WeightVersion
@@ -30,8 +31,8 @@ class HeldWeights:
             raise ValueError(f"{folder}: the checkpoint is of another model than this job's")
         self._folder, self._read = folder, None
 
-    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
-        return pack_weights(model_tensors(self._model), version=version, epoch=epoch, allocate=allocate)
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        return pack_weights(model_tensors(self._model), weights=weights, allocate=allocate)
 
     @property
     def _model(self) -> Decoder:

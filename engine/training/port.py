@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from engine.policy.lineage import WeightsId
 from engine.weights.port import WeightVersion
 
 
@@ -49,7 +50,7 @@ class WeightHolder(Protocol):
     @property
     def num_parameters(self) -> int: ...
 
-    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
         hashes: the copy is all that training waits for."""
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
+from engine.policy.lineage import WeightsId
 from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
 from engine.training.fused_adamw import FusedAdamW, ParameterGroup
 from engine.training.lora import Adapter
@@ -136,8 +137,8 @@ class TorchTrainer:
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
-    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
-        return pack_weights(self._published_tensors(), version=version, epoch=epoch, allocate=allocate)
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        return pack_weights(self._published_tensors(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
         """Everything is copied here: what is written later is not what training has made of it since."""

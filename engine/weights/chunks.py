@@ -48,6 +48,6 @@ def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> Wei
 def verify_weights(weights: WeightVersion) -> None:
     manifest = weights.manifest
     if len(weights.buffer) != manifest.num_bytes:
-        raise TornWeights(f"version={manifest.version}: {len(weights.buffer)} bytes, not {manifest.num_bytes}")
+        raise TornWeights(f"weights={manifest.weights}: {len(weights.buffer)} bytes, not {manifest.num_bytes}")
     if sha256(weights.buffer).hexdigest() != manifest.sha256:
-        raise TornWeights(f"version={manifest.version}: hash of the whole differs")
+        raise TornWeights(f"weights={manifest.weights}: hash of the whole differs")

@@ -53,8 +53,8 @@ def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> 
     if encoded is None:
         return None
     manifest = DeltaManifest(
-        version=after.id,
-        base=before.id,
+        weights=after.weights,
+        base=before.weights,
         base_sha256=before.sha256,
         result_sha256=after.sha256,
         num_bytes=len(encoded),

@@ -23,19 +23,13 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
-    version: int
+    weights: WeightsId
     num_bytes: int
     chunk_bytes: int
     sha256: str
     """Empty: nobody has taken the hashes yet, and there are no chunks yet either."""
     chunk_sha256: tuple[str, ...]
     tensors: tuple[TensorEntry, ...]
-    epoch: int = 0
-    """Incarnation of the trainer that made it."""
-
-    @property
-    def id(self) -> WeightsId:
-        return WeightsId(self.epoch, self.version)
 
     @property
     def is_hashed(self) -> bool:
@@ -49,20 +43,20 @@ class WeightVersion:
 
     @property
     def version(self) -> int:
-        return self.manifest.version
+        return self.manifest.weights.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferId:
     """What travels to make a version: its whole buffer, or what changed since `base`."""
 
-    version: WeightsId
+    weights: WeightsId
     base: WeightsId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaManifest:
-    version: WeightsId
+    weights: WeightsId
     base: WeightsId
     base_sha256: str
     result_sha256: str
@@ -73,7 +67,7 @@ class DeltaManifest:
 
     @property
     def buffer_id(self) -> BufferId:
-        return BufferId(version=self.version, base=self.base)
+        return BufferId(weights=self.weights, base=self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from engine.policy.lineage import WeightsId
 from engine.weights.chunks import CHUNK_BYTES, hashed
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
 
@@ -26,9 +27,8 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, 
 def pack_weights(
     tensors: Mapping[str, Tensor],
     *,
-    version: int,
+    weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
-    epoch: int = 0,
     allocate: Allocate | None = None,
 ) -> WeightVersion:
     """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
@@ -38,13 +38,12 @@ def pack_weights(
     for entry, tensor in zip(entries, tensors.values(), strict=True):
         _view(buffer, entry).copy_(tensor.detach())
     manifest = WeightManifest(
-        version=version,
+        weights=weights,
         num_bytes=num_bytes,
         chunk_bytes=chunk_bytes,
         sha256="",
         chunk_sha256=(),
         tensors=entries,
-        epoch=epoch,
     )
     if allocate is None:
         manifest = hashed(manifest, buffer, chunk_bytes=chunk_bytes)

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from engine.inference.vllm_engine import VllmRolloutEngine
 from engine.models.loading import WEIGHTS_FILE
+from engine.policy.lineage import WeightsId
 from engine.weights.snapshot import pack_weights
 from tests.engine.inference.rollout_engine_builders import finish
 
@@ -25,7 +26,7 @@ def make_engine() -> MakeVllm:
         engine = started[key]
         finish(engine)  # what a failed test left
         if engine.view().version != 0:
-            engine.install(pack_weights(load_file(folder / WEIGHTS_FILE), version=0))
+            engine.install(pack_weights(load_file(folder / WEIGHTS_FILE), weights=WeightsId(0, 0)))
         return engine
 
     return make

@@ -80,7 +80,7 @@ def _sample(read: ReadTrajectory) -> TrajectorySample:
     return TrajectorySample(
         prompt_ordinal=trajectory.key.group.ordinal,
         sample=trajectory.key.sample,
-        version=trajectory.version,
+        version=trajectory.weights.version,
         staleness=read.staleness,
         num_tokens=trajectory.num_tokens,
         reward=trajectory.reward,
@@ -158,7 +158,7 @@ def _replica(observed: ReplicaObserved, most_spans: int) -> ReplicaState:
 
 def evaluated(report: EvaluationReported) -> Evaluated:
     return Evaluated(
-        version=report.version,
+        version=report.weights.version,
         num_prompts=report.num_prompts,
         reward_mean=report.reward_mean,
         reward_std=report.reward_std,

@@ -90,7 +90,7 @@ class Recorder:
 
     def on_load(self, load: ReplicaReported) -> None:
         before = self._loads.get(load.replica)
-        if before is None or before.num_tokens != load.num_tokens or before.version != load.version:
+        if before is None or before.num_tokens != load.num_tokens or before.weights != load.weights:
             self.num_progress += 1
         self._loads[load.replica] = load
 
@@ -125,7 +125,7 @@ class Recorder:
                 if self._spec.only_evaluates:
                     self._on_work()
                 self._sink.record(facts.evaluated(report))
-                log.info("evaluated version=%d reward_mean=%.3f", report.version, report.reward_mean)
+                log.info("evaluated version=%d reward_mean=%.3f", report.weights.version, report.reward_mean)
             case AnswersCounted():
                 self._on_counted(report)
             case CheckpointReported():
@@ -244,7 +244,7 @@ class Recorder:
             "rollout/replicas": float(len(loads)),
             "rollout/kv_used": sum(load.kv_used for load in loads) / len(loads),
             "rollout/running": float(sum(load.num_running for load in loads)),
-            "rollout/version_lag": sum(max(0, self.step - load.version) for load in loads) / len(loads),
+            "rollout/version_lag": sum(max(0, self.step - load.weights.version) for load in loads) / len(loads),
         }
 
 

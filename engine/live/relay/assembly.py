@@ -39,7 +39,7 @@ class Assembly:
     def assembled(self, effect: AssembleWeights) -> WeightBuffer:
         manifest, path = effect.manifest, effect.path
         if not path:
-            return self._present(whole_of(manifest.id))
+            return self._present(whole_of(manifest.weights))
         base = self._present(whole_of(path[0].base))
         deltas = [self._present(delta.buffer_id) for delta in path]
         segment = Segment.create(self._owner, manifest.num_bytes)

@@ -121,14 +121,14 @@ class RelayBody:
     def perform(self, effect: Effect) -> list[Message]:
         match effect:
             case FetchWeights():
-                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._expected[whole_of(effect.manifest.weights)] = effect.arrival
                 self._submit(lambda: self._fetch(effect))
             case OpenBuffer():
                 return self._open(effect)
             case ForwardChunk():
                 self._forward(effect)
             case AssembleWeights():
-                self._expected[whole_of(effect.manifest.id)] = effect.arrival
+                self._expected[whole_of(effect.manifest.weights)] = effect.arrival
                 self._submit(lambda: self._assemble(effect))
             case MakeDelta():
                 self._make_delta(effect)
@@ -161,13 +161,13 @@ class RelayBody:
             sender.send(effect.buffer_id, effect.index, content.chunk(effect.index))
 
     def _serve(self, effect: ServeWeights) -> None:
-        content = self.buffers.get(whole_of(effect.version))
-        assert content is not None and content.segment is not None, f"version {effect.version} is visible and not here"
-        manifest = self._manifests[effect.version]
+        content = self.buffers.get(whole_of(effect.weights))
+        assert content is not None and content.segment is not None, f"version {effect.weights} is visible and not here"
+        manifest = self._manifests[effect.weights]
         self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
 
     def _make_delta(self, effect: MakeDelta) -> None:
-        base, new = self._version(effect.base), self._version(effect.version)
+        base, new = self._version(effect.base), self._version(effect.weights)
         self._submit(lambda: self._encode(effect, base, new))
 
     def _version(self, version: WeightsId) -> WeightVersion:
@@ -183,7 +183,7 @@ class RelayBody:
                 content.segment.remove()
             return []
         del self._expected[buffer_id]
-        self._manifests[manifest.id] = manifest
+        self._manifests[manifest.weights] = manifest
         if self.buffers.get(buffer_id) is not content:
             self.buffers.put(buffer_id, content)
         return [message]
@@ -210,7 +210,7 @@ class RelayBody:
             self._tell(_failed(effect.arrival, error))
             return
         message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
-        self._on_loop(lambda body: body._made(whole_of(manifest.id), content, manifest, message))
+        self._on_loop(lambda body: body._made(whole_of(manifest.weights), content, manifest, message))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
@@ -219,20 +219,20 @@ class RelayBody:
             self._tell(_failed(effect.arrival, error))
             return
         message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
-        buffer_id = whole_of(effect.manifest.id)
+        buffer_id = whole_of(effect.manifest.weights)
         self._on_loop(lambda body: body._made(buffer_id, content, effect.manifest, message))
 
     def _encode(self, effect: MakeDelta, base: WeightVersion, new: WeightVersion) -> None:
         delta = make_delta(base, new, chunk_bytes=effect.chunk_bytes)
         if delta is None:
-            self._tell(DeltaMade(version=effect.version, delta=None))
+            self._tell(DeltaMade(weights=effect.weights, delta=None))
             return
         manifest = delta.manifest
         content = all_here(delta.buffer, None, manifest)
 
         def put(body: "RelayBody") -> list[Message]:
             body.buffers.put(manifest.buffer_id, content)
-            return [DeltaMade(version=effect.version, delta=manifest)]
+            return [DeltaMade(weights=effect.weights, delta=manifest)]
 
         self._on_loop(put)
 

@@ -134,16 +134,16 @@ class RolloutBody:
             verify_weights(weights)
         except TornWeights as error:
             is_gone = isinstance(error, WeightsGone)
-            return InstallRefused(version=manifest.version, epoch=manifest.epoch, reason=str(error), is_gone=is_gone)
-        slot = self._slots.free_for(manifest.id, effect.keeps)
+            return InstallRefused(weights=manifest.weights, reason=str(error), is_gone=is_gone)
+        slot = self._slots.free_for(manifest.weights, effect.keeps)
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
-        slot.install(weights, manifest.id)
+        slot.install(weights, manifest.weights)
         self._slots.newest = slot
         if interrupted:
             slot.engine.submit(interrupted)
-        return WeightsInstalled(version=manifest.version, epoch=manifest.epoch)
+        return WeightsInstalled(weights=manifest.weights)
 
     def _hand_on(self, effect: HandOverSequences) -> None:
         self._self_report.turn_to("move")

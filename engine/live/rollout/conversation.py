@@ -115,8 +115,7 @@ class Conversation:
         runs = _runs(self.versions)
         return Trajectory(
             key=self.key,
-            version=oldest.version,
-            epoch=oldest.epoch,
+            weights=oldest,
             runs=runs if len(runs) > 1 else (),
             reward=reward,
             num_tokens=len(self.response_ids),

@@ -48,7 +48,7 @@ class WeightsBody:
         self.brain = brain
         self._holder, self._resume = holder, resume
         self._handover, self._post = handover, post
-        self._manifests: dict[int, WeightManifest] = {}
+        self._manifests: dict[WeightsId, WeightManifest] = {}
         self._stall_s = 0.0
 
     def start(self) -> list[Message]:
@@ -69,9 +69,8 @@ class WeightsBody:
             case RepublishWeights():
                 self._offer(effect)
             case ForgetWeights():
-                manifest = self._manifests.pop(effect.version, None)
-                if manifest is not None:
-                    self._handover.forget(manifest.id)
+                self._manifests.pop(effect.weights, None)
+                self._handover.forget(effect.weights)
             case _:
                 raise TypeError(f"{type(self).__name__} does not do {type(effect).__name__}")
         return []
@@ -86,14 +85,14 @@ class WeightsBody:
 
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
-        weights = self._holder.snapshot(effect.version, epoch=effect.epoch, allocate=self._handover.allocate)
+        weights = self._holder.snapshot(effect.weights, allocate=self._handover.allocate)
         self._handover.keep(weights)
-        self._manifests[effect.version] = weights.manifest
+        self._manifests[effect.weights] = weights.manifest
         self._stall_s = time.perf_counter() - started
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
-        manifest = self._manifests[effect.version]
-        payload = self._handover.payload(WeightsId(effect.epoch, effect.version))
+        manifest = self._manifests[effect.weights]
+        payload = self._handover.payload(effect.weights)
         self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
 
 

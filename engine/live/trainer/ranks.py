@@ -19,6 +19,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from engine.live.process.devices import claim_device
+from engine.policy.lineage import WeightsId
 from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
 from engine.weights.port import WeightVersion
 
@@ -107,10 +108,10 @@ class RankGroup:
         batch = ray.put(list(trajectories))  # once, and not for each rank
         return self._together(self._tell("train_step", batch), lambda: self._own.train_step(trajectories))
 
-    def snapshot(self, version: int, *, epoch: int = 0, allocate: Allocate | None = None) -> WeightVersion:
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Only this rank's copy leaves it."""
-        own = partial(self._own.snapshot, version, epoch=epoch, allocate=allocate)
-        return self._together(self._tell("snapshot", version), own)
+        own = partial(self._own.snapshot, weights, allocate=allocate)
+        return self._together(self._tell("snapshot", weights), own)
 
     def prepare_save(self, folder: Path) -> Write:
         return self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))

@@ -61,8 +61,8 @@ class Handover:
             segment = self._allocated
         assert segment is not None
         self._allocated = None
-        self.forget(weights.manifest.id)
-        self._kept[weights.manifest.id] = segment
+        self.forget(weights.manifest.weights)
+        self._kept[weights.manifest.weights] = segment
         self._spare = self._maker.submit(Segment.create, self._owner, segment.shared.num_bytes)
 
     def payload(self, version: WeightsId) -> OfferedBytes:
@@ -121,11 +121,11 @@ def pull(reach: Reach, token: bytes, manifest: WeightManifest, room: memoryview)
     filled = 0
     for _ in range(PULL_TRIES):
         with suppress(OSError), call(reach, token) as link:
-            link.sendall(_WANTED.pack(manifest.epoch, manifest.version, filled))
+            link.sendall(_WANTED.pack(manifest.weights.epoch, manifest.weights.version, filled))
             filled = _pull_rest(link, room, filled)
         if filled == len(room):
             return
-    raise TornWeights(f"version={manifest.version}: only {filled} of {len(room)} bytes came from the trainer")
+    raise TornWeights(f"weights={manifest.weights}: only {filled} of {len(room)} bytes came from the trainer")
 
 
 def _pull_rest(link: socket.socket, room: memoryview, filled: int) -> int:

@@ -121,7 +121,7 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
         if magic != _MAGIC:
             raise OSError("what came is no frame")
         base = None if base_epoch < 0 else WeightsId(base_epoch, base_version)
-        buffer_id = BufferId(version=WeightsId(epoch, version), base=base)
+        buffer_id = BufferId(weights=WeightsId(epoch, version), base=base)
         room = sink.room(link, buffer_id, index, num_bytes)
         if room is None:
             _drain(link, num_bytes)
@@ -149,8 +149,8 @@ class Sender:
         base = buffer_id.base
         header = _FRAME.pack(
             _MAGIC,
-            buffer_id.version.epoch,
-            buffer_id.version.version,
+            buffer_id.weights.epoch,
+            buffer_id.weights.version,
             -1 if base is None else base.epoch,
             -1 if base is None else base.version,
             index,

@@ -47,6 +47,7 @@ from engine.pipeline.messages.to_data import (
     RepackPlanned,
     ReplicaGone,
     ReplicaSynced,
+    ResumedFrom,
     TrainingEnded,
 )
 from engine.pipeline.messages.to_driver import (
@@ -215,7 +216,7 @@ class DataBrain:
         if message.epoch < self._state.lineage.epoch:
             return []
         effects = self._on_trained(message.step - 1)
-        effects += self._follow(message)
+        effects += self._follow(message.epoch, message.resumed)
         self._keep(message.checkpointed)
         if self._state.batch is not None and self._state.batch.step == message.step:
             effects.append(self._send_batch())
@@ -224,15 +225,16 @@ class DataBrain:
         return effects
 
     def _on_training_ended(self, message: TrainingEnded) -> list[Effect]:
-        if message.epoch < self._state.lineage.epoch:
+        version = message.weights.version
+        if message.weights.epoch < self._state.lineage.epoch:
             return []
-        effects = self._on_trained(message.version)
-        effects += self._follow(message)
+        effects = self._on_trained(version)
+        effects += self._follow(message.weights.epoch, message.resumed)
         self._keep(message.checkpointed)
-        if self._state.is_over or message.version != self._state.trained_version:
+        if self._state.is_over or version != self._state.trained_version:
             return effects
-        self._record(TrainingClosed(version=message.version))
-        return [*effects, _tell(EvaluationStarted(version=message.version))]
+        self._record(TrainingClosed(version=version))
+        return [*effects, _tell(EvaluationStarted(version=version))]
 
     def _keep(self, step: int) -> None:
         if self._state.checkpointed < step <= self._state.trained_version:
@@ -245,13 +247,12 @@ class DataBrain:
         self._record(StepTrained(step=step))
         return [_tell(LedgerReported(counts=self._state.counts()))]
 
-    def _follow(self, message: BatchWanted | TrainingEnded) -> list[Effect]:
+    def _follow(self, epoch: int, resumed: ResumedFrom | None) -> list[Effect]:
         """A new incarnation of the trainer: what the one before trained after this checkpoint is undone."""
-        resumed = message.resumed
-        if message.epoch <= self._state.lineage.epoch or resumed is None:
+        if epoch <= self._state.lineage.epoch or resumed is None:
             return []
         before = self._state.counts()["trained"]
-        self._record(TrainerForked(epoch=message.epoch, step=resumed.step, progress=resumed.progress))
+        self._record(TrainerForked(epoch=epoch, step=resumed.step, progress=resumed.progress))
         self._wanted_step, self._has_finished = None, False
         self._prompts.begin_anew()
         self._assignment.fork()

@@ -92,7 +92,7 @@ class Evaluation:
         reports: list[EvaluationReported | FaultReported] = []
         graded = [trajectory for trajectory in self._answered if not trajectory.failure]
         num_failed = len(self._answered) - len(graded)
-        num_newer = sum(trajectory.version != self.version for trajectory in graded)
+        num_newer = sum(trajectory.weights.version != self.version for trajectory in graded)
         if num_failed:
             reason = next(trajectory.failure for trajectory in self._answered if trajectory.failure)
             reports.append(
@@ -113,8 +113,7 @@ class Evaluation:
         mean = sum(trajectory.reward for trajectory in graded) / num
         squares = sum((trajectory.reward - mean) ** 2 for trajectory in graded)
         return EvaluationReported(
-            version=self.version,
-            epoch=self.weights.epoch,
+            weights=self.weights,
             num_prompts=num,
             reward_mean=mean,
             reward_std=sqrt(squares / max(1, num - 1)),

@@ -22,7 +22,7 @@ class Releases:
         self._said_at = 0.0
 
     def release(self, weights: WeightsId) -> list[Effect]:
-        released = VersionReleased(version=weights.version, epoch=weights.epoch)
+        released = VersionReleased(weights=weights)
         self._released.append(released)
         return self._say(released)
 

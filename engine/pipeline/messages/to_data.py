@@ -79,8 +79,8 @@ class BatchWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEnded:
-    version: int
-    epoch: int = 0
+    weights: WeightsId
+    """What the last step made."""
     checkpointed: int = 0
     resumed: ResumedFrom | None = None
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.pipeline.records import Trajectory
+from engine.policy.lineage import WeightsId
 from engine.spec.facts import FailureClass
 
 
@@ -73,12 +74,11 @@ class EvaluationReported:
     """Data says it again after a recovery; what a dead trainer's version was worth is another report than its
     successor's of the same number."""
 
-    version: int
+    weights: WeightsId
     num_prompts: int
     reward_mean: float
     reward_std: float
     length_mean: float
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,7 @@ class WeightsTaken:
     """A relay shows a version from now on."""
 
     host: int
-    version: int
-    epoch: int
+    weights: WeightsId
     num_bytes: int
     """That travelled to it for this version."""
     seconds: float

@@ -11,21 +11,16 @@ from engine.policy.lineage import WeightsId
 class ReplicaReported:
     replica: int
     incarnation: int
-    version: int
-    """The one that fresh work starts on."""
+    weights: WeightsId
+    """Those that fresh work starts on."""
     num_running: int
     """On all versions, like `kv_used`."""
     kv_used: float
     num_tokens: int
-    epoch: int = 0
     beside: tuple[ResidentLoad, ...] = ()
     """What of it is of other versions, each with its share."""
     has_free_slot: bool = False
     """It could take other weights at once."""
-
-    @property
-    def weights(self) -> WeightsId:
-        return WeightsId(self.epoch, self.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

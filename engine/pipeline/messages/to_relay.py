@@ -37,19 +37,15 @@ class EpochSeen:
 class WeightsWanted:
     replica: int
     incarnation: int
-    held: int
-    """The version that the replica has; -1: none yet."""
-    exact: int | None
-    """Only this one will do; None: the newest."""
-    held_epoch: int = 0
-    exact_epoch: int | None = None
-    """None: the newest incarnation of the trainer that made this version."""
+    held: WeightsId
+    """What the replica has."""
+    exact: WeightsId | None
+    """Only these will do; None: the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionReleased:
-    version: int
-    epoch: int = 0
+    weights: WeightsId
 
 
 # ── from another relay ────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +84,7 @@ class ChunksWanted:
     host: int
     incarnation: int
     epoch: int
-    version: WeightsId
+    weights: WeightsId
     wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
     reach: object
     """How the sender's body is reached by others; only bodies know what it is."""
@@ -136,7 +132,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaMade:
-    version: WeightsId
+    weights: WeightsId
     delta: DeltaManifest | None
     """None: it would not have been smaller."""
 

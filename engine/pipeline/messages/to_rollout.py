@@ -57,8 +57,7 @@ class LeaveRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionAnnounced:
-    version: int
-    epoch: int = 0
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,34 +65,27 @@ class WeightsServed:
     manifest: WeightManifest
     payload: object
 
-    @property
-    def version(self) -> int:
-        return self.manifest.version
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionMissing:
-    version: int
-    epoch: int = 0
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsInstalled:
     """From its own body."""
 
-    version: int
-    epoch: int = 0
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRefused:
     """From its own body: the bytes are not what their manifest says."""
 
-    version: int
+    weights: WeightsId
     reason: str
     is_gone: bool = False
     """They were dropped because a newer version is there, which is nobody's fault."""
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

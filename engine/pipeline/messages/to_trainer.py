@@ -24,15 +24,13 @@ class BatchReady:
 class VersionStored:
     """Every live relay of the chain has it, or a newer one."""
 
-    version: int
-    epoch: int = 0
+    weights: WeightsId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRefused:
-    version: int
+    weights: WeightsId
     reason: str
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

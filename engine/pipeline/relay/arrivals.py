@@ -19,8 +19,8 @@ Path = tuple[DeltaManifest, ...]
 """Deltas that follow each other, oldest first."""
 
 
-def whole_of(version: WeightsId) -> BufferId:
-    return BufferId(version=version)
+def whole_of(weights: WeightsId) -> BufferId:
+    return BufferId(weights=weights)
 
 
 def suffix_from(path: Path, is_held: Callable[[DeltaManifest], bool], *, below_bytes: int) -> Path:
@@ -28,7 +28,7 @@ def suffix_from(path: Path, is_held: Callable[[DeltaManifest], bool], *, below_b
     for start in reversed(range(len(path))):
         if is_held(path[start]):
             suffix = path[start:]
-            is_unbroken = all(after.base == before.version for before, after in pairwise(suffix))
+            is_unbroken = all(after.base == before.weights for before, after in pairwise(suffix))
             return suffix if is_unbroken and sum(delta.num_bytes for delta in suffix) < below_bytes else ()
     return ()
 
@@ -50,14 +50,14 @@ class Arrival:
     right: dict[BufferId, set[int]] = field(default_factory=dict)
 
     @property
-    def id(self) -> WeightsId:
-        return self.manifest.id
+    def weights(self) -> WeightsId:
+        return self.manifest.weights
 
     @property
     def hashes(self) -> dict[BufferId, tuple[str, ...]]:
         if self.path:
             return {delta.buffer_id: delta.chunk_sha256 for delta in self.path}
-        return {whole_of(self.id): self.manifest.chunk_sha256}
+        return {whole_of(self.weights): self.manifest.chunk_sha256}
 
     def missing(self) -> tuple[tuple[BufferId, tuple[int, ...]], ...]:
         wants = (
@@ -83,14 +83,13 @@ class Arrival:
 
     def count_bytes(self) -> None:
         deltas = [(delta.buffer_id, delta.num_bytes) for delta in self.path]
-        whole = [] if self.path else [(whole_of(self.id), self.manifest.num_bytes)]
+        whole = [] if self.path else [(whole_of(self.weights), self.manifest.num_bytes)]
         self.num_travelling = sum(num_bytes for buffer_id, num_bytes in deltas + whole if buffer_id not in self.right)
 
     def taken_by(self, host: int, now: float) -> WeightsTaken:
         return WeightsTaken(
             host=host,
-            version=self.id.version,
-            epoch=self.id.epoch,
+            weights=self.weights,
             num_bytes=self.num_travelling,
             seconds=now - self.opened_at,
             by="copy" if self.source is None else "delta" if self.path else "whole",
@@ -120,7 +119,7 @@ class Arrival:
             manifest = self.manifest
             yield OpenBuffer(
                 arrival=self.number,
-                buffer_id=whole_of(self.id),
+                buffer_id=whole_of(self.weights),
                 num_bytes=manifest.num_bytes,
                 chunk_bytes=manifest.chunk_bytes,
                 chunk_sha256=manifest.chunk_sha256,
@@ -129,11 +128,11 @@ class Arrival:
 
 class Arrivals:
     def __init__(self) -> None:
-        self._by_id: dict[WeightsId, Arrival] = {}
+        self._by_weights: dict[WeightsId, Arrival] = {}
         self._number = 0
 
     def __iter__(self) -> Iterator[Arrival]:
-        return iter(list(self._by_id.values()))
+        return iter(list(self._by_weights.values()))
 
     def open(self, manifest: WeightManifest, *, pinned: bool, path: Path, source: int | None, now: float) -> Arrival:
         self._number += 1
@@ -147,14 +146,14 @@ class Arrivals:
             asked_at=now,
             progressed_at=now,
         )
-        self._by_id[manifest.id] = arrival
+        self._by_weights[manifest.weights] = arrival
         return arrival
 
-    def get(self, version: WeightsId) -> Arrival | None:
-        return self._by_id.get(version)
+    def get(self, weights: WeightsId) -> Arrival | None:
+        return self._by_weights.get(weights)
 
     def numbered(self, number: int) -> Arrival | None:
         return next((arrival for arrival in self if arrival.number == number), None)
 
     def close(self, arrival: Arrival) -> None:
-        del self._by_id[arrival.id]
+        del self._by_weights[arrival.weights]

@@ -119,7 +119,7 @@ class RelayBrain:
             case WeightsWanted():
                 return self._on_wanted(message, now)
             case VersionReleased():
-                return self._transfer.release((WeightsId(message.epoch, message.version),))
+                return self._transfer.release((message.weights,))
             case Tick():
                 return self._on_tick(now)
             case _:
@@ -130,7 +130,7 @@ class RelayBrain:
     def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
         if not self._members.leads:
             return self._say_who_leads()
-        self._offered[message.manifest.id] = None
+        self._offered[message.manifest.weights] = None
         chunk_bytes = chunk_bytes_for(message.manifest.num_bytes, self._num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
@@ -145,16 +145,14 @@ class RelayBrain:
             return []  # what it was offered while it led may be here alone; the one that leads now answers for it
         settled = set(self._settled())
         stored = [
-            version
-            for version in self._offered
-            if version in settled or (version not in self._shelf.visible and version < self.newest)
-            if not self._transfer.is_arriving(version)
+            weights
+            for weights in self._offered
+            if weights in settled or (weights not in self._shelf.visible and weights < self.newest)
+            if not self._transfer.is_arriving(weights)
         ]
-        for version in stored:
-            del self._offered[version]
-        return [
-            Send(to=TRAINER, message=VersionStored(version=version.version, epoch=version.epoch)) for version in stored
-        ]
+        for weights in stored:
+            del self._offered[weights]
+        return [Send(to=TRAINER, message=VersionStored(weights=weights)) for weights in stored]
 
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,7 +210,7 @@ class RelayBrain:
         after = set() if peer is None else set(peer.settled)
         newest = max(after, default=NO_WEIGHTS)
         return tuple(
-            version for version in held if version in after or (version < newest and not self._shelf.is_pinned(version))
+            weights for weights in held if weights in after or (weights < newest and not self._shelf.is_pinned(weights))
         )
 
     def _tell_neighbours(self) -> list[Effect]:
@@ -246,7 +244,7 @@ class RelayBrain:
     # ── to the replicas ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _tell_replicas(self) -> list[Effect]:
-        announced = VersionAnnounced(version=self.newest.version, epoch=self.newest.epoch)
+        announced = VersionAnnounced(weights=self.newest)
         return [Send(to=rollout_address(replica), message=announced) for replica in self._replicas]
 
     def _on_wanted(self, message: WeightsWanted, now: float) -> list[Effect]:
@@ -254,21 +252,18 @@ class RelayBrain:
         self._replicas[message.replica] = max(known, message.incarnation)
         address = rollout_address(message.replica)
         if message.exact is None:
-            held = WeightsId(message.held_epoch, message.held)
-            return [ServeWeights(to=address, version=self.newest)] if self.newest > held else []
-        exact = self._shelf.find(message.exact, message.exact_epoch)
-        if exact is not None:
-            return [ServeWeights(to=address, version=exact)]
+            return [ServeWeights(to=address, weights=self.newest)] if self.newest > message.held else []
+        if message.exact in self._shelf.visible:
+            return [ServeWeights(to=address, weights=message.exact)]
         if self._may_still_come(message.exact, now):
             return []
-        missing = VersionMissing(version=message.exact, epoch=message.exact_epoch or 0)
-        return [Send(to=address, message=missing)]
+        return [Send(to=address, message=VersionMissing(weights=message.exact))]
 
-    def _may_still_come(self, version: int, now: float) -> bool:
-        if self._transfer.has_one_numbered(version):
+    def _may_still_come(self, weights: WeightsId, now: float) -> bool:
+        if self._transfer.is_arriving(weights):
             return True
         if self._members.leads:
             is_sure = self._incarnation == 0 and self.epoch == 0
             return not is_sure and self._members.led_for(now) < SURE_AFTER_S
         before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
-        return before is None or any(held.version == version for held in before.held)
+        return before is None or weights in before.held

@@ -37,7 +37,7 @@ class Sending:
             missing={buffer_id: set(indices) for buffer_id, indices in message.wants},
             touched_at=now,
         )
-        self._orders[message.host, message.version] = order
+        self._orders[message.host, message.weights] = order
         here = [
             (buffer_id, index) for buffer_id, indices in message.wants for index in indices if is_here(buffer_id, index)
         ]
@@ -64,21 +64,21 @@ class Sending:
         indices = {index for order in self._orders.values() for index in order.missing.get(buffer_id, ())}
         return [forward for index in sorted(indices) for forward in self.on_chunk(buffer_id, index, now)]
 
-    def has_order(self, host: int, version: WeightsId) -> bool:
-        return (host, version) in self._orders
+    def has_order(self, host: int, weights: WeightsId) -> bool:
+        return (host, weights) in self._orders
 
-    def is_wanted(self, version: WeightsId) -> bool:
-        return any(version == wanted for _, wanted in self._orders)
+    def is_wanted(self, weights: WeightsId) -> bool:
+        return any(weights == wanted for _, wanted in self._orders)
 
     def forget_host(self, host: int) -> None:
-        self._keep(lambda whose, version: whose != host)
+        self._keep(lambda whose, weights: whose != host)
 
     def forget_held(self, host: int, held: tuple[WeightsId, ...]) -> None:
-        self._keep(lambda whose, version: whose != host or version not in held)
+        self._keep(lambda whose, weights: whose != host or weights not in held)
 
-    def forget_older(self, host: int, version: WeightsId, pinned: Callable[[WeightsId], bool]) -> None:
+    def forget_older(self, host: int, weights: WeightsId, pinned: Callable[[WeightsId], bool]) -> None:
         """Who asks for a version has given up older ones, but for those that an evaluation wants."""
-        self._keep(lambda whose, older: whose != host or older >= version or pinned(older))
+        self._keep(lambda whose, older: whose != host or older >= weights or pinned(older))
 
     def forget_idle(self, now: float) -> None:
         self._orders = {key: order for key, order in self._orders.items() if now - order.touched_at < FORGET_AFTER_S}

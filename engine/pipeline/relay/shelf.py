@@ -41,67 +41,61 @@ class Shelf:
 
     def put(self, arrival: Arrival, *, makes_delta: bool) -> list[Effect]:
         before, manifest = self.newest, arrival.manifest
-        self.visible[arrival.id] = arrival.pinned
-        self._manifests[arrival.id] = manifest
-        if arrival.id < before:
+        self.visible[arrival.weights] = arrival.pinned
+        self._manifests[arrival.weights] = manifest
+        if arrival.weights < before:
             return []  # an older one, for an evaluation: it is no part of the line
         if arrival.path:
             return self._extend(arrival.path)
         if not makes_delta or before == NO_WEIGHTS or self._since_anchor + 1 >= self._anchor_every:
             return self._begin_anew()
         self._since_anchor += 1
-        self._undecided.add(arrival.id)
-        return [MakeDelta(version=arrival.id, base=before, chunk_bytes=manifest.chunk_bytes)]
+        self._undecided.add(arrival.weights)
+        return [MakeDelta(weights=arrival.weights, base=before, chunk_bytes=manifest.chunk_bytes)]
 
-    def on_delta(self, version: WeightsId, delta: DeltaManifest | None) -> list[Effect]:
-        if version not in self._undecided:
+    def on_delta(self, weights: WeightsId, delta: DeltaManifest | None) -> list[Effect]:
+        if weights not in self._undecided:
             return []
-        self._undecided.discard(version)
+        self._undecided.discard(weights)
         return self._begin_anew() if delta is None else self._extend((delta,))
 
-    def keep_visible(self, version: WeightsId, *, pinned: bool) -> bool:
+    def keep_visible(self, weights: WeightsId, *, pinned: bool) -> bool:
         """False: it is not here."""
-        if version not in self.visible:
+        if weights not in self.visible:
             return False
-        self.visible[version] |= pinned and version not in self._released
+        self.visible[weights] |= pinned and weights not in self._released
         return True
 
-    def find(self, version: int, epoch: int | None) -> WeightsId | None:
-        if epoch is not None:
-            exact = WeightsId(epoch, version)
-            return exact if exact in self.visible else None
-        return max((held for held in self.visible if held.version == version), default=None)
+    def is_pinned(self, weights: WeightsId) -> bool:
+        return self.visible.get(weights, False)
 
-    def is_pinned(self, version: WeightsId) -> bool:
-        return self.visible.get(version, False)
-
-    def is_released(self, version: WeightsId) -> bool:
-        return version in self._released
+    def is_released(self, weights: WeightsId) -> bool:
+        return weights in self._released
 
     def release(self, versions: tuple[WeightsId, ...]) -> None:
-        for version in versions:
-            self._released[version] = None
-            if version in self.visible:
-                self.visible[version] = False
+        for weights in versions:
+            self._released[weights] = None
+            if weights in self.visible:
+                self.visible[weights] = False
         for oldest in list(self._released)[:-RELEASES_KEPT]:
             del self._released[oldest]
 
     def evict(self, *, is_needed: Callable[[WeightsId], bool]) -> list[Effect]:
         newest = self.newest
         gone = [
-            version
-            for version, pinned in self.visible.items()
-            if not pinned and version != newest and not is_needed(version)
+            weights
+            for weights, pinned in self.visible.items()
+            if not pinned and weights != newest and not is_needed(weights)
         ]
-        for version in gone:
-            del self.visible[version], self._manifests[version]
-        return [DropBuffer(buffer_id=whole_of(version)) for version in gone]
+        for weights in gone:
+            del self.visible[weights], self._manifests[weights]
+        return [DropBuffer(buffer_id=whole_of(weights)) for weights in gone]
 
     # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def has(self, buffer_id: BufferId) -> bool:
         if buffer_id.base is None:
-            return buffer_id.version in self.visible
+            return buffer_id.weights in self.visible
         return any(delta.buffer_id == buffer_id for delta in self._line)
 
     def can_apply(self, delta: DeltaManifest) -> bool:
@@ -111,23 +105,23 @@ class Shelf:
     def to_announce(self) -> list[tuple[WeightManifest, bool, Path]]:
         newest = self.newest
         return [
-            (self._manifests[version], pinned, ())
-            for version, pinned in self.visible.items()
-            if (pinned or version == newest) and version not in self._undecided
+            (self._manifests[weights], pinned, ())
+            for weights, pinned in self.visible.items()
+            if (pinned or weights == newest) and weights not in self._undecided
         ]
 
-    def path_to(self, version: WeightsId, arriving: Path) -> Path:
+    def path_to(self, weights: WeightsId, arriving: Path) -> Path:
         """The deltas that lead to a version: those that are here, then those that arrive."""
-        ends_at = arriving[0].base if arriving else version
-        kept = self._line if self._line and self._line[-1].version == ends_at else ()
+        ends_at = arriving[0].base if arriving else weights
+        kept = self._line if self._line and self._line[-1].weights == ends_at else ()
         return (*kept, *arriving)
 
     def _extend(self, path: Path) -> list[Effect]:
         before = self._line
-        is_continued = bool(before) and before[-1].version == path[0].base
+        is_continued = bool(before) and before[-1].weights == path[0].base
         line = (*before, *path) if is_continued else path
         # More than half of the whole is no shortcut any more for those who are behind.
-        room = self._manifests[path[-1].version].num_bytes // 2 if path[-1].version in self._manifests else 0
+        room = self._manifests[path[-1].weights].num_bytes // 2 if path[-1].weights in self._manifests else 0
         while len(line) > 1 and (len(line) > self._anchor_every or sum(delta.num_bytes for delta in line) > room):
             line = line[1:]
         self._line = line

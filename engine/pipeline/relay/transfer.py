@@ -49,23 +49,20 @@ class Transfer:
         self._sending = Sending()
         self._announced_at: dict[tuple[int, int, WeightsId], float] = {}
 
-    def is_arriving(self, version: WeightsId) -> bool:
-        return self._arrivals.get(version) is not None
-
-    def has_one_numbered(self, version: int) -> bool:
-        return any(arrival.id.version == version for arrival in self._arrivals)
+    def is_arriving(self, weights: WeightsId) -> bool:
+        return self._arrivals.get(weights) is not None
 
     # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def on_offered(self, message: WeightsOffered, now: float, *, chunk_bytes: int) -> list[Effect]:
         manifest = message.manifest
-        arrival = self._arrivals.get(manifest.id)
+        arrival = self._arrivals.get(manifest.weights)
         if arrival is not None and arrival.source is None:
             return []  # a second copy must not overwrite bytes of the first whose hashes were taken already
-        if self._shelf.keep_visible(manifest.id, pinned=message.pinned):
+        if self._shelf.keep_visible(manifest.weights, pinned=message.pinned):
             return []
-        pinned = message.pinned and not self._shelf.is_released(manifest.id)
-        if manifest.id < self._shelf.newest and not pinned:
+        pinned = message.pinned and not self._shelf.is_released(manifest.weights)
+        if manifest.weights < self._shelf.newest and not pinned:
             return []
         effects = [] if arrival is None else self._give_up(arrival)
         arrival = self._arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
@@ -86,7 +83,7 @@ class Transfer:
             if arrival.source is None:
                 return self._refuse(arrival, reason, now)
             wants = ((message.buffer_id, (message.index,)),)
-            return [*self._ask(arrival, wants), _fault(f"version {arrival.id}: {reason}")]
+            return [*self._ask(arrival, wants), _fault(f"version {arrival.weights}: {reason}")]
         return [*self._sending.on_chunk(message.buffer_id, message.index, now), *self._assemble(arrival)]
 
     def _assemble(self, arrival: Arrival) -> list[Effect]:
@@ -114,22 +111,22 @@ class Transfer:
             case FetchFailed() if arrival.source is None:
                 return self._refuse(arrival, message.reason, now)
             case FetchFailed():  # it is announced again once the relay before has forgotten this order
-                return [*self._give_up(arrival), _fault(f"version {arrival.id}: {message.reason}")]
+                return [*self._give_up(arrival), _fault(f"version {arrival.weights}: {message.reason}")]
 
     def _show(self, arrival: Arrival, now: float) -> list[Effect]:
         """It is whole: from now on replicas may have it."""
         self._arrivals.close(arrival)
         has_followers = self._members.downstream is not None
         effects = self._shelf.put(arrival, makes_delta=arrival.source is None and has_followers)
-        effects += self._sending.on_buffer(whole_of(arrival.id), now)
+        effects += self._sending.on_buffer(whole_of(arrival.weights), now)
         effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
         for older in self._arrivals:
-            if older.id < self._shelf.newest and not older.pinned:
+            if older.weights < self._shelf.newest and not older.pinned:
                 effects += self._give_up(older)
         return [*effects, *self._start_next(now), *self.evict()]
 
     def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
-        effects = [*self._give_up(arrival), _fault(f"version {arrival.id}: {reason}")]
+        effects = [*self._give_up(arrival), _fault(f"version {arrival.weights}: {reason}")]
         if arrival.source is None:
             return [*effects, _refused(arrival, reason)]
         again = self._arrivals.open(
@@ -140,27 +137,27 @@ class Transfer:
 
     def _give_up(self, arrival: Arrival) -> list[Effect]:
         self._arrivals.close(arrival)
-        buffer_ids = dict.fromkeys([*arrival.hashes, whole_of(arrival.id)])
+        buffer_ids = dict.fromkeys([*arrival.hashes, whole_of(arrival.weights)])
         return [DropBuffer(buffer_id=buffer_id) for buffer_id in buffer_ids if not self._shelf.has(buffer_id)]
 
     # ── from the relay before ─────────────────────────────────────────────────────────────────────────────────────
 
     def on_coming(self, message: VersionComing, now: float) -> list[Effect]:
-        version = message.manifest.id
-        if self._shelf.keep_visible(version, pinned=message.pinned):
+        weights = message.manifest.weights
+        if self._shelf.keep_visible(weights, pinned=message.pinned):
             return []
-        pinned = message.pinned and not self._shelf.is_released(version)
-        if version < self._shelf.newest and not pinned:
+        pinned = message.pinned and not self._shelf.is_released(weights)
+        if weights < self._shelf.newest and not pinned:
             return []
-        arrival = self._arrivals.get(version)
+        arrival = self._arrivals.get(weights)
         if arrival is not None and arrival.source is None:
             return []
         if arrival is not None and arrival.manifest == message.manifest and arrival.can_come_by(message.path):
             return self._switch(arrival, message.host, now)
         if arrival is not None:  # cut in other chunks, or by deltas that its sender has no more
             return [*self._give_up(arrival), *self._open(message, pinned, now)]
-        if version > self._shelf.newest and any(other.id > self._shelf.newest for other in self._arrivals):
-            if self._next is None or version > self._next.manifest.id:
+        if weights > self._shelf.newest and any(other.weights > self._shelf.newest for other in self._arrivals):
+            if self._next is None or weights > self._next.manifest.weights:
                 self._next = message  # one after the other: they may need the same deltas
             return []
         return self._open(message, pinned, now)
@@ -187,7 +184,7 @@ class Transfer:
             host=self._members.host,
             incarnation=self._members.incarnation,
             epoch=self._members.epoch,
-            version=arrival.id,
+            weights=arrival.weights,
             wants=wants,
             reach=self._reach,
         )
@@ -209,7 +206,7 @@ class Transfer:
             is_stuck = now - since >= ASK_AGAIN_AFTER_S and not arrival.is_assembling
             if arrival.source is None or not is_stuck:
                 continue
-            if self._next is not None and self._next.manifest.id > arrival.id > self._shelf.newest:
+            if self._next is not None and self._next.manifest.weights > arrival.weights > self._shelf.newest:
                 effects += [*self._give_up(arrival), *self._start_next(now)]
                 continue
             arrival.asked_at = now
@@ -223,10 +220,10 @@ class Transfer:
         """What this peer lacks and has not asked for yet."""
         newest = max(peer.held, default=NO_WEIGHTS)
         lacking = {
-            (peer.host, peer.incarnation, coming.manifest.id): coming
+            (peer.host, peer.incarnation, coming.manifest.weights): coming
             for coming in self._to_announce()
-            if coming.manifest.id not in peer.held and (coming.manifest.id > newest or coming.pinned)
-            if not self._sending.has_order(peer.host, coming.manifest.id)
+            if coming.manifest.weights not in peer.held and (coming.manifest.weights > newest or coming.pinned)
+            if not self._sending.has_order(peer.host, coming.manifest.weights)
         }
         before = self._announced_at
         due = [key for key in lacking if now - before.get(key, float("-inf")) >= ANNOUNCE_AGAIN_AFTER_S]
@@ -242,20 +239,22 @@ class Transfer:
                 epoch=self._members.epoch,
                 manifest=manifest,
                 pinned=pinned,
-                path=self._shelf.path_to(manifest.id, path),
+                path=self._shelf.path_to(manifest.weights, path),
             )
             for manifest, pinned, path in [*self._shelf.to_announce(), *arriving]
         ]
 
     def on_chunks_wanted(self, message: ChunksWanted, now: float) -> list[Effect]:
         if not all(self._will_be_here(buffer_id) for buffer_id, _ in message.wants):
-            known = [coming for coming in self._to_announce() if coming.manifest.id == message.version]
+            known = [coming for coming in self._to_announce() if coming.manifest.weights == message.weights]
             return [Send(to=relay_address(message.host), message=coming) for coming in known]
-        self._sending.forget_older(message.host, message.version, self._shelf.is_pinned)
+        self._sending.forget_older(message.host, message.weights, self._shelf.is_pinned)
         return [*self._sending.take_order(message, now, self._is_here), *self.evict()]
 
     def _will_be_here(self, buffer_id: BufferId) -> bool:
-        arrives = any(buffer_id in arrival.hashes or buffer_id == whole_of(arrival.id) for arrival in self._arrivals)
+        arrives = any(
+            buffer_id in arrival.hashes or buffer_id == whole_of(arrival.weights) for arrival in self._arrivals
+        )
         return arrives or self._shelf.has(buffer_id)
 
     def _is_here(self, buffer_id: BufferId, index: int) -> bool:
@@ -264,13 +263,13 @@ class Transfer:
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def on_delta_made(self, message: DeltaMade) -> list[Effect]:
-        return self._shelf.on_delta(message.version, message.delta)
+        return self._shelf.on_delta(message.weights, message.delta)
 
     def on_peer_synced(self, before: RelaySynced | None, peer: RelaySynced) -> list[Effect]:
         if before is not None and before.incarnation < peer.incarnation:
             self._sending.forget_host(peer.host)
         self._sending.forget_held(peer.host, peer.held)
-        return self.release(tuple(version for version in peer.released if not self._shelf.is_released(version)))
+        return self.release(tuple(weights for weights in peer.released if not self._shelf.is_released(weights)))
 
     def release(self, versions: tuple[WeightsId, ...]) -> list[Effect]:
         self._shelf.release(versions)
@@ -278,11 +277,11 @@ class Transfer:
 
     def evict(self) -> list[Effect]:
         bases = {arrival.path[0].base for arrival in self._arrivals if arrival.path}
-        return self._shelf.evict(is_needed=lambda version: version in bases or self._sending.is_wanted(version))
+        return self._shelf.evict(is_needed=lambda weights: weights in bases or self._sending.is_wanted(weights))
 
 
 def _refused(arrival: Arrival, reason: str) -> Send:
-    refused = VersionRefused(version=arrival.id.version, epoch=arrival.id.epoch, reason=reason)
+    refused = VersionRefused(weights=arrival.weights, reason=reason)
     return Send(to=TRAINER, message=refused)
 
 

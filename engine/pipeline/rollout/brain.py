@@ -88,15 +88,15 @@ class RolloutBrain:
             case LeaveRequested():
                 effects += self._on_leave(message, now)
             case VersionAnnounced():
-                self._weights.on_announced(WeightsId(message.epoch, message.version))
+                self._weights.on_announced(message.weights)
             case WeightsServed():
                 effects += self._weights.on_served(message)
             case WeightsInstalled():
-                effects += self._on_installed(WeightsId(message.epoch, message.version))
+                effects += self._on_installed(message.weights)
             case InstallRefused():
                 effects += self._on_refused(message)
             case VersionMissing():
-                self._has_news |= self._weights.on_missing(WeightsId(message.epoch, message.version))
+                self._has_news |= self._weights.on_missing(message.weights)
             case LoadMeasured():
                 effects.append(self._report(message))
             case Tick():
@@ -225,7 +225,7 @@ class RolloutBrain:
             return []
         fault = FaultReported(
             component=f"rollout/{self._replica}",
-            message=f"version {message.version} was refused: {message.reason}",
+            message=f"version {message.weights} was refused: {message.reason}",
             action="kept the weights it had; asks the relay again",
         )
         return [Send(to=DRIVER, message=fault)]
@@ -280,8 +280,7 @@ class RolloutBrain:
         report = ReplicaReported(
             replica=self._replica,
             incarnation=self._incarnation,
-            version=self._weights.fresh.version,
-            epoch=self._weights.fresh.epoch,
+            weights=self._weights.fresh,
             num_running=self._work.num_busy,
             kv_used=load.kv_used,
             num_tokens=load.num_tokens,

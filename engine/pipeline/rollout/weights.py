@@ -129,14 +129,11 @@ class ReplicaWeights:
         else:
             self._pulling_since = now
         self._asked_relay_at = now
-        exact = self.hold if wanted is not None else None
         message = WeightsWanted(
             replica=self._replica,
             incarnation=self._incarnation,
-            held=self.fresh.version,
-            held_epoch=self.fresh.epoch,
-            exact=None if exact is None else exact.version,
-            exact_epoch=None if exact is None else exact.epoch,
+            held=self.fresh,
+            exact=self.hold if wanted is not None else None,
         )
         return [Send(to=self._relay, message=message)]
 
@@ -152,7 +149,7 @@ class ReplicaWeights:
         return self._schedule.refresh(view)
 
     def on_served(self, message: WeightsServed) -> list[Effect]:
-        served = message.manifest.id
+        served = message.manifest.weights
         self._newest = max(self._newest, served)
         is_wanted = self.hold in (None, served) and served != self.fresh
         is_newer = self.hold is not None or served > self.fresh

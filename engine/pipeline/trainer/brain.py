@@ -86,9 +86,9 @@ class TrainerBrain:
             case PauseRequested():
                 return self._on_pause()
             case VersionStored():
-                return self._offers.on_stored(WeightsId(message.epoch, message.version), now)
+                return self._offers.on_stored(message.weights, now)
             case VersionRefused():
-                return self._offers.on_refused(WeightsId(message.epoch, message.version), now)
+                return self._offers.on_refused(message.weights, now)
             case MasterElected():
                 return self._offers.on_elected(message, now)
             case Tick():
@@ -212,9 +212,8 @@ class TrainerBrain:
         return Send(to=DATA, message=wanted)
 
     def _end(self, version: int) -> Effect:
-        ended = TrainingEnded(
-            version=version, epoch=self._epoch, checkpointed=self._checkpointed, resumed=self._resumed
-        )
+        weights = WeightsId(self._epoch, version)
+        ended = TrainingEnded(weights=weights, checkpointed=self._checkpointed, resumed=self._resumed)
         return Send(to=DATA, message=ended)
 
     def _on_tick(self, now: float) -> list[Effect]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.inference.port import RolloutEngine, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.policy.lineage import WeightsId
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
@@ -77,13 +78,13 @@ def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Ref
     model = copy.deepcopy(reference.model)
     model.load_state_dict(changed, strict=False)  # a tied head is not stored
     model.tie_weights()
-    return pack_weights(changed, version=version), Reference(folder=reference.folder, model=model)
+    return pack_weights(changed, weights=WeightsId(0, version)), Reference(folder=reference.folder, model=model)
 
 
 def own_weights(reference: Reference, *, version: int) -> WeightVersion:
     from safetensors.torch import load_file
 
-    return pack_weights(load_file(reference.folder / "model.safetensors"), version=version)
+    return pack_weights(load_file(reference.folder / "model.safetensors"), weights=WeightsId(0, version))
 
 
 def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:

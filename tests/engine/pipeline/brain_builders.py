@@ -55,9 +55,8 @@ def granted(effects: Iterable[Effect]) -> list[GroupTask]:
 
 
 def manifest(version: int, epoch: int = 0) -> WeightManifest:
-    return WeightManifest(
-        version=version, num_bytes=0, chunk_bytes=1, sha256="0", chunk_sha256=(), tensors=(), epoch=epoch
-    )
+    weights = WeightsId(epoch, version)
+    return WeightManifest(weights=weights, num_bytes=0, chunk_bytes=1, sha256="0", chunk_sha256=(), tensors=())
 
 
 def served(version: int, epoch: int = 0) -> WeightsServed:
@@ -70,8 +69,7 @@ def answers(
     return tuple(
         Trajectory(
             key=SampleKey(group=task.key, sample=sample),
-            version=version,
-            epoch=epoch,
+            weights=WeightsId(epoch, version),
             reward=reward,
             num_tokens=5,
             failure=failure,

@@ -40,7 +40,7 @@ def begun(plan: Plan = PLAN) -> tuple[Room, list[GroupTask]]:
     """Data that was told to evaluate, and what it hands out."""
     data = Room(plan, start_step=STEP)
     assert granted(data.sync(version=STEP)) == []
-    return data, granted(data.handle(TrainingEnded(version=STEP)))
+    return data, granted(data.handle(TrainingEnded(weights=WeightsId(0, STEP))))
 
 
 # ── the brains ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -48,8 +48,8 @@ def begun(plan: Plan = PLAN) -> tuple[Room, list[GroupTask]]:
 
 def test_the_trainer_hands_out_its_weights_and_has_nothing_more_to_do() -> None:
     effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=STEP, num_parameters=1), 0.0)
-    assert of(effects, PublishWeights) == [PublishWeights(version=STEP, pinned=True)]
-    assert [ended.version for ended in of(effects, TrainingEnded)] == [STEP]
+    assert of(effects, PublishWeights) == [PublishWeights(weights=WeightsId(0, STEP), pinned=True)]
+    assert [ended.weights for ended in of(effects, TrainingEnded)] == [WeightsId(0, STEP)]
     assert of(effects, PartFinished) == [PartFinished(part="trainer")]
     assert of(effects, BatchWanted) == of(effects, SaveCheckpoint) == []
 
@@ -61,7 +61,7 @@ def test_data_hands_out_held_out_prompts_only_and_is_done_when_they_are_answered
     first, second = answers(tasks[:1], version=STEP), answers(tasks[1:], version=STEP, reward=0.0)
     effects = data.sync(version=STEP, finished=(*first, *second))
     [report] = of(effects, EvaluationReported)
-    assert (report.version, report.num_prompts, report.reward_mean) == (STEP, 2, 0.5)
+    assert (report.weights.version, report.num_prompts, report.reward_mean) == (STEP, 2, 0.5)
     assert report.reward_std == pytest.approx(0.5**0.5)
     assert of(effects, PartFinished) == [PartFinished(part="data")]
     assert granted(data.sync(version=STEP)) == [] and set(data.counts.values()) == {0}
@@ -76,7 +76,7 @@ def test_the_spread_of_one_answer_is_nothing() -> None:
 def test_a_trainer_that_is_started_again_does_not_have_the_prompts_answered_twice() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
-    again = TrainingEnded(version=STEP, epoch=1, resumed=ResumedFrom(step=STEP, progress=DataProgress()))
+    again = TrainingEnded(weights=WeightsId(1, STEP), resumed=ResumedFrom(step=STEP, progress=DataProgress()))
     data.handle(again)
     [left] = data.brain.state.evaluations
     assert left.weights == WeightsId(1, STEP) and len(left.groups) == 1
@@ -106,7 +106,9 @@ def test_its_phases_say_that_it_evaluates() -> None:
         TrainerReady(num_parameters=9),
         EvaluationStarted(version=STEP),
         ReplicaReady(replica=0, incarnation=0),
-        EvaluationReported(version=STEP, num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0),
+        EvaluationReported(
+            weights=WeightsId(0, STEP), num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0
+        ),
     ):
         recorder.on_report(report)
     phases = [body.phase for body in sink.bodies if isinstance(body, PhaseChanged)]
@@ -220,7 +222,7 @@ def calm(schedule: ScheduleName, **changes: int) -> World:
 def test_every_held_out_prompt_is_answered_once_by_the_checkpoints_weights(schedule: ScheduleName) -> None:
     oracle = calm(schedule, evaluation_prompts=23).run().oracle
     [report] = oracle.evaluated
-    assert (report.version, report.num_prompts) == (STEP, 23)
+    assert (report.weights.version, report.num_prompts) == (STEP, 23)
     assert oracle.counted[-1].num_answered == 23
     assert oracle.published == {WeightsId(0, STEP)} and oracle.faults == []
 
@@ -234,7 +236,9 @@ def test_no_fault_order_breaks_an_evaluation(schedule: ScheduleName) -> None:
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
             pytest.fail(f"{type(error).__name__}: {error}\n{replay_command(seed, schedule, evaluates=True)}")
         prompts = world.plan.evaluation_prompts
-        assert all(report.num_prompts <= prompts and report.version == world.start_step for report in oracle.evaluated)
+        assert all(
+            report.num_prompts <= prompts and report.weights.version == world.start_step for report in oracle.evaluated
+        )
 
 
 def test_the_plan_of_a_spec_evaluates_whatever_step_it_begins_with() -> None:

@@ -216,7 +216,7 @@ def prefers_the_weights_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     served = ReplicaWeights.on_served
 
     def newer_only(self: ReplicaWeights, message: Any) -> Any:
-        return [] if message.manifest.version <= self.fresh.version else served(self, message)
+        return [] if message.manifest.weights.version <= self.fresh.version else served(self, message)
 
     patch.setattr(ReplicaWeights, "on_served", newer_only)
 

@@ -15,6 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import engine.training.deepspeed_sharding as sharding
 import engine.training.scoring as scoring
+from engine.policy.lineage import WeightsId
 from engine.spec.job import TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
 from engine.training.torch_trainer import TorchTrainer
@@ -61,7 +62,7 @@ def test_it_comes_and_goes_without_a_trace_and_without_a_word(
     capfd.readouterr()
     trainer = sharded(make_llama(), zero_stage=stage)
     trainer.train_step(trajectories_of(0))
-    trainer.snapshot(1)
+    trainer.snapshot(WeightsId(0, 1))
     trainer.close()
     assert globals_of_the_process() == before
     assert capfd.readouterr().out == ""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import engine.training.deepspeed_sharding as sharding
+from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import MANIFEST_FILE, verify_checkpoint
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
@@ -66,9 +67,9 @@ def story(trainer: Trainer, results: Path) -> dict[str, Any]:
     told = train(trainer)
     save(trainer, results / "trained")
     skipped = trainer.train_step(poisoned()).metrics
-    kept = trainer.snapshot(0).manifest.sha256
+    kept = trainer.snapshot(WeightsId(0, 0)).manifest.sha256
     trainer.load(results / "trained")
-    loaded = trainer.snapshot(0).manifest.sha256
+    loaded = trainer.snapshot(WeightsId(0, 0)).manifest.sha256
     on = trainer.train_step(trajectories_of(4)).metrics
     save(trainer, results / "straight")
     trainer.load(results / "trained")

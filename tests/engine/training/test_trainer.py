@@ -8,6 +8,7 @@ import torch
 
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
+from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import CheckpointUnverified
 from engine.training.port import TrainingTrajectory
@@ -111,7 +112,7 @@ def test_bfloat16_rollouts_are_trained_in_float32(make_llama: MakeLlama) -> None
     snapshots: list[WeightVersion] = []
     for step in range(20):
         trainer.train_step(trajectories_of(0))
-        snapshots.append(trainer.snapshot(step))
+        snapshots.append(trainer.snapshot(WeightsId(0, step)))
     first, last = map_weights(snapshots[0]), map_weights(snapshots[-1])
     assert {tensor.dtype for tensor in last.values()} == {torch.bfloat16}
     changed = sum(int((first[name] != last[name]).sum()) for name in first)
@@ -178,6 +179,6 @@ def test_reward_rises_through_engine_trainer_and_install(make_llama: MakeLlama) 
         metrics = trainer.train_step(batch).metrics
         assert metrics["train/logprob_gap"] < 1e-5  # same weights, so rollouts and trainer agree on every token
         means.append(metrics["reward/mean"])
-        rollouts.install(trainer.snapshot(step + 1))
+        rollouts.install(trainer.snapshot(WeightsId(0, step + 1)))
     assert means[0] < 0.2
     assert means[-1] > 0.6

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.models.loading import load_decoder
+from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmName, AlgorithmSpec, KlSpec
 from engine.training.lora import LowRankUpdate
 from engine.training.micro_batch import batch_step
@@ -287,7 +288,7 @@ def test_logits_in_chunks_are_the_same_and_so_are_their_gradients(
     def step() -> tuple[float, dict[str, Tensor]]:
         trainer = trainer_of(make_llama())
         loss = trainer.train_step(trajectories_of(0)).metrics["train/loss"]
-        return loss, map_weights(trainer.snapshot(0))
+        return loss, map_weights(trainer.snapshot(WeightsId(0, 0)))
 
     whole_loss, whole = step()
     monkeypatch.setattr("engine.training.scoring.LOGITS_PER_CHUNK", 40 * 7)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
+from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
 from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
@@ -69,7 +70,7 @@ def trajectories_of(
 
 
 def hash_of(holder: WeightHolder) -> str:
-    return holder.snapshot(0).manifest.sha256
+    return holder.snapshot(WeightsId(0, 0)).manifest.sha256
 
 
 def save(trainer: Trainer, folder: Path) -> Path:
@@ -133,7 +134,7 @@ class TrainerConformance:
         expected = adamw_by_hand(folder, batch, lr=1e-2, decay=0.1)
         trainer = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1))
         trainer.train_step(batch)
-        for name, tensor in map_weights(trainer.snapshot(1)).items():
+        for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
             steep = expected[f"{name}.steep"]
             assert steep.float().mean() > 0.5 or "embed" in name
             torch.testing.assert_close(tensor[steep], expected[name][steep], rtol=0, atol=2e-5)
@@ -181,7 +182,7 @@ class TrainerConformance:
 
     def test_a_snapshot_is_a_copy(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         trainer = make_trainer(make_llama())
-        snapshot = trainer.snapshot(4)
+        snapshot = trainer.snapshot(WeightsId(0, 4))
         kept = bytes(snapshot.buffer)
         trainer.train_step(trajectories_of(0))
         assert snapshot.version == 4
@@ -278,7 +279,7 @@ class TrainerConformance:
         trainer = make_trainer(make_llama(tied=True))
         trainer.train_step(trajectories_of(0))
         folder = save(trainer, tmp_path / "saved")
-        stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(1))
+        stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(WeightsId(0, 1)))
         assert stored.keys() == published.keys() and "lm_head.weight" not in stored
         assert all(torch.equal(stored[name], tensor) for name, tensor in published.items())
         assert LlamaForCausalLM.from_pretrained(folder).num_parameters() == trainer.num_parameters

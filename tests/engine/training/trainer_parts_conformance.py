@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import MANIFEST_FILE, WritePart, write_checkpoint
 from engine.training.step_loss import Step
@@ -223,10 +224,10 @@ class PartsConformance:
         self, make_trainer: MakeTrainer, make_llama: MakeLlama
     ) -> None:
         trainer = make_trainer(make_llama(), trainer=LORA)
-        first = trainer.snapshot(0)
+        first = trainer.snapshot(WeightsId(0, 0))
         assert first.manifest.sha256 == hash_of(make_trainer(make_llama()))
         trainer.train_step(trajectories_of(0))
-        before, after = map_weights(first), map_weights(trainer.snapshot(1))
+        before, after = map_weights(first), map_weights(trainer.snapshot(WeightsId(0, 1)))
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         assert moved == {name for name in before if name.endswith("_proj.weight")}
         for name in moved:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.models.loading import load_decoder, model_tensors
+from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights, chunk_spans, hash_chunks, verify_weights
 from engine.weights.snapshot import ALIGNMENT, map_weights, pack_weights
 from tests.engine.conftest import MakeLlama
@@ -30,7 +31,7 @@ def test_every_bit_survives(layout: list[tuple[torch.dtype, list[int]]], data: s
         count = int(torch.tensor(shape).prod())
         bits = data.draw(st.lists(st.integers(limits.min, limits.max), min_size=count, max_size=count))
         tensors[f"t{index}"] = torch.tensor(bits, dtype=same_size).view(shape).view(dtype)
-    weights = pack_weights(tensors, version=3, chunk_bytes=100)
+    weights = pack_weights(tensors, weights=WeightsId(0, 3), chunk_bytes=100)
     verify_weights(weights)
     mapped = map_weights(weights)
     assert mapped.keys() == tensors.keys()
@@ -42,7 +43,7 @@ def test_every_bit_survives(layout: list[tuple[torch.dtype, list[int]]], data: s
 
 def test_packing_copies_and_mapping_does_not() -> None:
     tensor = torch.arange(10.0)
-    weights = pack_weights({"a": tensor, "b": tensor[:3]}, version=1)
+    weights = pack_weights({"a": tensor, "b": tensor[:3]}, weights=WeightsId(0, 1))
     tensor.zero_()
     mapped = map_weights(weights)
     assert mapped["a"].tolist() == list(range(10))
@@ -54,12 +55,12 @@ def test_tied_weights_are_stored_once(make_llama: MakeLlama) -> None:
     sizes = {}
     for tied in (False, True):
         tensors = model_tensors(load_decoder(make_llama(tied=tied), device="cpu"))
-        sizes[tied] = pack_weights(tensors, version=0).manifest.num_bytes
+        sizes[tied] = pack_weights(tensors, weights=WeightsId(0, 0)).manifest.num_bytes
     assert sizes[False] - sizes[True] == 40 * 32 * 4
 
 
 def test_hashes_are_those_of_the_bytes() -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, version=1, chunk_bytes=128)
+    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1), chunk_bytes=128)
     content, manifest = bytes(weights.buffer), weights.manifest
     assert manifest.num_bytes == 448 and len(manifest.chunk_sha256) == 4
     assert manifest.sha256 == sha256(content).hexdigest()
@@ -70,7 +71,7 @@ def test_hashes_are_those_of_the_bytes() -> None:
 
 @given(st.integers(0, 447), st.integers(1, 255))
 def test_one_flipped_byte_is_noticed(position: int, flip: int) -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, version=1, chunk_bytes=128)
+    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1), chunk_bytes=128)
     torn = bytearray(weights.buffer)
     torn[position] ^= flip
     with pytest.raises(TornWeights):
@@ -80,7 +81,7 @@ def test_one_flipped_byte_is_noticed(position: int, flip: int) -> None:
 
 
 def test_a_short_buffer_is_noticed() -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, version=1)
+    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1))
     with pytest.raises(TornWeights, match="384 bytes"):
         verify_weights(replace(weights, buffer=weights.buffer[:384]))
 

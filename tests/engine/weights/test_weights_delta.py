@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from engine.bench.relay_publisher import Weights
+from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights, hashed, verify_weights
 from engine.weights.delta import BLOCK_ELEMENTS, apply_delta, make_delta
 from engine.weights.port import TensorEntry, WeightDelta, WeightManifest, WeightVersion
@@ -31,7 +32,12 @@ def layout(kinds: list[tuple[str, int]]) -> tuple[TensorEntry, ...]:
 
 def version_of(number: int, content: Bytes, tensors: tuple[TensorEntry, ...]) -> WeightVersion:
     manifest = WeightManifest(
-        version=number, num_bytes=len(content), chunk_bytes=64, sha256="", chunk_sha256=(), tensors=tensors
+        weights=WeightsId(0, number),
+        num_bytes=len(content),
+        chunk_bytes=64,
+        sha256="",
+        chunk_sha256=(),
+        tensors=tensors,
     )
     buffer = memoryview(content.tobytes())
     return WeightVersion(manifest=hashed(manifest, buffer, chunk_bytes=64), buffer=buffer)

@@ -19,8 +19,7 @@ from engine.policy.lineage import Lineage, WeightsId
 
 TRAJECTORY = Trajectory(
     key=SampleKey(group=GroupKey(ordinal=3, evaluation=None), sample=1),
-    version=4,
-    epoch=1,
+    weights=WeightsId(1, 4),
     runs=(VersionRun(weights=WeightsId(1, 4), num_tokens=1), VersionRun(weights=WeightsId(1, 5), num_tokens=1)),
     reward=0.1 + 0.2,
     num_tokens=2,

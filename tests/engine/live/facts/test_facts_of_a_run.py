@@ -20,6 +20,7 @@ from engine.pipeline.messages.to_driver import (
 )
 from engine.pipeline.messages.to_manager import ReplicaReported
 from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import PhaseChanged, PipelineReady, StepTrained
 from engine.spec.job import JobSpec, RolloutSpec
@@ -44,7 +45,11 @@ def test_a_hostile_response_becomes_a_fact() -> None:
         prompt_ids=(1,), response_ids=(2,), logprobs=(0.0,), prompt_text="\x00", response_text="\udfff", remark="\x07"
     )
     trajectory = Trajectory(
-        key=SampleKey(group=GroupKey(ordinal=0), sample=0), version=0, reward=0.0, num_tokens=1, content=content
+        key=SampleKey(group=GroupKey(ordinal=0), sample=0),
+        weights=WeightsId(0, 0),
+        reward=0.0,
+        num_tokens=1,
+        content=content,
     )
     read = ReadTrajectory(trajectory=trajectory, staleness=0, advantage=float("nan"))
     [sampled] = trajectories_sampled(StepReported(step=1, metrics={}, to_read=(read,)))
@@ -54,7 +59,7 @@ def test_a_hostile_response_becomes_a_fact() -> None:
 def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
     sink = MemorySink()
     recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
-    one = WeightsTaken(host=0, version=1, epoch=0, num_bytes=1_000, seconds=0.1, by="copy")
+    one = WeightsTaken(host=0, weights=WeightsId(0, 1), num_bytes=1_000, seconds=0.1, by="copy")
     for taken in (one, replace(one, host=1, by="whole", seconds=0.5), replace(one, host=2, by="delta", num_bytes=10)):
         recorder.on_report(taken)
     for step in (1, 2):
@@ -74,7 +79,9 @@ def test_phases_follow_a_job_and_ready_is_said_once() -> None:
     assert not any(isinstance(body, PipelineReady) for body in sink.bodies)
     recorder.on_report(ReplicaReady(replica=1, incarnation=0))
     recorder.on_report(ReplicaReady(replica=1, incarnation=1))
-    recorder.on_report(EvaluationReported(version=0, num_prompts=1, reward_mean=0, reward_std=0, length_mean=1))
+    recorder.on_report(
+        EvaluationReported(weights=WeightsId(0, 0), num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
+    )
     recorder.on_report(report(1))
     recorder.on_report(EvaluationStarted(version=1))
     assert sum(isinstance(body, PipelineReady) for body in sink.bodies) == 1
@@ -107,7 +114,9 @@ def test_generated_tokens_count_as_progress_a_heartbeat_alone_does_not() -> None
     recorder = Recorder(JobSpec(name="t"), MemorySink(), start_step=0)
 
     def load(num_tokens: int) -> ReplicaReported:
-        return ReplicaReported(replica=0, incarnation=0, version=0, num_running=1, kv_used=0.1, num_tokens=num_tokens)
+        return ReplicaReported(
+            replica=0, incarnation=0, weights=WeightsId(0, 0), num_running=1, kv_used=0.1, num_tokens=num_tokens
+        )
 
     recorder.on_load(load(5))
     before = recorder.num_progress

@@ -8,6 +8,7 @@ from engine.live.facts.from_reports import log_lines, replicas_observed, traject
 from engine.live.facts.recorder import Recorder
 from engine.pipeline.messages.to_driver import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
 from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.policy.lineage import WeightsId
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import LONGEST_LINE, MAX_LINES, MAX_SPANS, FactBody, LogLine, LogLines
@@ -33,7 +34,7 @@ def read(ordinal: int, *, failure: str = "", cut: bool = False) -> ReadTrajector
     )
     trajectory = Trajectory(
         key=SampleKey(group=GroupKey(ordinal=ordinal), sample=0),
-        version=10**6,
+        weights=WeightsId(0, 10**6),
         reward=0.1,
         num_tokens=num_tokens,
         failure=failure,

@@ -19,7 +19,7 @@ from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_a
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import WeightsWanted
 from engine.pipeline.messages.to_rollout import WeightsServed
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
 from engine.weights.chunks import verify_weights
@@ -119,7 +119,7 @@ class Tier:
         replica = self._make_remote(ReplicaActor).remote()
         for host in self.live:
             self._relays[host].connect.remote({rollout_address(host): replica})
-            self._relays[host].deliver.remote(WeightsWanted(replica=host, incarnation=0, held=-1, exact=None))
+            self._relays[host].deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
         wait_until(lambda: len(self._ray.get(replica.served.remote())) == len(self.live))
         served: list[WeightsServed] = self._ray.get(replica.served.remote())
         self._ray.kill(replica, no_restart=True)
@@ -164,7 +164,7 @@ def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
     served = [map_version(message.manifest, message.payload) for message in tier.serve_replicas()]
     for weights in served:
         verify_weights(weights)
-        assert weights.buffer.readonly and weights.manifest.id == changed
+        assert weights.buffer.readonly and weights.manifest.weights == changed
     assert len({weights.manifest.sha256 for weights in served}) == 1
 
 

@@ -58,7 +58,7 @@ def weights_of(version: int) -> WeightVersion:
     generator = torch.Generator().manual_seed(version)
     stored = load_file(DEMO_FOLDER / "model.safetensors")
     moved = {name: value + 0.02 * torch.randn(value.shape, generator=generator) for name, value in stored.items()}
-    return pack_weights(moved if version else stored, version=version)
+    return pack_weights(moved if version else stored, weights=WeightsId(0, version))
 
 
 def spec(environment: str, **rollout: object) -> JobSpec:
@@ -293,7 +293,7 @@ def test_a_slot_whose_work_has_ended_takes_the_next_version_and_no_third_engine_
     replica.body.perform(on(V1, OTHER))
     replica.body.perform(on(V2, GroupKey(ordinal=7)))
     replica.finish()
-    assert {trajectory.version for key, trajectory in replica.ended.items() if key.group == OTHER} == {1}
+    assert {trajectory.weights.version for key, trajectory in replica.ended.items() if key.group == OTHER} == {1}
 
 
 def test_a_version_that_is_held_beside_goes_on_on_its_own_weights_after_a_move() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.models.loading import DEMO_FOLDER
+from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import StepTrained
 from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
@@ -67,7 +68,7 @@ class TrainerHost:
         return self._group.train_step(batch).metrics
 
     def weights(self) -> bytes:
-        return bytes(self._group.snapshot(1).buffer)
+        return bytes(self._group.snapshot(WeightsId(0, 1)).buffer)
 
     def save(self, folder: Path) -> None:
         self._group.prepare_save(folder)()

@@ -43,7 +43,12 @@ def weights(version: int, *, seed: int = 0) -> WeightVersion:
     content = np.random.default_rng(seed).integers(0, 2**16, NUM_BYTES // 2, dtype=np.uint16)
     entry = TensorEntry(name="w", dtype="bfloat16", shape=(NUM_BYTES // 2,), offset=0, num_bytes=NUM_BYTES)
     manifest = WeightManifest(
-        version=version, num_bytes=NUM_BYTES, chunk_bytes=2**20, sha256="", chunk_sha256=(), tensors=(entry,)
+        weights=WeightsId(0, version),
+        num_bytes=NUM_BYTES,
+        chunk_bytes=2**20,
+        sha256="",
+        chunk_sha256=(),
+        tensors=(entry,),
     )
     return WeightVersion(manifest=manifest, buffer=content.view(np.uint8).data)
 
@@ -137,12 +142,12 @@ def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Ha
         wait_until(lambda: pair.wire is not None)
         sent = weights(1)
         handover.keep(sent)
-        pair.offer(sent.manifest, handover.payload(sent.manifest.id))
+        pair.offer(sent.manifest, handover.payload(sent.manifest.weights))
         version = WeightsId(0, 1)
         wait_until(lambda: version in pair.visible(1))
         assert pair.wire is not None and pair.wire.lies == 0
         assert pair.bytes_of(0, version) == pair.bytes_of(1, version) == bytes(sent.buffer)
-        wait_until(lambda: VersionStored(version=1) in pair.to_trainer)
+        wait_until(lambda: VersionStored(weights=WeightsId(0, 1)) in pair.to_trainer)
     finally:
         pair.close()
 
@@ -181,11 +186,13 @@ def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
 def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: Handover) -> None:
     room = handover.allocate(1_000)
     room[:] = b"x" * 1_000
-    manifest = WeightManifest(version=1, num_bytes=1_000, chunk_bytes=10, sha256="", chunk_sha256=(), tensors=())
+    manifest = WeightManifest(
+        weights=WeightsId(0, 1), num_bytes=1_000, chunk_bytes=10, sha256="", chunk_sha256=(), tensors=()
+    )
     handover.keep(WeightVersion(manifest=manifest, buffer=room.toreadonly()))
-    shared = handover.payload(manifest.id).shared
+    shared = handover.payload(manifest.weights).shared
     adopted = Segment.adopt(f"test{os.getpid()}-relay", shared)
-    handover.forget(manifest.id)
+    handover.forget(manifest.weights)
     assert (FOLDER / adopted.shared.name).stat().st_nlink == 1
     mapped = map_shared(adopted.shared)
     assert bytes(mapped) == b"x" * 1_000 and mapped.readonly

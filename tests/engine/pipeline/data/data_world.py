@@ -134,11 +134,10 @@ class DataWorld:
     def _serve(self, wish: WeightsWanted) -> None:
         """The relay, which has all that was ever published."""
         to, wanted = rollout_address(wish.replica), max(self.published)
-        if wish.exact is not None:
-            wanted = WeightsId(wish.exact_epoch or 0, wish.exact)
+        wanted = wish.exact or wanted
         if wanted not in self.published:
-            self.posted.append((to, VersionMissing(version=wanted.version, epoch=wanted.epoch)))
-        elif wanted != WeightsId(wish.held_epoch, wish.held):
+            self.posted.append((to, VersionMissing(weights=wanted)))
+        elif wanted != wish.held:
             self.posted.append((to, served(wanted.version, wanted.epoch)))
 
     # ── bodies ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,9 +183,9 @@ class DataWorld:
             over = min(body.slots - set(effect.keeps))
             assert over not in body.in_use, f"{over} is overwritten under {body.running}"
             body.slots.remove(over)
-        weights = effect.manifest.id
+        weights = effect.manifest.weights
         body.slots.add(weights)
-        self._receive(self._address(body), WeightsInstalled(version=weights.version, epoch=weights.epoch))
+        self._receive(self._address(body), WeightsInstalled(weights=weights))
 
     def _run(self, body: Body, key: SampleKey, lease: int, weights: WeightsId, progress: SampleProgress | None) -> None:
         assert weights in body.slots, f"{key} runs on {weights} where {body.slots} are"
@@ -219,8 +218,7 @@ class DataWorld:
         del body.running[key]
         trajectory = Trajectory(
             key=key,
-            version=body.weights[key].version,
-            epoch=body.weights[key].epoch,
+            weights=body.weights[key],
             reward=float(key.sample),
             num_tokens=body.num_tokens[key],
         )
@@ -254,10 +252,12 @@ class DataWorld:
     # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask(self) -> None:
-        said: dict[str, Any] = {"epoch": self.epoch, "checkpointed": max(self.saved), "resumed": self.resumed}
+        said: dict[str, Any] = {"checkpointed": max(self.saved), "resumed": self.resumed}
         is_over = self.step == self.plan.steps
-        message = TrainingEnded(version=self.step, **said) if is_over else BatchWanted(step=self.step + 1, **said)
-        self.posted.append((DATA, message))
+        if is_over:
+            self.posted.append((DATA, TrainingEnded(weights=WeightsId(self.epoch, self.step), **said)))
+        else:
+            self.posted.append((DATA, BatchWanted(step=self.step + 1, epoch=self.epoch, **said)))
 
     def _train(self, batch: BatchReady) -> None:
         if batch.epoch != self.epoch or batch.step > self.step + 1:
@@ -280,7 +280,7 @@ class DataWorld:
     def _publish(self) -> None:
         self.published.add(WeightsId(self.epoch, self.step))
         for body in self.bodies.values():
-            self.posted.append((self._address(body), VersionAnnounced(version=self.step, epoch=self.epoch)))
+            self.posted.append((self._address(body), VersionAnnounced(weights=WeightsId(self.epoch, self.step))))
 
     def lose_trainer(self) -> None:
         self.epoch, self.step = self.epoch + 1, max(self.saved)

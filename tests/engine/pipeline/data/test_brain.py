@@ -36,9 +36,9 @@ def test_the_evaluation_before_training_is_complete_before_training_starts() -> 
     assert [task.key.split for task in second] == ["held_out"]
     effects = room.sync(wants=8, finished=answers(second))
     assert of(effects, EvaluationReported) == [
-        EvaluationReported(version=0, num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
+        EvaluationReported(weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
     ]
-    assert of(effects, VersionReleased) == [VersionReleased(version=0)]
+    assert of(effects, VersionReleased) == [VersionReleased(weights=WeightsId(0, 0))]
     assert {task.key.split for task in granted(effects)} == {"train"}
 
 
@@ -224,7 +224,7 @@ def finished_training(plan: Plan = PLAN) -> Room:
 
 def test_the_last_evaluation_ends_the_run_and_the_ledger_adds_up() -> None:
     room = finished_training()
-    room.handle(TrainingEnded(version=3, checkpointed=3))
+    room.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3))
     tasks = granted(room.sync(version=3, wants=8))
     assert {task.exact for task in tasks} == {WeightsId(0, 3)}
     effects = room.sync(version=3, wants=8, finished=answers(tasks, version=3))
@@ -236,10 +236,10 @@ def test_the_last_evaluation_ends_the_run_and_the_ledger_adds_up() -> None:
 
 def test_data_is_not_done_before_the_last_weights_are_kept() -> None:
     room = finished_training()
-    room.handle(TrainingEnded(version=3))
+    room.handle(TrainingEnded(weights=WeightsId(0, 3)))
     tasks = granted(room.sync(version=3, wants=8))
     assert of(room.sync(version=3, wants=8, finished=answers(tasks, version=3)), PartFinished) == []
-    assert of(room.handle(TrainingEnded(version=3, checkpointed=3)), PartFinished)
+    assert of(room.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3)), PartFinished)
 
 
 def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:

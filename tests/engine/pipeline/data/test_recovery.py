@@ -15,7 +15,7 @@ from engine.pipeline.messages.to_data import BatchWanted, Persisted, ReplicaGone
 from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
 from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
-from engine.policy.lineage import Lineage
+from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import schedule_for
 from engine.spec.job import ScheduleSpec
 from tests.engine.pipeline.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, to_replica
@@ -156,7 +156,7 @@ def test_of_two_that_work_on_a_group_a_new_data_brain_keeps_the_higher_lease() -
 
 def test_an_evaluation_is_reported_again_after_a_recovery() -> None:
     room = Room().past_the_evaluation().restart()
-    assert [report.version for report in of(room.handle(Tick()), EvaluationReported)] == [0]
+    assert [report.weights for report in of(room.handle(Tick()), EvaluationReported)] == [WeightsId(0, 0)]
     assert of(room.handle(Tick()), EvaluationReported) == []
 
 
@@ -204,7 +204,7 @@ def test_what_a_dead_trainer_says_is_ignored() -> None:
     forked(room, at=kept, wants=2)
     before = room.brain.state.snapshot()
     assert room.batch(3, epoch=0) == [] and room.batch(2, epoch=0) == []
-    room.handle(TrainingEnded(version=2, epoch=0, checkpointed=2))
+    room.handle(TrainingEnded(weights=WeightsId(0, 2), checkpointed=2))
     assert room.brain.state.snapshot() == before
 
 

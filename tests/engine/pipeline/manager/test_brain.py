@@ -40,7 +40,7 @@ def beat(
     return ReplicaReported(
         replica=replica,
         incarnation=incarnation,
-        version=version,
+        weights=WeightsId(0, version),
         num_running=num_running,
         kv_used=kv_used,
         num_tokens=0,

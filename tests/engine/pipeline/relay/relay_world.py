@@ -47,8 +47,7 @@ def plan_for(num_relays: int) -> Plan:
 def manifest_of(version: WeightsId) -> WeightManifest:
     chunks = tuple(f"{version.epoch}.{version.version}/{index}" for index in range(NUM_CHUNKS))
     return WeightManifest(
-        version=version.version,
-        epoch=version.epoch,
+        weights=version,
         num_bytes=NUM_CHUNKS,
         chunk_bytes=1,
         sha256="+".join(chunks),
@@ -81,7 +80,7 @@ class RelayWorld:
         self.stored: list[WeightsId] = []
         self.trainer_epoch, self.version = 0, 0
         self.offers = Offers(plan_for(num_relays), epoch=0)
-        self.kept: dict[int, WeightManifest] = {}
+        self.kept: dict[WeightsId, WeightManifest] = {}
         self.oracle = Oracle(plan_for(num_relays))
         for host in range(num_relays):
             self.start(host, 0)
@@ -250,23 +249,21 @@ class RelayWorld:
             case MasterElected():
                 self._do_trainer(self.offers.on_elected(message, now))
             case VersionStored():
-                stored = WeightsId(message.epoch, message.version)
-                self.stored.append(stored)
-                self._do_trainer(self.offers.on_stored(stored, now))
+                self.stored.append(message.weights)
+                self._do_trainer(self.offers.on_stored(message.weights, now))
             case VersionRefused():
-                self._do_trainer(self.offers.on_refused(WeightsId(message.epoch, message.version), now))
+                self._do_trainer(self.offers.on_refused(message.weights, now))
 
     def _do_trainer(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case PublishWeights() | RepublishWeights():
-                    version = WeightsId(self.trainer_epoch, effect.version)
                     if isinstance(effect, PublishWeights):
-                        self.kept[effect.version] = manifest_of(version)
-                    manifest = self.kept[effect.version]
+                        self.kept[effect.weights] = manifest_of(effect.weights)
+                    manifest = self.kept[effect.weights]
                     offer = WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=manifest.chunk_sha256)
                     self._post(TRAINER, effect.to, offer)
                 case ForgetWeights():
-                    self.kept.pop(effect.version, None)
+                    self.kept.pop(effect.weights, None)
                 case Send():
                     self._post(TRAINER, effect.to, effect.message)

@@ -21,7 +21,7 @@ from engine.pipeline.messages.to_relay import (
 from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
 from engine.pipeline.messages.to_trainer import MasterElected, VersionRefused, VersionStored
 from engine.pipeline.relay.brain import RelayBrain
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.weights.port import BufferId, WeightManifest
 
 
@@ -30,13 +30,12 @@ def version(number: int, epoch: int = 0) -> WeightsId:
 
 
 def whole(number: int) -> BufferId:
-    return BufferId(version=version(number))
+    return BufferId(weights=version(number))
 
 
 def manifest(number: int, epoch: int = 0) -> WeightManifest:
     return WeightManifest(
-        version=number,
-        epoch=epoch,
+        weights=version(number, epoch),
         num_bytes=2,
         chunk_bytes=1,
         sha256="whole",
@@ -65,7 +64,7 @@ def arrive(
 ) -> list[Effect]:
     effects = offer(brain, number, pinned=pinned, epoch=epoch)
     [fetch] = of(effects, FetchWeights)
-    buffer_id = BufferId(version=version(number, epoch))
+    buffer_id = BufferId(weights=version(number, epoch))
     for index, chunk in enumerate(chunks):
         effects += brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=buffer_id, index=index, sha256=chunk), 0.0)
     if of(effects, AssembleWeights):
@@ -73,10 +72,8 @@ def arrive(
     return effects
 
 
-def want(
-    brain: RelayBrain, *, held: int = -1, exact: int | None = None, exact_epoch: int | None = None
-) -> list[Effect]:
-    message = WeightsWanted(replica=0, incarnation=0, held=held, exact=exact, exact_epoch=exact_epoch)
+def want(brain: RelayBrain, *, held: WeightsId = NO_WEIGHTS, exact: WeightsId | None = None) -> list[Effect]:
+    message = WeightsWanted(replica=0, incarnation=0, held=held, exact=exact)
     return brain.handle(message, 0.0)
 
 
@@ -85,8 +82,8 @@ def test_a_whole_version_is_stored_announced_and_served() -> None:
     assert want(brain) == []
     effects = arrive(brain, 1)
     assert of(effects, VersionStored) and of(effects, VersionAnnounced)
-    assert of(want(brain), ServeWeights)[0].version == version(1)
-    assert want(brain, held=1) == []
+    assert of(want(brain), ServeWeights)[0].weights == version(1)
+    assert want(brain, held=version(1)) == []
 
 
 def test_a_version_is_invisible_until_its_last_hash_matches() -> None:
@@ -113,7 +110,7 @@ def test_an_offer_without_hashes_gets_them_from_the_body() -> None:
     assert of(effects, VersionStored) and brain.newest == version(1)
     [fetch] = of(offer(brain, 2), FetchWeights)
     effects = brain.handle(FetchFailed(arrival=fetch.arrival, reason="gone"), 0.0)
-    assert of(effects, VersionRefused)[0].version == 2 and brain.newest == version(1)
+    assert of(effects, VersionRefused)[0].weights == version(2) and brain.newest == version(1)
 
 
 def test_a_second_copy_does_not_disturb_one_that_is_arriving() -> None:
@@ -128,9 +125,9 @@ def test_only_the_newest_and_the_pinned_are_kept() -> None:
     arrive(brain, 1)
     assert of(arrive(brain, 2), DropBuffer)[0].buffer_id == whole(1)
     assert brain.visible == {version(0), version(2)}
-    assert of(want(brain, held=2, exact=0), ServeWeights)
-    assert of(brain.handle(VersionReleased(version=0), 0.0), DropBuffer)
-    assert of(want(brain, held=2, exact=0), VersionMissing)
+    assert of(want(brain, held=version(2), exact=version(0)), ServeWeights)
+    assert of(brain.handle(VersionReleased(weights=WeightsId(0, 0)), 0.0), DropBuffer)
+    assert of(want(brain, held=version(2), exact=version(0)), VersionMissing)
 
 
 def test_an_overtaken_version_is_not_fetched_but_confirmed() -> None:
@@ -145,7 +142,7 @@ def test_a_later_incarnation_of_the_trainer_wins_whatever_its_step() -> None:
     arrive(brain, 9)
     arrive(brain, 3, epoch=1)
     assert brain.newest == version(3, epoch=1)
-    assert of(want(brain, held=9), ServeWeights)[0].version == version(3, epoch=1)
+    assert of(want(brain, held=version(9)), ServeWeights)[0].weights == version(3, epoch=1)
 
 
 # ── with others ───────────────────────────────────────────────────────────────────────────────────────────────────

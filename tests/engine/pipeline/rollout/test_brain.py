@@ -24,7 +24,7 @@ from engine.pipeline.messages.to_rollout import (
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, ResidentLoad, SampleKey, Trajectory
 from engine.pipeline.rollout.brain import RolloutBrain
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.schedule import PRESETS
 from tests.engine.pipeline.brain_builders import BESIDE, PLAN, of, said, served
 
@@ -41,14 +41,16 @@ def grant(*tasks: GroupTask, **fields: Any) -> WorkGranted:
 
 def ended(sample: int, version: int = 0) -> TrajectoriesEnded:
     key = SampleKey(group=KEY, sample=sample)
-    return TrajectoriesEnded(trajectories=(Trajectory(key=key, version=version, reward=0.0, num_tokens=3),))
+    return TrajectoriesEnded(
+        trajectories=(Trajectory(key=key, weights=WeightsId(0, version), reward=0.0, num_tokens=3),)
+    )
 
 
 def ready(plan: Plan = PLAN) -> RolloutBrain:
     brain = RolloutBrain(plan, replica=0, incarnation=0)
     brain.handle(Tick(), 0.0)
     brain.handle(served(0), 0.0)
-    brain.handle(WeightsInstalled(version=0), 0.0)
+    brain.handle(WeightsInstalled(weights=V0), 0.0)
     return brain
 
 
@@ -63,62 +65,62 @@ def running(plan: Plan = PLAN) -> RolloutBrain:
 
 def test_it_first_pulls_weights_then_says_that_it_is_ready_and_asks_for_work() -> None:
     brain = RolloutBrain(PLAN, replica=0, incarnation=0)
-    assert of(brain.handle(Tick(), 0.0), WeightsWanted)[0].held == -1
+    assert of(brain.handle(Tick(), 0.0), WeightsWanted)[0].held == NO_WEIGHTS
     assert of(brain.handle(served(0), 0.1), InstallWeights)
-    effects = brain.handle(WeightsInstalled(version=0), 0.2)
+    effects = brain.handle(WeightsInstalled(weights=V0), 0.2)
     assert of(effects, ReplicaReady)
     assert of(effects, ReplicaSynced)[0].wants == 8
 
 
 def test_weights_are_installed_only_while_nothing_runs() -> None:
     brain = running(BARRIER)
-    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted) == []
+    assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted) == []
     assert of(brain.handle(served(1), 1.2), InstallWeights) == []
     brain.handle(ended(0), 1.3)
     effects = brain.handle(ended(1), 1.4)
-    assert of(effects, WeightsWanted)[0].held == 0
+    assert of(effects, WeightsWanted)[0].held == V0
     assert of(brain.handle(served(1), 1.5), InstallWeights)
 
 
 def test_with_a_schedule_that_goes_on_weights_change_at_once() -> None:
     brain = running(replace(PLAN, schedule=PRESETS["partial"]))
-    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
+    assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted)
     assert of(brain.handle(served(1), 1.2), InstallWeights)[0].in_flight == "reprefill"
 
 
 def test_when_the_schedule_wants_newer_weights_it_asks_for_no_more_work() -> None:
     for plan, version in ((BARRIER, 1), (PLAN, 2)):
         brain = running(plan)
-        brain.handle(VersionAnnounced(version=version), 1.1)
+        brain.handle(VersionAnnounced(weights=WeightsId(0, version)), 1.1)
         (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
         assert (sync.wants, sync.room) == (0, 7)
 
 
 def test_weights_that_are_only_a_little_old_still_start_fresh_work() -> None:
     brain = running()
-    brain.handle(VersionAnnounced(version=1), 1.1)
+    brain.handle(VersionAnnounced(weights=V1), 1.1)
     assert of(brain.handle(ended(0), 1.2), ReplicaSynced)[0].wants == 7
 
 
 def test_weights_of_a_new_trainer_are_newer_than_all_of_a_dead_one() -> None:
     brain = ready()
-    brain.handle(VersionAnnounced(version=5), 0.5)
+    brain.handle(VersionAnnounced(weights=WeightsId(0, 5)), 0.5)
     brain.handle(served(5), 0.6)
-    brain.handle(WeightsInstalled(version=5), 0.7)
+    brain.handle(WeightsInstalled(weights=WeightsId(0, 5)), 0.7)
     assert of(brain.handle(served(5), 0.8), InstallWeights) == []
     assert of(brain.handle(served(3, epoch=1), 1.0), InstallWeights)
 
 
 def test_refused_bytes_are_a_fault_and_are_asked_for_again() -> None:
     brain = ready()
-    brain.handle(VersionAnnounced(version=1), 1.0)
+    brain.handle(VersionAnnounced(weights=V1), 1.0)
     brain.handle(served(1), 1.1)
-    assert of(brain.handle(InstallRefused(version=1, reason="hash"), 1.2), FaultReported)
+    assert of(brain.handle(InstallRefused(weights=V1, reason="hash"), 1.2), FaultReported)
     assert of(brain.handle(Tick(), 4.0), WeightsWanted)
 
 
 def test_a_lost_announcement_is_made_up_for() -> None:
-    assert of(ready().handle(Tick(), 6.0), WeightsWanted)[0].held == 0
+    assert of(ready().handle(Tick(), 6.0), WeightsWanted)[0].held == V0
 
 
 def test_it_asks_the_relay_on_its_own_host() -> None:
@@ -128,12 +130,12 @@ def test_it_asks_the_relay_on_its_own_host() -> None:
 
 def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
     brain = ready()
-    brain.handle(VersionAnnounced(version=3), 1.0)
+    brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.0)
     (wanted,) = of(brain.handle(grant(hold=V2), 1.1), WeightsWanted)
-    assert wanted.exact == 2
+    assert wanted.exact == V2
     assert of(brain.handle(served(3), 1.2), InstallWeights) == []
     assert of(brain.handle(served(2), 1.3), InstallWeights)
-    (sync,) = of(brain.handle(WeightsInstalled(version=2), 1.4), ReplicaSynced)
+    (sync,) = of(brain.handle(WeightsInstalled(weights=V2), 1.4), ReplicaSynced)
     assert (sync.weights, sync.wants, sync.hold) == (V2, 8, V2)
     (wanted,) = of(brain.handle(grant(hold=None), 1.5), WeightsWanted)
     assert wanted.exact is None
@@ -142,7 +144,7 @@ def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
 def test_a_version_that_no_relay_has_is_reported() -> None:
     brain = ready()
     brain.handle(grant(hold=V2), 1.0)
-    (sync,) = of(brain.handle(VersionMissing(version=2), 1.1), ReplicaSynced)
+    (sync,) = of(brain.handle(VersionMissing(weights=V2), 1.1), ReplicaSynced)
     assert sync.missing == V2
 
 
@@ -154,18 +156,18 @@ OTHER = GroupTask(key=GroupKey(ordinal=1), samples=(0, 1), lease=6)
 def beside() -> RolloutBrain:
     """One group runs on version 0, and version 1 is there for fresh work."""
     brain = running(BESIDE)
-    brain.handle(VersionAnnounced(version=1), 1.1)
+    brain.handle(VersionAnnounced(weights=V1), 1.1)
     (install,) = of(brain.handle(served(1), 1.2), InstallWeights)
     assert install.keeps == (V0,)
-    brain.handle(WeightsInstalled(version=1), 1.3)
+    brain.handle(WeightsInstalled(weights=V1), 1.3)
     return brain
 
 
 def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
     brain = running(BESIDE)
-    assert of(brain.handle(VersionAnnounced(version=1), 1.1), WeightsWanted)
+    assert of(brain.handle(VersionAnnounced(weights=V1), 1.1), WeightsWanted)
     assert of(brain.handle(served(1), 1.2), InstallWeights)
-    (sync,) = of(brain.handle(WeightsInstalled(version=1), 1.3), ReplicaSynced)
+    (sync,) = of(brain.handle(WeightsInstalled(weights=V1), 1.3), ReplicaSynced)
     assert (sync.weights, sync.beside, sync.wants) == (V1, (V0,), 6)
     assert sync.holds[0].weights == V0
 
@@ -181,7 +183,7 @@ def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
 def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
     brain = beside()
     brain.handle(grant(OTHER), 1.4)
-    assert of(brain.handle(VersionAnnounced(version=3), 1.5), WeightsWanted) == []
+    assert of(brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.5), WeightsWanted) == []
     assert of(brain.handle(served(3), 1.6), InstallWeights) == []
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
     assert sync.wants == 4, "and nothing drains for it"
@@ -193,19 +195,19 @@ def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the
 
 def test_the_last_free_slot_is_kept_for_weights_that_are_about_to_come() -> None:
     brain = beside()
-    brain.handle(VersionAnnounced(version=2), 1.5)
+    brain.handle(VersionAnnounced(weights=V2), 1.5)
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
     assert (sync.weights, sync.wants, sync.room) == (V1, 0, 6), (
         "nothing runs on version 1 yet: version 2 takes its place"
     )
     brain.handle(served(2), 4.1)
-    (sync,) = of(brain.handle(WeightsInstalled(version=2), 4.2), ReplicaSynced)
+    (sync,) = of(brain.handle(WeightsInstalled(weights=V2), 4.2), ReplicaSynced)
     assert (sync.weights, sync.beside, sync.wants) == (V2, (V0,), 6)
 
 
 def test_while_weights_are_being_installed_only_what_stays_takes_work() -> None:
     brain = beside()
-    brain.handle(VersionAnnounced(version=2), 1.5)
+    brain.handle(VersionAnnounced(weights=V2), 1.5)
     assert of(brain.handle(served(2), 1.6), InstallWeights)
     assert of(brain.handle(grant(OTHER), 1.7), StartSequences) == [], "version 1 is being overwritten"
     old = replace(OTHER, exact=V0)
@@ -306,7 +308,7 @@ def test_a_grant_for_an_earlier_incarnation_starts_nothing() -> None:
 
 def test_a_grant_that_comes_while_weights_are_being_installed_starts_nothing() -> None:
     brain = ready()
-    brain.handle(VersionAnnounced(version=1), 1.0)
+    brain.handle(VersionAnnounced(weights=V1), 1.0)
     assert of(brain.handle(served(1), 1.1), InstallWeights)
     assert of(brain.handle(grant(TASK), 1.2), StartSequences) == []
 
@@ -337,7 +339,7 @@ def test_where_samples_end_fast_it_asks_for_the_places_that_will_be_free_and_now
             key = GroupKey(ordinal=ordinal + 10)
             effects += brain.handle(grant(GroupTask(key=key, samples=(0, 1, 2, 3), lease=1)), now)
             over = tuple(
-                Trajectory(key=SampleKey(group=key, sample=sample), version=0, reward=0.0, num_tokens=3)
+                Trajectory(key=SampleKey(group=key, sample=sample), weights=V0, reward=0.0, num_tokens=3)
                 for sample in range(4)
             )
             effects += brain.handle(TrajectoriesEnded(trajectories=over), now)

@@ -106,7 +106,7 @@ def test_the_source_begins_nothing_of_what_it_handed_over_under_an_older_lease()
 def test_a_sample_that_ends_while_it_is_handed_over_is_delivered_by_the_source() -> None:
     source = running()
     order_to(source, 1.1)
-    ended = Trajectory(key=SampleKey(group=KEY, sample=0), version=0, reward=0.0, num_tokens=3)
+    ended = Trajectory(key=SampleKey(group=KEY, sample=0), weights=WeightsId(0, 0), reward=0.0, num_tokens=3)
     (sync,) = of(source.handle(TrajectoriesEnded(trajectories=(ended,)), 1.2), ReplicaSynced)
     assert sync.finished == (ended,)
 

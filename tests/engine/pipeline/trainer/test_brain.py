@@ -42,6 +42,7 @@ from engine.policy.schedule import PRESETS
 from tests.engine.pipeline.brain_builders import PLAN as WIDE
 from tests.engine.pipeline.brain_builders import of
 
+V0, V1 = WeightsId(0, 0), WeightsId(0, 1)
 PLAN = replace(WIDE, groups_per_step=1, checkpoint_every=2)
 RELAYS = replace(PLAN, num_relays=3)
 PROGRESS = DataProgress(ended=((0, 1),))
@@ -50,7 +51,12 @@ PROGRESS = DataProgress(ended=((0, 1),))
 def batch(step: int, *, epoch: int = 0) -> BatchReady:
     key = GroupKey(ordinal=step)
     trajectories = tuple(
-        Trajectory(key=SampleKey(group=key, sample=sample), version=0, reward=float(sample), num_tokens=10 + sample)
+        Trajectory(
+            key=SampleKey(group=key, sample=sample),
+            weights=V0,
+            reward=float(sample),
+            num_tokens=10 + sample,
+        )
         for sample in (0, 1)
     )
     group = CompleteGroup(key=key, trajectories=trajectories)
@@ -86,7 +92,7 @@ def step_of(brain: TrainerBrain, step: int, now: float = 2.0) -> list[Effect]:
 
 def test_loading_publishes_the_weights_and_asks_for_the_first_batch() -> None:
     effects = TrainerBrain(PLAN).handle(TrainerLoaded(step=0, num_parameters=1), 0.0)
-    assert of(effects, PublishWeights) == [PublishWeights(version=0, pinned=True)]
+    assert of(effects, PublishWeights) == [PublishWeights(weights=V0, pinned=True)]
     assert of(effects, BatchWanted) == [BatchWanted(step=1)]
 
 
@@ -106,8 +112,8 @@ def test_a_step_says_how_long_the_last_version_took_to_be_everywhere() -> None:
     brain = loaded()  # offers version 0 at 0.0
     (first,) = of(step_of(brain, 1, 2.0), StepReported)
     assert "weights/broadcast_s" not in first.metrics, "it is not known yet"
-    brain.handle(VersionStored(version=1), 2.75)
-    brain.handle(VersionStored(version=1), 9.0)  # said twice
+    brain.handle(VersionStored(weights=V1), 2.75)
+    brain.handle(VersionStored(weights=V1), 9.0)  # said twice
     (second,) = of(step_of(brain, 2, 10.0), StepReported)
     assert second.metrics["weights/broadcast_s"] == 0.75
 
@@ -143,7 +149,7 @@ def test_the_last_step_ends_training_and_its_checkpoint_the_trainer() -> None:
     effects = step_of(brain, 1)
     assert of(effects, TrainingEnded) and of(effects, SaveCheckpoint) and not of(effects, BatchWanted)
     done = brain.handle(written(1), 3.0)
-    assert of(done, PartFinished) and of(done, TrainingEnded) == [TrainingEnded(version=1, checkpointed=1)]
+    assert of(done, PartFinished) and of(done, TrainingEnded) == [TrainingEnded(weights=V1, checkpointed=1)]
     assert of(brain.handle(Tick(), 9.0), TrainingEnded), "said again, in case it was lost"
 
 
@@ -176,7 +182,7 @@ def test_what_it_says_names_its_incarnation_and_the_checkpoint_that_it_began_wit
     resumed = ResumedFrom(step=2, progress=PROGRESS)
     effects = brain.handle(TrainerLoaded(step=2, num_parameters=1, progress=PROGRESS), 0.0)
     assert of(effects, BatchWanted) == [BatchWanted(step=3, epoch=1, checkpointed=2, resumed=resumed)]
-    assert of(effects, PublishWeights)[0].epoch == 1
+    assert of(effects, PublishWeights)[0].weights.epoch == 1
     assert of(effects, WeightsUpdated) == [WeightsUpdated(weights=WeightsId(1, 2))]
     again = brain.handle(Tick(), 3.0)
     assert of(again, BatchWanted)[0].resumed == resumed
@@ -195,47 +201,47 @@ def test_resuming_at_the_end_only_evaluates() -> None:
 
 def test_a_version_is_offered_until_it_is_stored() -> None:
     brain = loaded()
-    assert of(brain.handle(VersionRefused(version=0, reason="hash"), 1.0), RepublishWeights)
+    assert of(brain.handle(VersionRefused(weights=V0, reason="hash"), 1.0), RepublishWeights)
     assert of(brain.handle(Tick(), 12.0), RepublishWeights)
-    brain.handle(VersionStored(version=0), 12.1)
+    brain.handle(VersionStored(weights=V0), 12.1)
     assert of(brain.handle(Tick(), 30.0), RepublishWeights) == []
 
 
 def test_the_newest_versions_copy_is_kept_stored_or_not() -> None:
     brain = loaded()
     step_of(brain, 1)
-    assert of(brain.handle(VersionStored(version=1), 3.0), ForgetWeights) == []
-    assert ForgetWeights(version=1) in of(step_of(brain, 2, now=4.0), ForgetWeights), "there is a newer one"
+    assert of(brain.handle(VersionStored(weights=V1), 3.0), ForgetWeights) == []
+    assert ForgetWeights(weights=V1) in of(step_of(brain, 2, now=4.0), ForgetWeights), "there is a newer one"
 
 
 def test_an_older_copy_is_kept_until_it_is_stored_if_an_evaluation_wants_it() -> None:
     brain = loaded()
     assert of(step_of(brain, 1), ForgetWeights) == []
-    assert of(step_of(brain, 2), ForgetWeights) == [ForgetWeights(version=1)], "overtaken, and nobody wants just it"
-    assert of(brain.handle(VersionStored(version=0), 5.0), ForgetWeights) == [ForgetWeights(version=0)]
+    assert of(step_of(brain, 2), ForgetWeights) == [ForgetWeights(weights=V1)], "overtaken, and nobody wants just it"
+    assert of(brain.handle(VersionStored(weights=V0), 5.0), ForgetWeights) == [ForgetWeights(weights=V0)]
 
 
 def test_what_a_relay_says_of_a_dead_incarnations_versions_is_ignored() -> None:
     brain = loaded()
-    assert brain.handle(VersionRefused(version=0, reason="hash", epoch=7), 1.0) == []
-    brain.handle(VersionStored(version=0, epoch=7), 1.0)
+    assert brain.handle(VersionRefused(weights=WeightsId(7, 0), reason="hash"), 1.0) == []
+    brain.handle(VersionStored(weights=WeightsId(7, 0)), 1.0)
     assert of(brain.handle(Tick(), 12.0), RepublishWeights), "it is not stored"
 
 
 def test_offers_follow_the_relay_that_leads() -> None:
     brain = loaded(RELAYS)
     effects = brain.handle(elected(2, 5), 1.0)
-    assert of(effects, RepublishWeights) == [RepublishWeights(version=0, pinned=True, to=relay_address(2))]
+    assert of(effects, RepublishWeights) == [RepublishWeights(weights=V0, pinned=True, to=relay_address(2))]
     assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
 def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stored() -> None:
     brain = loaded(RELAYS)
     step_of(brain, 1)
-    brain.handle(VersionStored(version=0), 3.0)
-    brain.handle(VersionStored(version=1), 3.0)
-    assert of(brain.handle(elected(1, 5, WeightsId(0, 1)), 4.0), RepublishWeights) == []
-    assert [offer.version for offer in of(brain.handle(elected(2, 6), 5.0), RepublishWeights)] == [1]
+    brain.handle(VersionStored(weights=V0), 3.0)
+    brain.handle(VersionStored(weights=V1), 3.0)
+    assert of(brain.handle(elected(1, 5, V1), 4.0), RepublishWeights) == []
+    assert [offer.weights for offer in of(brain.handle(elected(2, 6), 5.0), RepublishWeights)] == [V1]
 
 
 def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
