@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from backend.jobs.control_requests import close_requests
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
 from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
 from backend.jobs.row_batch import Statement, insert_of, run_in_one_trip
@@ -165,13 +166,8 @@ def advance(
     )
 
 
-def close_requests(job: Job, now: datetime) -> None:
-    """What was wanted of an attempt that is over is not wanted of the next one."""
-    job.requests.filter(acknowledged_at__isnull=True).update(acknowledged_at=now)
-
-
 def _let_go(job: Job, *, outcome: str, message: str, now: datetime) -> None:
     job.reservations.filter(released_at__isnull=True).update(released_at=now)
     job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome=outcome, message=message)
-    close_requests(job, now)
+    close_requests(job.pk, now=now)
     enqueue("schedule", job.pool_id, now)

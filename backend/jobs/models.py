@@ -171,13 +171,13 @@ class JobEvent(models.Model):
         indexes: ClassVar = [models.Index(fields=["job", "cursor"], name="event_pull")]
 
 
-class JobRequest(models.Model):
-    """What is wanted of a running driver; it fetches them with its heartbeat and acknowledges by a fact."""
+class ControlRequest(models.Model):
+    """What is asked of a running attempt; its driver fetches it with a heartbeat and acknowledges by a fact."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="requests")
     kind = models.CharField(max_length=20)
-    data = models.JSONField(default=dict)
+    replicas = models.PositiveIntegerField(null=True)  # to go on with
     created_at = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True)
 
@@ -185,7 +185,12 @@ class JobRequest(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["job", "kind"], condition=Q(acknowledged_at__isnull=True), name="one_open_request_per_kind"
-            )
+            ),
+            models.CheckConstraint(
+                condition=Q(kind__in=["cancel", "pause"], replicas__isnull=True)
+                | Q(kind="resize", replicas__isnull=False, replicas__gte=1),
+                name="request_can_be_obeyed",
+            ),
         ]
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from backend.checkpoints.evaluating import record_evaluation
 from backend.checkpoints.services import doubt_resume_point, record_checkpoint
 from backend.jobs.attempts.ending import end_as_told
+from backend.jobs.control_requests import acknowledge_request
 from backend.jobs.lifecycle import advance, next_cursor, record_event
-from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.jobs.models import Job, JobAttempt, JobState
 from backend.pools.services import release_elastic
 from backend.telemetry.activity import store_activity
 from backend.telemetry.logs import store_lines
@@ -148,8 +149,7 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: RequestAcknowledged, at: datetime) -> None:
-        waiting = JobRequest.objects.filter(pk=body.request_id, job=self._job, acknowledged_at__isnull=True)
-        if waiting.update(acknowledged_at=self._now):
+        if acknowledge_request(self._job, body.request_id, now=self._now):
             self._event("request_acknowledged", data={"request": body.request_id})
 
     @_apply.register

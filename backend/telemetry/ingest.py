@@ -15,8 +15,9 @@ from datetime import datetime
 from django.db import DataError, transaction
 
 from backend.errors import Conflict, FieldError, Invalid
+from backend.jobs.control_requests import open_requests
 from backend.jobs.lifecycle import locked_job
-from backend.jobs.models import JobAttempt, JobRequest
+from backend.jobs.models import JobAttempt
 from backend.telemetry.effects import FactEffects
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
 from engine.spec.facts import Fact, RunFinished
@@ -54,13 +55,8 @@ def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> li
     live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
     if live.update(last_seen_at=now) != 1:
         raise StaleEpoch()
-    open_requests = JobRequest.objects.filter(job_id=attempt.job_id, acknowledged_at__isnull=True).order_by(
-        "created_at"
-    )
-    return [
-        ControlRequest.model_validate({"id": request.pk, "kind": request.kind} | request.data)
-        for request in open_requests
-    ]
+    rows = open_requests().filter(job_id=attempt.job_id).order_by("created_at")
+    return [ControlRequest.model_validate(row, from_attributes=True) for row in rows]
 
 
 def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:

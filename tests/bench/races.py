@@ -251,7 +251,7 @@ def _audit(site: RaceSite, report: Report, names: list[str]) -> None:
             "reservations still held": one("SELECT COUNT(*) FROM pools_reservation WHERE released_at IS NULL"),
             "claims left": one("SELECT COUNT(*) FROM pools_claim"),
             "attempts that have not ended": one("SELECT COUNT(*) FROM jobs_jobattempt WHERE ended_at IS NULL"),
-            "requests nobody answered": one("SELECT COUNT(*) FROM jobs_jobrequest WHERE acknowledged_at IS NULL"),
+            "requests nobody answered": one("SELECT COUNT(*) FROM jobs_controlrequest WHERE acknowledged_at IS NULL"),
             "event logs with gaps": one(
                 "SELECT COUNT(*) FROM (SELECT job_id FROM jobs_jobevent GROUP BY job_id"
                 " HAVING MAX(seq) <> COUNT(*) OR MIN(seq) <> 1) AS gaps"

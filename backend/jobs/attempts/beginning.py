@@ -13,7 +13,8 @@ from datetime import datetime
 
 from backend.jobs.attempts.resume_points import resume_point
 from backend.jobs.attempts.tokens import attempt_token, token_digest
-from backend.jobs.lifecycle import advance, close_requests
+from backend.jobs.control_requests import close_requests
+from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 
@@ -25,7 +26,7 @@ def begin_attempt(
     n, epoch = job.num_attempts + 1, job.epoch + 1
     point = resume_point(job)
     resume_from, resume_step = (point.uri, point.step) if point else ("", 0)
-    close_requests(job, now)
+    close_requests(job.pk, now=now)
     if job.attempts.filter(ended_at__isnull=True).update(ended_at=now, outcome="superseded"):
         enqueue("stop", job.pk, now)
     advance(

@@ -19,13 +19,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from backend.ids import new_id
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.evidence import scrubbed
 from backend.jobs.attempts.failures import RETRIES, next_try, not_before, note_failure
 from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.control_requests import ask_driver
 from backend.jobs.lifecycle import advance
-from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 
 LOST: Final = "lost"
@@ -110,8 +110,7 @@ def end_stopped(job: Job, *, actor: str, now: datetime) -> None:
 
 
 def run_out_of_time(job: Job, attempt: JobAttempt | None, *, actor: str, now: datetime) -> None:
-    if not job.requests.filter(kind="cancel", acknowledged_at__isnull=True).exists():
-        JobRequest.objects.create(id=new_id("req"), job=job, kind="cancel", created_at=now)
+    ask_driver(job, "cancel", now=now)
     message = f"The job ran longer than its max_runtime_s of {job.max_runtime_s}."
     if attempt is not None:
         note_failure(job, attempt, "timeout", exit_reason=message)

@@ -13,9 +13,9 @@ from django.db import transaction
 from backend.accounts.models import Team
 from backend.audit.services import record_action
 from backend.errors import InvalidState
-from backend.ids import new_id
+from backend.jobs.control_requests import ask_driver
 from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job
-from backend.jobs.models import HOLDING_STATES, Job, JobRequest, JobState
+from backend.jobs.models import HOLDING_STATES, Job, JobState
 from backend.jobs.outbox import enqueue
 
 
@@ -78,7 +78,7 @@ def kill_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
 
 
 def _ask_to_stop(job: Job, *, actor: str, now: datetime) -> None:
-    JobRequest.objects.create(id=new_id("req"), job=job, kind="cancel", created_at=now)
+    ask_driver(job, "cancel", now=now)
     advance(
         job,
         JobState.STOPPING,

@@ -14,10 +14,10 @@ from django.db import transaction
 
 from backend.audit.services import record_action
 from backend.errors import InvalidState
-from backend.ids import new_id
 from backend.jobs.attempts.ending import PREEMPTED, landing_of
+from backend.jobs.control_requests import ask_driver
 from backend.jobs.lifecycle import LEGAL_MOVES, advance, locked_job, record_event
-from backend.jobs.models import Job, JobRequest, JobState
+from backend.jobs.models import Job, JobState
 
 
 def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
@@ -38,8 +38,7 @@ def pause_job(job_id: str, *, actor: str, now: datetime) -> tuple[Job, bool]:
 
 def begin_pause(job: Job, *, reason: str, message: str, actor: str, now: datetime) -> None:
     """Of a locked job that holds devices. The driver hears of it with its next heartbeat."""
-    if not job.requests.filter(kind="pause", acknowledged_at__isnull=True).exists():
-        JobRequest.objects.create(id=new_id("req"), job=job, kind="pause", created_at=now)
+    ask_driver(job, "pause", now=now)
     target = JobState.QUEUED if reason == PREEMPTED else JobState.PAUSED
     advance(
         job,

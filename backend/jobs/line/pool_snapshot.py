@@ -5,14 +5,14 @@ reads under the pool row's lock; everybody else reads without and may be a momen
 """
 
 from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import F
 
-from backend.jobs.models import Job, JobRequest, JobState
+from backend.jobs.control_requests import jobs_asked
+from backend.jobs.models import Job, JobState
 from backend.pools.budgets import budget_states, budgeted
 from backend.pools.history import histories_of
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool, TeamQuota
@@ -79,7 +79,7 @@ def holders_of(pool: ResourcePool) -> list[HolderView]:
     for row in map(_Held._make, live.values_list(*_HELD_COLUMNS)):
         rows[row.job_id].append(row)
     sizes = _sizes(Job.objects.filter(pk__in=[job for job, held in rows.items() if held[0].is_elastic]))
-    busy = _disturbed(rows)
+    busy = jobs_asked(rows)
     return [_holder(held, sizes.get(job, 0), is_busy=job in busy) for job, held in rows.items()]
 
 
@@ -131,12 +131,6 @@ def _holder(held: list[_Held], replica_devices: int, *, is_busy: bool) -> Holder
         most_replicas=(row.all_devices - row.min_devices) // replica_devices if replica_devices else 0,
         ends_by=since + timedelta(seconds=row.max_runtime_s),
     )
-
-
-def _disturbed(job_ids: Collection[str]) -> set[str]:
-    """Something is wanted of their drivers already."""
-    unanswered = JobRequest.objects.filter(job_id__in=job_ids, acknowledged_at__isnull=True)
-    return set(unanswered.values_list("job_id", flat=True))
 
 
 def _line_of(pool: ResourcePool) -> list[Waiting]:

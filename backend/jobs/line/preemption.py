@@ -11,12 +11,12 @@ import logging
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
-from backend.ids import new_id
 from backend.jobs.attempts.ending import PREEMPTED
 from backend.jobs.control.pausing import begin_pause
+from backend.jobs.control_requests import ask_driver, close_requests, jobs_asked
 from backend.jobs.lifecycle import record_event
 from backend.jobs.line.admission import add_replicas
-from backend.jobs.models import Job, JobRequest, JobState
+from backend.jobs.models import Job, JobState
 from backend.pools.models import Claim, Reservation, ReservationRole, ResourcePool
 from backend.pools.views import Preemption, Resize
 from engine.spec.job import JobSpec
@@ -59,7 +59,7 @@ def take_replicas(resize: Resize, *, now: datetime) -> bool:
 
 def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
     job = _locked(resize.job)
-    if job is None or job.state != JobState.RUNNING or job.requests.filter(acknowledged_at__isnull=True).exists():
+    if job is None or job.state != JobState.RUNNING or jobs_asked([job.pk]):
         return False
     live = Reservation.objects.filter(job=job, role=ReservationRole.ELASTIC, released_at__isnull=True)
     more = resize.replicas - live.filter(reclaimed_at__isnull=True).count()
@@ -83,9 +83,7 @@ def release_overdue(pool: ResourcePool, *, now: datetime) -> int:
         if _locked(job_id) is None:
             continue
         released += overdue.filter(job_id=job_id).update(released_at=now)
-        JobRequest.objects.filter(job_id=job_id, kind="resize", acknowledged_at__isnull=True).update(
-            acknowledged_at=now
-        )
+        close_requests(job_id, kind="resize", now=now)
         log.warning("reclaimed without an answer job=%s", job_id)
     return released
 
@@ -104,11 +102,9 @@ def keep_claims(pool: ResourcePool, claims: Mapping[str, int], *, still: Collect
 
 
 def _ask_for(job: Job, elastic: int, *, now: datetime) -> None:
-    """One wish at a time: an older one that nobody has answered is not wanted any more."""
-    job.requests.filter(kind="resize", acknowledged_at__isnull=True).update(acknowledged_at=now)
     spec = JobSpec.model_validate(job.spec)
     replicas = (spec.placement.min_replicas or spec.rollout.replicas) + elastic
-    JobRequest.objects.create(id=new_id("req"), job=job, kind="resize", data={"replicas": replicas}, created_at=now)
+    ask_driver(job, "resize", replicas=replicas, now=now)
 
 
 def _locked(job_id: str) -> Job | None:

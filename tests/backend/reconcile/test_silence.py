@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from backend.jobs.attempts.launcher import SubmissionStatus
-from backend.jobs.models import JobRequest
+from backend.jobs.control_requests import ask_driver
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
 from tests.backend.reconcile.conftest import S, World, topics
@@ -90,7 +90,7 @@ class TestSilence:
 
     def test_what_was_wanted_of_a_lost_attempt_is_not_wanted_of_the_next(self, world: World) -> None:
         world.run()
-        JobRequest.objects.create(id="req_1", job=world.job, kind="resize", data={"replicas": 1}, created_at=world.now)
+        ask_driver(world.job, "resize", replicas=1, now=world.now)
         world.ray_says(S.FAILED)
         world.later(31)
         assert world.state() == ("starting", 2)

@@ -16,7 +16,7 @@ from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.tokens import attempt_token
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.models import Job, JobAttempt, JobEvent, JobRequest, JobState
+from backend.jobs.models import ControlRequest, Job, JobAttempt, JobEvent, JobState
 from backend.pools.models import ResourcePool
 from backend.telemetry.models import (
     LogBatch,
@@ -391,4 +391,4 @@ def test_a_page_hears_of_every_kind_of_news(driver: Driver, job: Job, pool: Reso
 
 def test_an_acknowledgement_of_somebody_elses_request_is_ignored(driver: Driver, job: Job, now: datetime) -> None:
     driver.say({"type": "request_acknowledged", "request_id": "req_nobody"})
-    assert not JobRequest.objects.exists() and not job.events.filter(type="request_acknowledged").exists()
+    assert not ControlRequest.objects.exists() and not job.events.filter(type="request_acknowledged").exists()

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from backend.jobs.attempts.ending import LOST, end_as_told, end_stopped, end_unheard, go_on_after_last
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.models import Job, JobAttempt, JobRequest, JobState
+from backend.jobs.models import ControlRequest, Job, JobAttempt, JobState
 
 pytestmark = pytest.mark.django_db
 MESSAGE = "A node went away."
@@ -54,7 +54,7 @@ def test_a_lost_node_is_followed_by_the_next_attempt_whoever_noticed(
 def test_an_engine_that_pauses_by_itself_pauses_its_job(running: Job, attempt: JobAttempt, now: datetime) -> None:
     job = told(running, attempt, "paused", now)
     assert (job.state, job.reason, job.message) == ("paused", "engine", f"{MESSAGE} Begins at the beginning.")
-    assert not JobRequest.objects.filter(acknowledged_at__isnull=True).exists()
+    assert not ControlRequest.objects.filter(acknowledged_at__isnull=True).exists()
 
 
 @pytest.mark.parametrize("target", ["cancelled", "failed"])

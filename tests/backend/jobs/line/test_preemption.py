@@ -119,7 +119,7 @@ def test_replicas_are_asked_back_and_released_when_the_engine_says_so(
     mine = make_job(devices=4, at=now + timedelta(seconds=1))
     assert schedule_pool(pool.pk, now=now) == 0
     request = grown.requests.get()
-    assert (request.kind, request.data) == ("resize", {"replicas": 3})
+    assert (request.kind, request.replicas) == ("resize", 3)
     assert state(grown)[0] == "running" and len(live(grown)) == 7, "still held: the engine has not answered"
     assert state(mine) == ("queued", "preemption_in_progress")
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_replicas_come_back_when_nobody_waits_any_more(
         advance(job, JobState.SUCCEEDED, actor="engine:1", now=now)
     schedule_pool(pool.pk, now=now)
     assert len(live(grown)) == 7
-    assert grown.requests.get(acknowledged_at=None).data == {"replicas": 6}
+    assert grown.requests.get(acknowledged_at=None).replicas == 6
     schedule_pool(pool.pk, now=now)
     assert grown.requests.count() == 2, "while it is being resized nothing more is wanted of it"
 

@@ -1,0 +1,42 @@
+"""The door by which something is asked of a driver."""
+
+from datetime import datetime
+
+from backend.jobs.control_requests import acknowledge_request, ask_driver, close_requests, jobs_asked, open_requests
+from backend.jobs.models import Job
+
+
+def wanted(job: Job) -> list[tuple[str, int | None]]:
+    return list(open_requests().filter(job=job).order_by("kind").values_list("kind", "replicas"))
+
+
+def test_asking_again_for_the_same_changes_nothing(job: Job, now: datetime) -> None:
+    for _ in range(2):
+        ask_driver(job, "pause", now=now)
+        ask_driver(job, "resize", replicas=3, now=now)
+    assert job.requests.count() == 2 and wanted(job) == [("pause", None), ("resize", 3)]
+
+
+def test_of_two_sizes_the_newer_is_wanted(job: Job, now: datetime) -> None:
+    ask_driver(job, "resize", replicas=3, now=now)
+    ask_driver(job, "resize", replicas=2, now=now)
+    assert job.requests.count() == 2 and wanted(job) == [("resize", 2)]
+
+
+def test_what_was_acknowledged_can_be_asked_again(job: Job, now: datetime) -> None:
+    ask_driver(job, "pause", now=now)
+    (first,) = open_requests()
+    assert acknowledge_request(job, first.pk, now=now) and not acknowledge_request(job, first.pk, now=now)
+    assert jobs_asked([job.pk]) == set()
+    ask_driver(job, "pause", now=now)
+    assert wanted(job) == [("pause", None)] and jobs_asked([job.pk]) == {job.pk}
+
+
+def test_requests_are_closed_by_kind_or_all_at_once(job: Job, now: datetime) -> None:
+    ask_driver(job, "cancel", now=now)
+    ask_driver(job, "pause", now=now)
+    ask_driver(job, "resize", replicas=1, now=now)
+    close_requests(job.pk, kind="resize", now=now)
+    assert wanted(job) == [("cancel", None), ("pause", None)]
+    close_requests(job.pk, now=now)
+    assert wanted(job) == []

@@ -1,0 +1,93 @@
+"""Migrations that rename what has rows already: the rows stay and mean the same. On a database of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+BEFORE: Mapping[str, str] = {"jobs": "0007_evaluations"}
+"""Of each app, the state in which the rows are written."""
+MIGRATE = """
+import sys, django
+django.setup()
+from django.core.management import call_command
+for state in sys.argv[1:] or [""]:
+    call_command("migrate", *state.split(), verbosity=0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    url: str
+
+    def migrate(self, states: Mapping[str, str] | None = None) -> None:
+        environment = os.environ | {"LAMINAR_DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "backend.settings"}
+        arguments = [f"{app} {name}" for app, name in (states or {}).items()]
+        subprocess.run([sys.executable, "-W", "ignore", "-c", MIGRATE, *arguments], env=environment, check=True)
+
+    def drop_foreign_keys(self, table: str) -> None:
+        """Then a row can be written without the job, team and pool that it belongs to."""
+        named = f"SELECT conname FROM pg_constraint WHERE conrelid = '{table}'::regclass AND contype = 'f'"
+        for (name,) in self.rows(named):
+            self.write(f'ALTER TABLE {table} DROP CONSTRAINT "{name}"')
+
+    def write(self, statement: str) -> None:
+        with psycopg.connect(self.url) as db:
+            db.execute(statement)
+
+    def rows(self, query: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url) as db:
+            return db.execute(query).fetchall()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    served, _, _ = os.environ["LAMINAR_DATABASE_URL"].rpartition("/")
+    name = f"migrated_{os.getpid()}"
+    with psycopg.connect(f"{served}/postgres", autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        try:
+            yield Database(f"{served}/{name}")
+        finally:
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="module")
+def migrated(database: Database) -> Database:
+    """Rows as they were written before, and all migrations since."""
+    database.migrate(BEFORE)
+    database.drop_foreign_keys("jobs_jobrequest")
+    database.write(
+        """
+        INSERT INTO jobs_jobrequest (id, job_id, kind, data, created_at, acknowledged_at) VALUES
+            ('req_1', 'job_1', 'resize', '{"replicas": 3}', now(), now()),
+            ('req_2', 'job_1', 'resize', '{"replicas": 5}', now(), NULL),
+            ('req_3', 'job_1', 'pause', '{}', now(), NULL)
+        """
+    )
+    database.migrate()
+    return database
+
+
+def test_what_was_asked_of_drivers_is_asked_still(migrated: Database) -> None:
+    asked = migrated.rows("SELECT id, kind, replicas, acknowledged_at IS NULL FROM jobs_controlrequest ORDER BY id")
+    assert asked == [
+        ("req_1", "resize", 3, False),
+        ("req_2", "resize", 5, True),
+        ("req_3", "pause", None, True),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "replicas"), [("resize", "NULL"), ("resize", "0"), ("pause", "1"), ("stop", "NULL")])
+def test_the_database_keeps_no_request_that_a_driver_could_not_obey(
+    migrated: Database, kind: str, replicas: str
+) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="request_can_be_obeyed"):
+        migrated.write(
+            "INSERT INTO jobs_controlrequest (id, job_id, kind, replicas, created_at)"
+            f" VALUES ('req_9', 'job_9', '{kind}', {replicas}, now())"
+        )
