@@ -13,7 +13,7 @@ OPTIONAL = frozenset(
     f"LAMINAR_{name}"
     for name in (
         *("DEBUG", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE", "TRUSTED_PROXIES"),
-        *("KEEP_LOGS_DAYS", "KEEP_ROLLOUTS_DAYS"),
+        *("KEEP_LOGS_DAYS", "KEEP_TRAJECTORIES_DAYS"),
         *("METRICS_TOKEN", "METRICS_DIR", "RATE_SCALE", "WEBHOOKS_TO_LOOPBACK", "EMAIL_URL", "EMAIL_FROM"),
         *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
     )
@@ -44,7 +44,7 @@ class Environment:
     """After a job's end; then long series are reduced to their rollups."""
     keep_logs_days: int
     """After a job's end; then its log lines are removed. 0: for ever."""
-    keep_rollouts_days: int
+    keep_trajectories_days: int
     """The same of its trajectories and their files."""
     audit_dir: Path
     """Where anchors of the audit log are appended; best on another disk than the database's."""
@@ -99,7 +99,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         store_endpoint=values.get("LAMINAR_STORE_ENDPOINT", ""),
         keep_points_days=int(values.get("LAMINAR_KEEP_POINTS_DAYS") or 90),
         keep_logs_days=int(values.get("LAMINAR_KEEP_LOGS_DAYS") or 90),
-        keep_rollouts_days=int(values.get("LAMINAR_KEEP_ROLLOUTS_DAYS") or 90),
+        keep_trajectories_days=int(values.get("LAMINAR_KEEP_TRAJECTORIES_DAYS") or 90),
         audit_dir=Path(values.get("LAMINAR_AUDIT_DIR") or Path(values["LAMINAR_STORE_DIR"]) / "audit"),
         audit_key_file=Path(
             values.get("LAMINAR_AUDIT_KEY_FILE") or Path(values["LAMINAR_STORE_DIR"]) / "audit" / "signing_key.pem"

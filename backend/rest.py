@@ -33,7 +33,7 @@ from backend.jobs.submitting.key_use import project_of_job
 from backend.pools.api import router as pools_router
 from backend.telemetry.activity_api import router as activity_router
 from backend.telemetry.api import router as telemetry_router
-from backend.telemetry.rollouts_api import router as rollouts_router
+from backend.telemetry.trajectories_api import router as trajectories_router
 from backend.usage.api import router as usage_router
 from backend.webhooks.api import router as webhooks_router
 
@@ -107,7 +107,7 @@ mount(
     jobs_router,
     job_control_router,
     telemetry_router,
-    rollouts_router,
+    trajectories_router,
     activity_router,
     catalogue_router,
     pools_router,

@@ -13,7 +13,7 @@ from backend.accounts.models import Role
 SCOPES: Final[Mapping[str, str]] = {
     "jobs:read": "Read jobs, their events, metrics, logs and timelines.",
     "jobs:write": "Submit, cancel, pause, resume and retry jobs.",
-    "rollouts:read": "Read what models wrote: trajectories with their texts and tokens.",
+    "trajectories:read": "Read what models wrote: trajectories with their texts and tokens.",
     "checkpoints:read": "List and download checkpoints and models.",
     "checkpoints:write": "Pin, delete and promote checkpoints.",
     "usage:read": "Read what was used, and budgets.",
@@ -24,7 +24,7 @@ SCOPES: Final[Mapping[str, str]] = {
     "quota:write": "Change pools, quotas and budgets of every team: for operators of the platform.",
 }
 
-_READS: Final = frozenset({"jobs:read", "rollouts:read", "checkpoints:read", "usage:read", "team:read"})
+_READS: Final = frozenset({"jobs:read", "trajectories:read", "checkpoints:read", "usage:read", "team:read"})
 _WORKS: Final = _READS | {"jobs:write", "checkpoints:write"}
 _RULES: Final = _WORKS | {"team:write", "webhooks:write", "audit:read"}
 _OF_ROLE: Final[Mapping[Role, frozenset[str]]] = {

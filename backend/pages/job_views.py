@@ -161,7 +161,7 @@ def _curls(job: Job) -> Curls:
         job=curl.get(path),
         reward=curl.get(f"{path}/metrics", names=("reward/mean",), max_points="500"),
         evaluation=curl.get(f"{path}/metrics", names=("evaluation/reward",)),
-        trajectories=curl.get(f"{path}/rollouts"),
+        trajectories=curl.get(f"{path}/trajectories"),
     )
 
 

@@ -8,7 +8,7 @@ from django.conf import settings
 from backend.clock import database_now
 from backend.store.chosen import store
 from backend.store.port import StoreError
-from backend.telemetry.removal import remove_old_logs, remove_old_rollouts
+from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
 from backend.telemetry.retention import forget_old_spans, reduce_old_series
 from backend.telemetry.trajectory_archive import file_trajectories, jobs_to_file
 
@@ -33,5 +33,5 @@ def remove_old() -> None:
     environment, now = settings.ENVIRONMENT, database_now()
     if environment.keep_logs_days:
         remove_old_logs(keep=timedelta(days=environment.keep_logs_days), now=now)
-    if environment.keep_rollouts_days:
-        remove_old_rollouts(store(), keep=timedelta(days=environment.keep_rollouts_days), now=now)
+    if environment.keep_trajectories_days:
+        remove_old_trajectories(store(), keep=timedelta(days=environment.keep_trajectories_days), now=now)

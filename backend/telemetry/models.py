@@ -170,14 +170,14 @@ class ReplicaMinute(models.Model):
 
 class RemovedKind(models.TextChoices):
     LOGS = "logs"
-    ROLLOUTS = "rollouts"
+    TRAJECTORIES = "trajectories"
 
 
 class Removal(models.Model):
     """What was kept for a while after a job's end, and is gone, or going."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="removals")
-    kind = models.CharField(max_length=10, choices=RemovedKind.choices)
+    kind = models.CharField(max_length=20, choices=RemovedKind.choices)
     at = models.DateTimeField()  # readers are told from then on
     is_done = models.BooleanField(default=False)  # nothing is left
 

@@ -37,7 +37,7 @@ ROWS_A_CALL: Final = 5_000
 FILES_A_CALL: Final = 200
 _WORDS: Final[Mapping[str, str]] = {
     RemovedKind.LOGS: "The log lines of this job were removed on {day}; its events and metrics are kept.",
-    RemovedKind.ROLLOUTS: "The trajectories of this job were removed on {day}; its metrics are kept.",
+    RemovedKind.TRAJECTORIES: "The trajectories of this job were removed on {day}; its metrics are kept.",
 }
 
 
@@ -60,7 +60,7 @@ def remove_old_logs(*, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL)
     return _remove(RemovedKind.LOGS, _remove_lines, keep=keep, now=now, limit=limit)
 
 
-def remove_old_rollouts(store: ObjectStore, *, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
+def remove_old_trajectories(store: ObjectStore, *, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
     """How many rows. A store that is away costs a later round, nothing else."""
     files_left = FILES_A_CALL
 
@@ -70,7 +70,7 @@ def remove_old_rollouts(store: ObjectStore, *, keep: timedelta, now: datetime, l
         files_left -= num_files
         return num_rows, is_done
 
-    return _remove(RemovedKind.ROLLOUTS, remove, keep=keep, now=now, limit=limit)
+    return _remove(RemovedKind.TRAJECTORIES, remove, keep=keep, now=now, limit=limit)
 
 
 def _remove(

@@ -37,7 +37,7 @@ class SeriesOut(BaseModel):
 class TrajectoryOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    trajectory_id: str = Field(description="Of the whole, with its tokens: GET /jobs/{job_id}/rollouts/{this}.")
+    trajectory_id: str = Field(description="Of the whole, with its tokens: GET /jobs/{job_id}/trajectories/{this}.")
     attempt: int
     step: int
     prompt_ordinal: int

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-BEFORE: Mapping[str, str] = {"jobs": "0007_evaluations"}
+BEFORE: Mapping[str, str] = {"accounts": "0002_tenancy", "jobs": "0007_evaluations", "telemetry": "0003_removals"}
 """Of each app, the state in which the rows are written."""
 MIGRATE = """
 import sys, django
@@ -60,7 +60,22 @@ def database() -> Iterator[Database]:
 def migrated(database: Database) -> Database:
     """Rows as they were written before, and all migrations since."""
     database.migrate(BEFORE)
-    database.drop_foreign_keys("jobs_jobrequest")
+    for table in ("accounts_apikey", "jobs_jobrequest", "telemetry_removal"):
+        database.drop_foreign_keys(table)
+    database.write(
+        """
+        INSERT INTO accounts_apikey (id, team_id, owner_id, name, prefix, secret_sha256, scopes, created_at)
+        VALUES
+            ('key_1', 'team_1', 1, 'reads', 'a', '', '{jobs:read,rollouts:read,usage:read}', now()),
+            ('key_2', 'team_1', 1, 'does not', 'b', '', '{jobs:read}', now())
+        """
+    )
+    database.write(
+        """
+        INSERT INTO telemetry_removal (job_id, kind, at, is_done) VALUES
+            ('job_1', 'logs', now(), true), ('job_1', 'rollouts', now(), false)
+        """
+    )
     database.write(
         """
         INSERT INTO jobs_jobrequest (id, job_id, kind, data, created_at, acknowledged_at) VALUES
@@ -91,3 +106,15 @@ def test_the_database_keeps_no_request_that_a_driver_could_not_obey(
             "INSERT INTO jobs_controlrequest (id, job_id, kind, replicas, created_at)"
             f" VALUES ('req_9', 'job_9', '{kind}', {replicas}, now())"
         )
+
+
+def test_a_key_that_could_read_what_models_wrote_still_can(migrated: Database) -> None:
+    assert migrated.rows("SELECT scopes FROM accounts_apikey ORDER BY id") == [
+        (["jobs:read", "trajectories:read", "usage:read"],),
+        (["jobs:read"],),
+    ]
+
+
+def test_trajectories_whose_removal_had_begun_are_removed_on(migrated: Database) -> None:
+    told = migrated.rows("SELECT kind, is_done FROM telemetry_removal ORDER BY kind")
+    assert told == [("logs", True), ("trajectories", False)]

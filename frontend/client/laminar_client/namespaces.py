@@ -96,7 +96,7 @@ class Jobs(Namespace[Mode]):
     timeline = Call(telemetry.timeline)
     metrics = Call(telemetry.metrics)
     logs = Streaming(telemetry.logs)
-    rollouts = Streaming(telemetry.rollouts)
+    trajectories = Streaming(telemetry.trajectories)
     checkpoints = Call(checkpoints.of_job)
     usage = Call(jobs.usage)
 

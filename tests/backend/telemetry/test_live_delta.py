@@ -155,9 +155,9 @@ def test_rest_answers_the_same(engine: Engine, job: Job, api: Any, charlie: Any,
     assert api.get(path, after=answer["cursor"]).json()["series"] == {}
     assert list(api.get(path, names="m1").json()["series"]) == ["m1"]
     assert api.get(path, max_points=2).json()["more"] is False
-    assert api.get(f"/jobs/{job.pk}/rollouts", step=1, limit=1).json()["data"][0]["response"] == "2"
+    assert api.get(f"/jobs/{job.pk}/trajectories", step=1, limit=1).json()["data"][0]["response"] == "2"
     assert api.get(f"/jobs/{job.pk}/checkpoints").json()["data"] == []
-    for name in ("metrics", "rollouts", "logs", "timeline", "checkpoints"):
+    for name in ("metrics", "trajectories", "logs", "timeline", "checkpoints"):
         assert api_of(charlie).get(f"/jobs/{job.pk}/{name}").status_code == 404
 
 

@@ -16,7 +16,7 @@ from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
 from backend.telemetry import background, removal
 from backend.telemetry.models import LogBatch, Removal, Trajectory, TrajectoryFile, UnfiledTrajectory
-from backend.telemetry.removal import remove_old_logs, remove_old_rollouts
+from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
 from backend.telemetry.trajectory_archive import file_trajectories
 from tests.backend.conftest import NOW, Api, MakeJob
 from tests.backend.telemetry.test_logs import tell
@@ -32,7 +32,7 @@ LATER = NOW + KEEP + timedelta(seconds=1)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The one that the API reads from, too."""
     store = FolderStore(tmp_path)
-    monkeypatch.setattr("backend.telemetry.rollouts_api.store", lambda: store)
+    monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
     return store
 
 
@@ -68,7 +68,7 @@ def left(job: Job, store: FolderStore) -> tuple[int, int, int, int, int]:
 
 def remove_all(store: FolderStore, now: datetime = LATER) -> None:
     remove_old_logs(keep=KEEP, now=now)
-    remove_old_rollouts(store, keep=KEEP, now=now)
+    remove_old_trajectories(store, keep=KEEP, now=now)
 
 
 def test_rows_and_files_of_an_old_job_go(talked: Callable[..., Job], store: FolderStore) -> None:
@@ -76,7 +76,7 @@ def test_rows_and_files_of_an_old_job_go(talked: Callable[..., Job], store: Fold
     assert left(job, store) == (6, 12, 6, 1, 1)
     remove_all(store)
     assert left(job, store) == (0, 0, 0, 0, 0)
-    assert set(Removal.objects.values_list("kind", "is_done")) == {("logs", True), ("rollouts", True)}
+    assert set(Removal.objects.values_list("kind", "is_done")) == {("logs", True), ("trajectories", True)}
 
 
 def test_what_runs_and_what_ended_lately_keeps_everything(talked: Callable[..., Job], store: FolderStore) -> None:
@@ -96,7 +96,7 @@ def test_each_call_removes_a_bounded_piece_and_the_next_goes_on(
     jobs = [talked(), talked()]
     assert [remove_old_logs(keep=KEEP, now=LATER, limit=5) for _ in range(4)] == [5, 5, 2, 0]
     monkeypatch.setattr(removal, "FILES_A_CALL", 1)
-    calls = [remove_old_rollouts(store, keep=KEEP, now=LATER, limit=7) for _ in range(8)]
+    calls = [remove_old_trajectories(store, keep=KEEP, now=LATER, limit=7) for _ in range(8)]
     assert max(calls) <= 7 and sum(calls) == 24 and calls[-1] == 0
     assert [left(job, store) for job in jobs] == [(0, 0, 0, 0, 0)] * 2
 
@@ -109,16 +109,16 @@ def test_readers_are_told_from_the_first_piece_on(
     assert trajectory is not None
     paths = {
         "logs": [f"/jobs/{job.pk}/logs", f"/jobs/{job.pk}/logs/stream"],
-        "rollouts": [
-            f"/jobs/{job.pk}/rollouts",
-            f"/jobs/{job.pk}/rollouts/{trajectory.trajectory_id}",
+        "trajectories": [
+            f"/jobs/{job.pk}/trajectories",
+            f"/jobs/{job.pk}/trajectories/{trajectory.trajectory_id}",
             f"/jobs/{job.pk}/distributions",
         ],
     }
-    assert {api.get(path).status_code for path in (*paths["logs"][:1], *paths["rollouts"])} == {200}
+    assert {api.get(path).status_code for path in (*paths["logs"][:1], *paths["trajectories"])} == {200}
     remove_old_logs(keep=KEEP, now=LATER, limit=1)
-    remove_old_rollouts(store, keep=KEEP, now=LATER, limit=1)
-    for kind, word in (("logs", "log lines"), ("rollouts", "trajectories")):
+    remove_old_trajectories(store, keep=KEEP, now=LATER, limit=1)
+    for kind, word in (("logs", "log lines"), ("trajectories", "trajectories")):
         for path in paths[kind]:
             answer = api.get(path)
             told = answer.json()
@@ -140,7 +140,7 @@ def test_a_store_that_is_away_keeps_the_rows_that_name_its_files(
 
     with monkeypatch.context() as broken:
         broken.setattr(store, "delete", away)
-        assert remove_old_rollouts(store, keep=KEEP, now=LATER) == 0
+        assert remove_old_trajectories(store, keep=KEEP, now=LATER) == 0
     assert left(job, store) == (6, 12, 6, 1, 1)
     remove_all(store)
     assert left(job, store) == (0, 0, 0, 0, 0)
@@ -172,7 +172,7 @@ def test_the_tick_does_as_the_environment_says_and_0_means_for_ever(
     num_left: int,
 ) -> None:
     job = talked()
-    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, keep_logs_days=days, keep_rollouts_days=days)
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, keep_logs_days=days, keep_trajectories_days=days)
     monkeypatch.setattr(background, "store", lambda: store)
     monkeypatch.setattr(background, "database_now", lambda: LATER)
     background.remove_old()

@@ -16,7 +16,6 @@ from backend.jobs.models import Job
 from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
 from backend.telemetry.models import Trajectory, TrajectoryFile, UnfiledTrajectory
-from backend.telemetry.rollouts import rollouts_found, the_rollout, values_of, whole_of
 from backend.telemetry.trajectories import MOST_SHOWN, store_trajectories
 from backend.telemetry.trajectory_archive import (
     FILE_AFTER,
@@ -25,6 +24,7 @@ from backend.telemetry.trajectory_archive import (
     file_trajectories,
     jobs_to_file,
 )
+from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 
@@ -66,7 +66,7 @@ def writer(job: Job, now: datetime) -> Writer:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
     """The one that the API reads from, too."""
     store = FolderStore(tmp_path)
-    monkeypatch.setattr("backend.telemetry.rollouts_api.store", lambda: store)
+    monkeypatch.setattr("backend.telemetry.trajectories_api.store", lambda: store)
     return store
 
 
@@ -170,7 +170,7 @@ class TestFiling:
             writer.write(step, *noise)
         file_trajectories(job.pk, store, now=now)
         [file] = TrajectoryFile.objects.all()
-        row = the_rollout(job, "traj_1_9_3_0")
+        row = the_trajectory(job, "traj_1_9_3_0")
         assert whole_of(row, store).prompt == "prompt 3"
         assert num_read < file.num_bytes / 2
 
@@ -181,7 +181,7 @@ class TestReading:
             writer.write(step, *[sample(each) for each in range(3)])
         seen, cursor = [], None
         while True:
-            found, cursor = rollouts_found(job, cursor=cursor, limit=5)
+            found, cursor = trajectories_found(job, cursor=cursor, limit=5)
             seen += [row.trajectory_id for row in found]
             if cursor is None:
                 break
@@ -189,21 +189,21 @@ class TestReading:
         assert [each.split("_")[2] for each in seen] == ["5"] * 3 + ["3"] * 3 + ["2"] * 3 + ["1"] * 3
         assert len(set(seen)) == 12
 
-    def test_filters_by_step_outcome_and_reward(self, job: Job, writer: Writer, api_rollouts: Any) -> None:
+    def test_filters_by_step_outcome_and_reward(self, job: Job, writer: Writer, api_trajectories: Any) -> None:
         writer.write(1, sample(0), sample(1), sample(2, outcome="error", reward=0.0, remark="took longer than 5 s"))
         writer.write(2, sample(3))
-        assert len(api_rollouts(step=1)["data"]) == 3
-        assert [row["prompt_ordinal"] for row in api_rollouts(outcome="error")["data"]] == [2]
-        assert {row["prompt_ordinal"] for row in api_rollouts(min_reward=0.5)["data"]} == {1, 3}
-        assert {row["prompt_ordinal"] for row in api_rollouts(max_reward=0.5)["data"]} == {0, 2}
-        first = api_rollouts(limit=3)
-        assert first["has_more"] and len(api_rollouts(cursor=first["next_cursor"])["data"]) == 1
+        assert len(api_trajectories(step=1)["data"]) == 3
+        assert [row["prompt_ordinal"] for row in api_trajectories(outcome="error")["data"]] == [2]
+        assert {row["prompt_ordinal"] for row in api_trajectories(min_reward=0.5)["data"]} == {1, 3}
+        assert {row["prompt_ordinal"] for row in api_trajectories(max_reward=0.5)["data"]} == {0, 2}
+        first = api_trajectories(limit=3)
+        assert first["has_more"] and len(api_trajectories(cursor=first["next_cursor"])["data"]) == 1
 
     @pytest.fixture
-    def api_rollouts(self, job: Job, api: Any) -> Any:
+    def api_trajectories(self, job: Job, api: Any) -> Any:
 
         def get(**query: Any) -> Any:
-            answer = api.get(f"/jobs/{job.pk}/rollouts", **query)
+            answer = api.get(f"/jobs/{job.pk}/trajectories", **query)
             assert answer.status_code == 200, answer.content
             return answer.json()
 
@@ -213,32 +213,32 @@ class TestReading:
         self, job: Job, writer: Writer, store: FolderStore, api: Any, now: datetime
     ) -> None:
         writer.write(1, sample(4))
-        waiting = api.get(f"/jobs/{job.pk}/rollouts/traj_1_1_4_0").json()
+        waiting = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
         file_trajectories(job.pk, store, now=now)
-        filed = api.get(f"/jobs/{job.pk}/rollouts/traj_1_1_4_0").json()
+        filed = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
         assert waiting == filed
         assert filed["trace"] == json.loads(json.dumps(sample(4)["trace"]))
 
     @pytest.mark.parametrize("id", ["traj_1_1_5_0", "traj_9_1_4_0", "x", "traj_1_1_4_0_0", "traj_-1_1_4_0", "%00"])
     def test_what_is_not_there_is_404(self, job: Job, writer: Writer, api: Any, id: str) -> None:
         writer.write(1, sample(4))
-        assert api.get(f"/jobs/{job.pk}/rollouts/{id}").status_code == 404
+        assert api.get(f"/jobs/{job.pk}/trajectories/{id}").status_code == 404
 
     def test_another_jobs_trajectory_is_not_there(self, make_job: Any, job: Job, writer: Writer, api: Any) -> None:
         writer.write(1, sample(4))
         other = make_job()
         with pytest.raises(Exception, match="no trajectory"):
-            the_rollout(other, "traj_1_1_4_0")
+            the_trajectory(other, "traj_1_1_4_0")
 
     @pytest.mark.parametrize(
         "query", [{"cursor": "x"}, {"cursor": "1.2.3"}, {"outcome": "great"}, {"min_reward": "nan"}]
     )
     def test_a_bad_query_is_a_problem(self, job: Job, api: Any, query: Any) -> None:
-        assert api.get(f"/jobs/{job.pk}/rollouts", **query).status_code == 422
+        assert api.get(f"/jobs/{job.pk}/trajectories", **query).status_code == 422
 
     def test_texts_need_their_own_scope(self, job: Job, api: Any, alice: Any, make_key: Any) -> None:
         api.key = make_key(alice, scopes=("jobs:read",))
-        assert api.get(f"/jobs/{job.pk}/rollouts").status_code == 403
+        assert api.get(f"/jobs/{job.pk}/trajectories").status_code == 403
         assert api.get(f"/jobs/{job.pk}/distributions").status_code == 200
 
 

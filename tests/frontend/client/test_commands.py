@@ -184,7 +184,7 @@ def test_ctrl_c_ends_the_looking_and_not_the_job(shell: Shell, world: World) -> 
     assert Job.objects.get(pk=job.pk).state == JobState.QUEUED
 
 
-def test_events_logs_metrics_and_rollouts(shell: Shell, world: World) -> None:
+def test_events_logs_metrics_and_trajectories(shell: Shell, world: World) -> None:
     job = running(world, steps_done=3)
     write_lines(job, "one", "two " + HOSTILE)
     seqs = [json.loads(line)["seq"] for line in shell("events", job.pk, "--json").stdout.splitlines()]
@@ -195,7 +195,7 @@ def test_events_logs_metrics_and_rollouts(shell: Shell, world: World) -> None:
     assert "one" not in shell("logs", job.pk, "--grep", "TWO").stdout
     assert "train/loss" in shell("metrics", job.pk).stdout
     assert len(shell.json("metrics", job.pk, "train/loss")["series"]["train/loss"]) == 3
-    assert len(shell.json("rollouts", job.pk, "--step", "2")) == 6
+    assert len(shell.json("trajectories", job.pk, "--step", "2")) == 6
 
 
 def test_followed_events_and_logs_end_with_the_job(shell: Shell, world: World) -> None:

@@ -24,8 +24,8 @@ from frontend.client.laminar_client.answers.telemetry import (
     Metrics,
     ReplicaCell,
     ReplicaSpan,
-    Rollout,
     Timeline,
+    Trajectory,
 )
 from frontend.client.laminar_client.answers.usage import Budget, JobUsage, Kinds, Usage, UsageGroup
 from frontend.client.laminar_client.answers.webhooks import (
@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "timeline": lambda: telemetry.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
     "logs": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3),
     "log stream": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
-    "rollouts": lambda: telemetry.rollouts(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
+    "trajectories": lambda: telemetry.trajectories(J, step=1, outcome="rewarded", min_reward=0, max_reward=1),
     "checkpoints of a job": lambda: checkpoints.of_job(J),
     "checkpoints": lambda: checkpoints.each(state=["complete"], pinned=True),
     "checkpoint": lambda: checkpoints.show(C),
@@ -116,10 +116,11 @@ CALLS: dict[str, Callable[[], Any]] = {
 READ_AS = {
     Me: "MeOut", Project: "ProjectOut", Template: "TemplateOut", Job: "JobOut", Preview: "PreviewOut",
     Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
-    LogLines: "LinesOut", Rollout: "TrajectoryOut", Explanation: "ExplainOut", Wait: "WaitOut", Smaller: "SmallerOut",
-    Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine", Checkpoint: "CheckpointOut",
-    Download: "DownloadOut", DownloadFile: "FileOut", ModelVersion: "ModelVersionOut", Model: "ModelOut",
-    ModelWithVersions: "ModelWithVersionsOut", Pool: "PoolOut", Quota: "QuotaOut", PoolQuota: "PoolQuotaOut",
+    LogLines: "LinesOut", Trajectory: "TrajectoryOut", Explanation: "ExplainOut", Wait: "WaitOut",
+    Smaller: "SmallerOut", Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine",
+    Checkpoint: "CheckpointOut", Download: "DownloadOut", DownloadFile: "FileOut", ModelVersion: "ModelVersionOut",
+    Model: "ModelOut", ModelWithVersions: "ModelWithVersionsOut", Pool: "PoolOut", Quota: "QuotaOut",
+    PoolQuota: "PoolQuotaOut",
     Queue: "QueueOut", Holder: "HolderOut", InLine: "InLineOut", Budget: "BudgetOut", Usage: "UsageOut",
     Kinds: "KindsOut", UsageGroup: "UsageGroupOut", JobUsage: "JobUsageOut", Key: "ApiKeyOut", NewKey: "ApiKeyMade",
     Evaluation: "EvaluationOut", Fault: "FaultOut", Cancelled: "CancelledOut", CancelledJobs: "CancelledJobsOut",

@@ -93,9 +93,10 @@ class LogLines(Answer):
 
 
 @record
-class Rollout(Answer):
-    """One trajectory, its texts perhaps cut; `jobs.rollout` gives it whole."""
+class Trajectory(Answer):
+    """Its texts are beginnings: the whole, with its tokens, is GET /jobs/{job_id}/trajectories/{trajectory_id}."""
 
+    trajectory_id: str
     attempt: int
     step: int
     prompt_ordinal: int
@@ -105,6 +106,7 @@ class Rollout(Answer):
     num_tokens: int
     reward: float
     advantage: float
+    outcome: str
     prompt: str
     response: str
     remark: str

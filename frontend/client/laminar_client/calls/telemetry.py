@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from ..answers.telemetry import Event, EventPage, LogLine, LogLines, Metrics, Rollout, TeamEvent, Timeline
+from ..answers.telemetry import Event, EventPage, LogLine, LogLines, Metrics, TeamEvent, Timeline, Trajectory
 from ..wire import Emit, Procedure, Query, Stream, get
 from .following import followed
 from .pages import PAGE, answer, each_of
@@ -69,7 +69,7 @@ def logs(
         yield Emit(line)
 
 
-def rollouts(
+def trajectories(
     job_id: str,
     *,
     step: int | None = None,
@@ -77,10 +77,10 @@ def rollouts(
     min_reward: float | None = None,
     max_reward: float | None = None,
     most: int | None = None,
-) -> Stream[Rollout]:
-    """Newest step first. The key needs the scope rollouts:read."""
+) -> Stream[Trajectory]:
+    """Newest step first. The key needs the scope trajectories:read."""
     query = {"step": step, "outcome": outcome, "min_reward": min_reward, "max_reward": max_reward}
-    return each_of(Rollout, "jobs", job_id, "rollouts", query=query, most=most)
+    return each_of(Trajectory, "jobs", job_id, "trajectories", query=query, most=most)
 
 
 def _once(subject: Callable[[E], str], seen: dict[str, int]) -> Callable[[E], bool]:

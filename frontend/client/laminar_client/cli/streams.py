@@ -1,4 +1,4 @@
-"""laminar logs, events, metrics, rollouts: what a job does and says."""
+"""laminar logs, events, metrics, trajectories: what a job does and says."""
 
 from collections.abc import Sequence
 
@@ -79,7 +79,7 @@ def metrics(session: Session, job_id: str, names: Sequence[str], points: int) ->
         session.show(table("step", name, rows=points_of, numbers=("step", name)))
 
 
-@laminar.command("rollouts")
+@laminar.command("trajectories")
 @click.argument("job_id", metavar="JOB", type=JOB)
 @click.option("--step", type=click.IntRange(0), help="Of this step only.")
 @click.option("--outcome", help="Only with this outcome.")
@@ -87,7 +87,7 @@ def metrics(session: Session, job_id: str, names: Sequence[str], points: int) ->
 @click.option("--max-reward", type=float)
 @click.option("-n", "most", default=20, show_default=True, type=click.IntRange(1), help="How many at most.")
 @with_session
-def rollouts(
+def trajectories(
     session: Session,
     job_id: str,
     step: int | None,
@@ -96,8 +96,8 @@ def rollouts(
     max_reward: float | None,
     most: int,
 ) -> None:
-    """What the model wrote, newest step first. The key needs the scope rollouts:read."""
-    given = session.client.jobs.rollouts(
+    """What the model wrote, newest step first. The key needs the scope trajectories:read."""
+    given = session.client.jobs.trajectories(
         job_id, step=step, outcome=outcome, min_reward=min_reward, max_reward=max_reward, most=most
     )
     found = list(given)

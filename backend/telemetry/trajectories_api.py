@@ -15,18 +15,18 @@ from backend.store.chosen import store
 from backend.telemetry.models import RemovedKind, Trajectory
 from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.representations import TrajectoryOut
-from backend.telemetry.rollouts import rollouts_found, the_rollout, values_of, whole_of
+from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
 from engine.spec.facts import Outcome, TokenTrace, TrajectorySample
 
-router = Router(tags=["Rollouts"])
+router = Router(tags=["Trajectories"])
 
-MAY_READ_ROLLOUTS = ApiKeyAuth("rollouts:read")
+MAY_READ_TRAJECTORIES = ApiKeyAuth("trajectories:read")
 LARGEST = 2**63 - 1
 LARGEST_REWARD = 1e12
 Reward = Annotated[float | None, Query(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
-class RolloutOut(TrajectoryOut):
+class WholeTrajectoryOut(TrajectoryOut):
     """The whole: texts uncut, and of each token who wrote it and how likely it was."""
 
     trace: TokenTrace | None = Field(description="Position by position; null where the engine sent none.")
@@ -47,12 +47,12 @@ class DistributionOut(BaseModel):
 
 
 @router.get(
-    "/jobs/{job_id}/rollouts",
-    auth=MAY_READ_ROLLOUTS,
+    "/jobs/{job_id}/trajectories",
+    auth=MAY_READ_TRAJECTORIES,
     response={200: Page[TrajectoryOut]} | problems(404, 410, 422),
     summary="Trajectories worth reading",
 )
-def rollouts(
+def trajectories(
     request: HttpRequest,
     job_id: str,
     step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
@@ -63,8 +63,8 @@ def rollouts(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
     """Newest step first. 410: the job ended so long ago that they were removed."""
-    found, following = rollouts_found(
-        _with_rollouts(request, job_id),
+    found, following = trajectories_found(
+        _with_trajectories(request, job_id),
         step=step,
         outcome=outcome,
         min_reward=min_reward,
@@ -77,15 +77,15 @@ def rollouts(
 
 
 @router.get(
-    "/jobs/{job_id}/rollouts/{trajectory_id}",
-    auth=MAY_READ_ROLLOUTS,
-    response={200: RolloutOut} | problems(404, 410),
+    "/jobs/{job_id}/trajectories/{trajectory_id}",
+    auth=MAY_READ_TRAJECTORIES,
+    response={200: WholeTrajectoryOut} | problems(404, 410),
     summary="One trajectory, whole",
 )
-def rollout(request: HttpRequest, job_id: str, trajectory_id: str) -> RolloutOut:
+def trajectory(request: HttpRequest, job_id: str, trajectory_id: str) -> WholeTrajectoryOut:
     """With its tokens, their log-probs and the versions that wrote them."""
-    row = the_rollout(_with_rollouts(request, job_id), trajectory_id)
-    return RolloutOut.whole(row, whole_of(row, store()))
+    row = the_trajectory(_with_trajectories(request, job_id), trajectory_id)
+    return WholeTrajectoryOut.whole(row, whole_of(row, store()))
 
 
 @router.get(
@@ -101,11 +101,11 @@ def distributions(
     step: Annotated[int | None, Query(ge=0, le=LARGEST, description="The newest unless told.")] = None,
 ) -> DistributionOut:
     """Of the trajectories that were chosen to be read."""
-    at, values = values_of(_with_rollouts(request, job_id), name, step)
+    at, values = values_of(_with_trajectories(request, job_id), name, step)
     return DistributionOut(name=name, step=at, num_sampled=len(values), values=list(values))
 
 
-def _with_rollouts(request: HttpRequest, job_id: str) -> Job:
+def _with_trajectories(request: HttpRequest, job_id: str) -> Job:
     job = the_job(caller_of(request).team, job_id)
-    refuse_if_removed(job, RemovedKind.ROLLOUTS)
+    refuse_if_removed(job, RemovedKind.TRAJECTORIES)
     return job

@@ -25,7 +25,7 @@ _COUNTED: Final = {"reward": "reward", "advantage": "advantage", "length": "num_
 _ID: Final = re.compile(r"traj_([0-9]{1,9})_([0-9]{1,18})_([0-9]{1,18})_([0-9]{1,9})", re.ASCII)
 
 
-def rollouts_found(
+def trajectories_found(
     job: Job,
     *,
     step: int | None = None,
@@ -54,7 +54,7 @@ def rollouts_found(
     return found[:limit], f"{found[limit - 1].step}.{found[limit - 1].pk}"
 
 
-def the_rollout(job: Job, trajectory_id: str) -> Trajectory:
+def the_trajectory(job: Job, trajectory_id: str) -> Trajectory:
     """Raises `NotFound`."""
     parts = _ID.fullmatch(trajectory_id)
     if parts is not None:
