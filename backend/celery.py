@@ -25,7 +25,7 @@ DISPATCH_EVERY_S = 2.0
 VALIDATE_EVERY_S = 15.0
 RECONCILE_EVERY_S = 3.0
 SWEEP_EVERY_S = 30.0
-FILE_EVERY_S = 30.0
+ARCHIVE_EVERY_S = 30.0
 REDUCE_EVERY_S = 300.0
 REMOVE_EVERY_S = 300.0
 FORGET_EVERY_S = 600.0
@@ -47,7 +47,7 @@ app.conf.beat_schedule = {
     "validate-waiting": _tick("jobs.validate_waiting", VALIDATE_EVERY_S),
     "dispatch-outbox": _tick("jobs.dispatch_outbox", DISPATCH_EVERY_S),
     "reconcile": _tick("reconcile.reconcile", RECONCILE_EVERY_S),
-    "file-trajectories": _tick("telemetry.file_trajectories", FILE_EVERY_S),
+    "archive-trajectories": _tick("telemetry.archive_trajectories", ARCHIVE_EVERY_S),
     "reduce-series": _tick("telemetry.reduce_old_series", REDUCE_EVERY_S),
     "remove-old": _tick("telemetry.remove_old", REMOVE_EVERY_S),
     "sweep-zombies": _tick("reconcile.sweep_zombies", SWEEP_EVERY_S),

@@ -16,7 +16,7 @@ from django.db.models import F, OuterRef, Q, Subquery
 from backend.jobs.models import Job
 from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, KEYS, REWARD, STEP_S
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
-from backend.telemetry.thinned_series import metrics_sampled
+from backend.telemetry.thinned_series import thinned_metrics
 
 LONG = 8_192  # steps; a longer series is drawn from its rollups
 MAX_POINTS = 500  # a trace; more cannot be told apart on a screen and costs the browser
@@ -130,7 +130,7 @@ def _thinned_series(job: Job) -> dict[str, Points]:
 
 def _thinned_rollups(job: Job, names: Sequence[str]) -> dict[str, Points]:
     """The extremes of each bucket at its two ends: nearer cannot be seen, and no point is read."""
-    page = metrics_sampled(job, MAX_POINTS // 2, names)
+    page = thinned_metrics(job, MAX_POINTS // 2, names)
     found: dict[str, Points] = {}
     for name, line in page.series.items():
         found[name] = points = []

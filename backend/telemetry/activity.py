@@ -1,9 +1,9 @@
 """What replicas did when: written as it comes, read as spans or, where those are too many, as shares of time.
 
 Invariants:
-- a fact's spans are kept packed in one row, and their seconds are added to each replica's minutes in the same
+- a fact's spans are kept compressed in one row, and their seconds are added to each replica's minutes in the same
   transaction: both forms tell the same;
-- reading costs at most `MOST_SPANS` spans unpacked or, beyond, one sum over minutes.
+- reading costs at most `MOST_SPANS` spans decompressed or, beyond, one sum over minutes.
 """
 
 import json
@@ -17,7 +17,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from backend.jobs.models import Job
-from backend.telemetry.compression import pack, unpack
+from backend.telemetry.compression import compress, decompress
 from backend.telemetry.models import ReplicaActivity
 from engine.spec.facts import ReplicasObserved
 
@@ -100,7 +100,7 @@ def store_activity(job: Job, attempt: int, observed: ReplicasObserved, *, at: da
         since=at + timedelta(seconds=max(min(starts), -LONGEST_S)),
         until=at,
         num_spans=len(starts),
-        content=pack(json.dumps([at.timestamp(), replicas], separators=(",", ":")).encode()),
+        content=compress(json.dumps([at.timestamp(), replicas], separators=(",", ":")).encode()),
     )
     _add_minutes(job, attempt, observed, at)
 
@@ -142,7 +142,7 @@ def replica_timeline(job: Job, since: datetime, until: datetime) -> ReplicaTimel
 
 
 def _spans(row: ReplicaActivity, since: datetime, until: datetime) -> Iterator[ReplicaSpan]:
-    moment, replicas = json.loads(unpack(row.content))
+    moment, replicas = json.loads(decompress(row.content))
     at = datetime.fromtimestamp(moment, UTC)
     for replica, incarnation, version, spans in replicas:
         for doing, start_s, end_s in spans:

@@ -11,7 +11,7 @@ from backend.api.problems import problems
 from backend.jobs.selectors import the_job
 from backend.telemetry.representations import MetricsOut, SeriesOut
 from backend.telemetry.selectors import metrics_since, series_of
-from backend.telemetry.thinned_series import metrics_sampled
+from backend.telemetry.thinned_series import thinned_metrics
 from engine.spec.strict import Text
 
 router = Router(tags=["Telemetry"])
@@ -38,7 +38,7 @@ def metrics(
     so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value."""
     job = the_job(caller_of(request).team, job_id)
     if after == 0 and (max_points is not None or from_step is not None or to_step is not None):
-        page = metrics_sampled(
+        page = thinned_metrics(
             job, max_points or 500, names, from_step=from_step or 0, to_step=LARGEST if to_step is None else to_step
         )
         return MetricsOut.of(page)

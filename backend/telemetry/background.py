@@ -10,14 +10,14 @@ from backend.store.chosen import store
 from backend.store.port import StoreError
 from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
 from backend.telemetry.retention import forget_old_spans, reduce_old_series
-from backend.telemetry.trajectory_archive import file_trajectories, jobs_to_file
+from backend.telemetry.trajectory_archive import archive_trajectories, jobs_to_archive
 
 
-@shared_task(name="telemetry.file_trajectories", throws=(StoreError,))
-def file_all_trajectories() -> None:
+@shared_task(name="telemetry.archive_trajectories", throws=(StoreError,))
+def archive_all_trajectories() -> None:
     now = database_now()
-    for job_id in jobs_to_file(now):
-        file_trajectories(job_id, store(), now=now)
+    for job_id in jobs_to_archive(now):
+        archive_trajectories(job_id, store(), now=now)
 
 
 @shared_task(name="telemetry.reduce_old_series")

@@ -2,7 +2,7 @@
 
 Invariants:
 - errors come first: a line of a lower level is told only where nobody logged an error;
-- so many lines a part, so many parts, so many batches unpacked: it is read while the job is locked.
+- so many lines a part, so many parts, so many batches decompressed: it is read while the job is locked.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,9 @@
-"""Log lines of the parts of a job: kept packed, some hundred a row; searched from the newest back, or followed.
+"""Log lines of the parts of a job: kept compressed, some hundred a row; searched from the newest back, or followed.
 
 Invariants:
 - no secret that we hand out is kept: keys, bearer tokens and passwords in addresses are blotted out before writing,
   whatever wrote them;
-- a job keeps at most `MOST_BYTES` of packed lines; what is beyond is counted and said, never silently gone;
+- a job keeps at most `MOST_BYTES` of compressed lines; what is beyond is counted and said, never silently gone;
 - an answer is bounded in lines and in work: `cursor` says where to go on from.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from django.db.models import QuerySet
 
 from backend.jobs.models import Job
-from backend.telemetry.compression import pack, unpack
+from backend.telemetry.compression import compress, decompress
 from backend.telemetry.models import LogBatch
 from engine.spec.facts import LogLines
 
@@ -25,7 +25,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 MOST_BYTES: Final = 64 * 1024 * 1024
 BATCHES_A_PAGE: Final = 20
 MOST_BATCHES_READ: Final = 400
-"""Unpacked for one answer: 80,000 lines at worst."""
+"""Decompressed for one answer: 80,000 lines at worst."""
 
 _BLOT: Final = "[secret]"
 _SECRETS: Final = re.compile(
@@ -75,12 +75,12 @@ def scrubbed(text: str) -> str:
 def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: datetime) -> None:
     """The job is locked by the caller."""
     lines = [(line.at.isoformat(), LEVELS.index(line.level), scrubbed(line.message)) for line in told.lines]
-    content = pack(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
+    content = compress(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
     num_dropped = told.num_dropped
     last = LogBatch.objects.filter(job=job).order_by("-cursor").first()
     bytes_so_far = last.bytes_so_far if last is not None else 0
     if bytes_so_far + len(content) > MOST_BYTES:
-        lines, num_dropped, content = [], num_dropped + len(lines), pack(b"[]")
+        lines, num_dropped, content = [], num_dropped + len(lines), compress(b"[]")
         if last is not None and last.num_lines == 0:  # one row says it, however long the job goes on
             LogBatch.objects.filter(pk=last.pk).update(num_dropped=last.num_dropped + num_dropped)
             return
@@ -155,7 +155,7 @@ def _in_pages(batches: QuerySet[LogBatch], cursor: int | None, *, back: bool) ->
 def lines_of(batch: LogBatch, wanted: Wanted) -> Iterator[Line]:
     if batch.highest_level < LEVELS.index(wanted.least_level):
         return
-    for at, level, message in json.loads(unpack(batch.content)):
+    for at, level, message in json.loads(decompress(batch.content)):
         yield Line(
             at=datetime.fromisoformat(at),
             attempt=batch.attempt,

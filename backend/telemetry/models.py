@@ -2,7 +2,7 @@
 
 Invariants:
 - what pages pull carries the job's cursor at which it was written, so `cursor > N` is all that is new since N;
-- rows are small: long texts and tokens of trajectories are in files of the store, lines of logs in packed batches.
+- rows are small: long texts and tokens of trajectories are in files of the store, lines of logs in compressed batches.
 """
 
 from typing import ClassVar
@@ -107,23 +107,23 @@ class Trajectory(models.Model):
         return f"traj_{self.attempt}_{self.step}_{self.prompt_ordinal}_{self.sample}"
 
 
-class UnfiledTrajectory(models.Model):
+class UnarchivedTrajectory(models.Model):
     """The whole of a trajectory until it is in a file: the store may be away for hours and nothing is lost."""
 
-    trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="unfiled")
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="unfiled_trajectories", db_index=False)
-    content = models.BinaryField()  # packed by `trajectory_content`
+    trajectory = models.OneToOneField(Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="unarchived")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="unarchived_trajectories", db_index=False)
+    content = models.BinaryField()  # compressed JSON of a TrajectorySample
     arrived_at = models.DateTimeField()
 
     class Meta:
         indexes: ClassVar = [
-            models.Index(fields=["job", "trajectory"], name="unfiled_of_job"),
-            models.Index(fields=["arrived_at"], name="unfiled_oldest"),
+            models.Index(fields=["job", "trajectory"], name="unarchived_of_job"),
+            models.Index(fields=["arrived_at"], name="unarchived_oldest"),
         ]
 
 
 class LogBatch(models.Model):
-    """Some consecutive lines of one component, packed."""
+    """Some consecutive lines of one component, compressed."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_batches", db_index=False)
     attempt = models.PositiveIntegerField()
@@ -131,7 +131,7 @@ class LogBatch(models.Model):
     cursor = models.PositiveBigIntegerField()
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
-    highest_level = models.PositiveSmallIntegerField()  # batches without a line of interest are not unpacked
+    highest_level = models.PositiveSmallIntegerField()  # batches without a line of interest are not decompressed
     num_lines = models.PositiveIntegerField()
     num_dropped = models.PositiveIntegerField()  # what the engine had to leave out before these lines
     bytes_so_far = models.PositiveBigIntegerField()  # of the job's batches up to this one
@@ -143,7 +143,7 @@ class LogBatch(models.Model):
 
 
 class ReplicaActivity(models.Model):
-    """What replicas did between two facts: their spans, packed."""
+    """What replicas did between two facts: their spans, compressed."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="activity", db_index=False)
     attempt = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""Log lines and trajectories of jobs that ended long ago are removed: rows, packed texts, and files of the store.
+"""Log lines and trajectories of jobs that ended long ago are removed: rows, compressed texts, and files of the store.
 
     nothing said ──▶ marked (readers are told: 410) ──▶ piece after piece goes ──▶ done
 
@@ -6,8 +6,8 @@ Invariants:
 - only of a job that is over, and only `keep` after its end; whatever runs keeps all that it said;
 - readers are told before the first row goes, so nobody takes half of what there was for all of it;
 - each call removes a bounded piece, and the next one goes on; whoever dies in between has removed less, nothing else;
-- a file of the store goes before the row that names it; a file that no row names any more, left by a filing that
-  crashed, is found by its folder.
+- a file of the store goes before the row that names it; a file that no row names any more, left by an archiving
+  that crashed, is found by its folder.
 """
 
 import logging
@@ -27,7 +27,7 @@ from backend.telemetry.models import (
     RemovedKind,
     Trajectory,
     TrajectoryFile,
-    UnfiledTrajectory,
+    UnarchivedTrajectory,
 )
 
 log = logging.getLogger(__name__)
@@ -120,8 +120,8 @@ def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files
         num_files += 1
     with transaction.atomic():
         ids = list(Trajectory.objects.filter(job_id=job_id).values_list("pk", flat=True)[:limit])
-        # A filing that is under way holds these, and has its file named by the time that we go on.
-        UnfiledTrajectory.objects.filter(pk__in=ids).delete()
+        # An archiving that is under way holds these, and has its file named by the time that we go on.
+        UnarchivedTrajectory.objects.filter(pk__in=ids).delete()
         with connection.cursor() as db:  # not by Django, which would read the texts of all of them first
             db.execute("DELETE FROM telemetry_trajectory WHERE id = ANY(%s)", [ids])
             count = db.rowcount
@@ -130,7 +130,7 @@ def _remove_trajectories(store: ObjectStore, job_id: str, limit: int, most_files
     with transaction.atomic():
         files = TrajectoryFile.objects.filter(job_id=job_id, trajectories__isnull=True)
         keys = list(files.values_list("key", flat=True))
-        for key in keys:  # filed while we looked; the others are gone already, which is no error
+        for key in keys:  # archived while we looked; the others are gone already, which is no error
             store.delete(key)
         files.delete()
     return count, num_files + len(keys), True

@@ -57,12 +57,12 @@ WITH wanted AS (
         ORDER BY step, attempt DESC
     ) AS latest
 ), extent AS (
-    SELECT series_id, sum(count) > %(max_points)s AS is_sampled FROM piece GROUP BY series_id
+    SELECT series_id, sum(count) > %(max_points)s AS is_thinned FROM piece GROUP BY series_id
 )
-SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_sampled
+SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_thinned
 FROM piece JOIN extent USING (series_id)
-GROUP BY series_id, is_sampled,
-    CASE WHEN is_sampled THEN greatest(step - low, 0) * %(max_points)s / (high - low + 1) ELSE step END
+GROUP BY series_id, is_thinned,
+    CASE WHEN is_thinned THEN greatest(step - low, 0) * %(max_points)s / (high - low + 1) ELSE step END
 ORDER BY series_id, max(last_step)
 """
 
@@ -79,7 +79,7 @@ class Plan:
     high: int
 
 
-def metrics_sampled(
+def thinned_metrics(
     job: Job,
     max_points: int,
     names: Sequence[str] | None = None,
@@ -102,9 +102,9 @@ def metrics_sampled(
             plans.append(_plan(series_id, low, high, rolled_to, is_reduced, max_points))
         if plans:
             db.execute(_PIECES, _columns(plans) | {"max_points": max_points})
-            for series_id, step, mean, lowest, highest, is_sampled in db.fetchall():
+            for series_id, step, mean, lowest, highest, is_thinned in db.fetchall():
                 series.setdefault(known[series_id], []).append((step, mean))
-                if is_sampled:
+                if is_thinned:
                     bands.setdefault(known[series_id], []).append((step, lowest, highest))
     return MetricsPage(cursor=cursor, series=series, more=False, bands=bands)
 

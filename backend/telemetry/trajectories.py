@@ -1,34 +1,34 @@
-"""Writing the trajectories that a step's facts chose to show: a small row to list, the whole to file.
+"""Writing the trajectories that a step's facts chose to show: a small row to list, the whole for the archive.
 
 Invariants:
 - a row and its whole are written in one transaction with the fact, so neither is without the other;
-- the same fact again changes nothing, filed or not;
-- ingest never waits for the store: `filing` moves the whole into a file later.
+- the same fact again changes nothing, archived or not;
+- ingest never waits for the store: `trajectory_archive` moves the whole into a file later.
 """
 
 from datetime import datetime
 
 from backend.jobs.models import Job
-from backend.telemetry.compression import pack
-from backend.telemetry.models import Trajectory, UnfiledTrajectory
+from backend.telemetry.compression import compress
+from backend.telemetry.models import Trajectory, UnarchivedTrajectory
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
 
 MOST_SHOWN = 4_000
 """Characters of a text in its row: what a list shows. Nearly every response of a small model is shorter."""
 
 
-def store_trajectories(job: Job, attempt: int, sampled: TrajectoriesSampled, *, cursor: int, now: datetime) -> None:
+def store_trajectories(job: Job, attempt: int, body: TrajectoriesSampled, *, cursor: int, now: datetime) -> None:
     Trajectory.objects.bulk_create(
-        (_row(job, attempt, sampled.step, sample, cursor) for sample in sampled.trajectories), ignore_conflicts=True
+        (_row(job, attempt, body.step, sample, cursor) for sample in body.trajectories), ignore_conflicts=True
     )
-    wholes = {(sample.prompt_ordinal, sample.sample): sample for sample in sampled.trajectories}
+    wholes = {(sample.prompt_ordinal, sample.sample): sample for sample in body.trajectories}
     # Those that were there already have another cursor.
     new = Trajectory.objects.filter(job=job, cursor=cursor).only("id", "prompt_ordinal", "sample")
-    UnfiledTrajectory.objects.bulk_create(
-        UnfiledTrajectory(
+    UnarchivedTrajectory.objects.bulk_create(
+        UnarchivedTrajectory(
             trajectory=row,
             job=job,
-            content=pack(wholes[row.prompt_ordinal, row.sample].model_dump_json().encode()),
+            content=compress(wholes[row.prompt_ordinal, row.sample].model_dump_json().encode()),
             arrived_at=now,
         )
         for row in new

@@ -1,11 +1,11 @@
-"""Filing trajectories: the wholes that wait in Postgres become one Parquet file of the store.
+"""The archive of trajectories: the wholes that wait in Postgres become one Parquet file of the store.
 
-    UnfiledTrajectory rows ──▶ jobs/<job>/trajectories/<first id>.parquet ──▶ Trajectory.file, .row; rows deleted
+    UnarchivedTrajectory rows ──▶ jobs/<job>/trajectories/<first id>.parquet ──▶ Trajectory.file, .row; rows deleted
 
 Invariants:
 - rows are forgotten in the transaction that says in which file they are, and only after the file is durable;
-- a crash between file and commit leaves the rows, and the next filing writes the same key again: no file is orphaned;
-- two filings of one job never take the same rows; a store that is away costs nothing but their waiting.
+- a crash between file and commit leaves the rows, and the next round writes the same key again: no file is orphaned;
+- two rounds for one job never take the same rows; a store that is away costs nothing but their waiting.
 """
 
 import logging
@@ -18,38 +18,38 @@ from django.db.models import Count, Min, Q
 
 from backend.jobs.models import TERMINAL_STATES
 from backend.store.port import ObjectStore
-from backend.telemetry.compression import unpack
-from backend.telemetry.models import Trajectory, TrajectoryFile, UnfiledTrajectory
+from backend.telemetry.compression import decompress
+from backend.telemetry.models import Trajectory, TrajectoryFile, UnarchivedTrajectory
 from engine.spec.facts import TrajectorySample
 
 log = logging.getLogger(__name__)
 
-MOST_A_FILE: Final = 512
-FILE_AFTER_ROWS: Final = 256
-FILE_AFTER: Final = timedelta(minutes=10)
+MAX_ROWS_PER_FILE: Final = 512
+ARCHIVE_AFTER_ROWS: Final = 256
+ARCHIVE_AFTER: Final = timedelta(minutes=10)
 MOST_JOBS: Final = 50
 
 
-def jobs_to_file(now: datetime) -> list[str]:
+def jobs_to_archive(now: datetime) -> list[str]:
     """Enough rows for a file worth having, rows that waited long enough, or a job that will write no more."""
-    waiting = UnfiledTrajectory.objects.values("job_id").annotate(count=Count("pk"), oldest=Min("arrived_at"))
+    waiting = UnarchivedTrajectory.objects.values("job_id").annotate(count=Count("pk"), oldest=Min("arrived_at"))
     due = waiting.filter(
-        Q(count__gte=FILE_AFTER_ROWS) | Q(oldest__lt=now - FILE_AFTER) | Q(job__state__in=TERMINAL_STATES)
+        Q(count__gte=ARCHIVE_AFTER_ROWS) | Q(oldest__lt=now - ARCHIVE_AFTER) | Q(job__state__in=TERMINAL_STATES)
     )
     return list(due.order_by("oldest").values_list("job_id", flat=True)[:MOST_JOBS])
 
 
-def file_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
-    """How many were filed."""
+def archive_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
+    """How many were archived."""
     from backend.telemetry.parquet import parquet_of  # 37 MB with pyarrow: only for who writes a file
 
     with transaction.atomic():
-        # Not the job's lock: ingest must not wait for the store. Another filing skips these rows.
+        # Not the job's lock: ingest must not wait for the store. Another round skips these rows.
         waiting = list(
-            UnfiledTrajectory.objects.select_for_update(of=("self",), skip_locked=True)
+            UnarchivedTrajectory.objects.select_for_update(of=("self",), skip_locked=True)
             .filter(job_id=job_id)
             .select_related("trajectory")
-            .order_by("trajectory_id")[:MOST_A_FILE]
+            .order_by("trajectory_id")[:MAX_ROWS_PER_FILE]
         )
         if not waiting:
             return 0
@@ -60,17 +60,17 @@ def file_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
             job_id=job_id, key=key, num_bytes=len(content), num_rows=len(waiting), created_at=now
         )
         _note_places(file, waiting)
-    log.info("trajectories filed job=%s rows=%d bytes=%d", job_id, len(waiting), len(content))
+    log.info("trajectories archived job=%s rows=%d bytes=%d", job_id, len(waiting), len(content))
     return len(waiting)
 
 
-def _whole(waiting: UnfiledTrajectory) -> tuple[int, int, TrajectorySample]:
+def _whole(waiting: UnarchivedTrajectory) -> tuple[int, int, TrajectorySample]:
     row = waiting.trajectory
-    return row.attempt, row.step, TrajectorySample.model_validate_json(unpack(waiting.content))
+    return row.attempt, row.step, TrajectorySample.model_validate_json(decompress(waiting.content))
 
 
-def _note_places(file: TrajectoryFile, waiting: Sequence[UnfiledTrajectory]) -> None:
+def _note_places(file: TrajectoryFile, waiting: Sequence[UnarchivedTrajectory]) -> None:
     for place, each in enumerate(waiting):
         each.trajectory.file, each.trajectory.row = file, place
     Trajectory.objects.bulk_update([each.trajectory for each in waiting], ["file", "row"])
-    UnfiledTrajectory.objects.filter(pk__in=[each.pk for each in waiting]).delete()
+    UnarchivedTrajectory.objects.filter(pk__in=[each.pk for each in waiting]).delete()

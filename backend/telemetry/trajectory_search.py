@@ -3,7 +3,7 @@
 Invariants:
 - newest step first, and within a step the newest row; the cursor names the last row seen, so a page neither repeats
   nor skips what was there;
-- a whole trajectory is the same before and after it was filed.
+- a whole trajectory is the same before and after it was archived.
 """
 
 import re
@@ -16,8 +16,8 @@ from backend.api.problems import Unavailable
 from backend.errors import FieldError, Invalid, NotFound
 from backend.jobs.models import Job
 from backend.store.port import NotStored, ObjectStore, StoreUnavailable
-from backend.telemetry.compression import unpack
-from backend.telemetry.models import Trajectory, UnfiledTrajectory
+from backend.telemetry.compression import decompress
+from backend.telemetry.models import Trajectory, UnarchivedTrajectory
 from engine.spec.facts import TrajectorySample
 
 _CURSOR: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
@@ -68,11 +68,11 @@ def the_trajectory(job: Job, trajectory_id: str) -> Trajectory:
 
 def whole_of(row: Trajectory, store: ObjectStore) -> TrajectorySample:
     """Texts, tokens, log-probs and versions, wherever they are."""
-    waiting = UnfiledTrajectory.objects.filter(pk=row.pk).first()
+    waiting = UnarchivedTrajectory.objects.filter(pk=row.pk).first()
     if waiting is not None:
-        return TrajectorySample.model_validate_json(unpack(waiting.content))
+        return TrajectorySample.model_validate_json(decompress(waiting.content))
     if row.file is None or row.row is None:
-        row.refresh_from_db(fields=["file", "row"])  # filed between the two reads
+        row.refresh_from_db(fields=["file", "row"])  # archived between the two reads
     if row.file is None or row.row is None:
         raise NotFound("This trajectory's texts are no longer kept.")
     from backend.telemetry.parquet import sample_at  # 37 MB with pyarrow: only for who reads a file

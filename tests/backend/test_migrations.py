@@ -60,7 +60,7 @@ def database() -> Iterator[Database]:
 def migrated(database: Database) -> Database:
     """Rows as they were written before, and all migrations since."""
     database.migrate(BEFORE)
-    for table in ("accounts_apikey", "jobs_jobrequest", "telemetry_removal"):
+    for table in ("accounts_apikey", "jobs_jobrequest", "telemetry_removal", "telemetry_unfiledtrajectory"):
         database.drop_foreign_keys(table)
     database.write(
         """
@@ -74,6 +74,12 @@ def migrated(database: Database) -> Database:
         """
         INSERT INTO telemetry_removal (job_id, kind, at, is_done) VALUES
             ('job_1', 'logs', now(), true), ('job_1', 'rollouts', now(), false)
+        """
+    )
+    database.write(
+        """
+        INSERT INTO telemetry_unfiledtrajectory (trajectory_id, job_id, content, arrived_at) VALUES
+            (7, 'job_1', 'whole', now())
         """
     )
     database.write(
@@ -118,3 +124,8 @@ def test_a_key_that_could_read_what_models_wrote_still_can(migrated: Database) -
 def test_trajectories_whose_removal_had_begun_are_removed_on(migrated: Database) -> None:
     told = migrated.rows("SELECT kind, is_done FROM telemetry_removal ORDER BY kind")
     assert told == [("logs", True), ("trajectories", False)]
+
+
+def test_trajectories_that_wait_for_the_archive_wait_on(migrated: Database) -> None:
+    waiting = migrated.rows("SELECT trajectory_id, job_id, content FROM telemetry_unarchivedtrajectory")
+    assert waiting == [(7, "job_1", b"whole")]

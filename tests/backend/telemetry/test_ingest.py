@@ -25,7 +25,7 @@ from backend.telemetry.models import (
     ReplicaActivity,
     ReplicaMinute,
     Trajectory,
-    UnfiledTrajectory,
+    UnarchivedTrajectory,
 )
 from backend.telemetry.series import MOST_SERIES
 
@@ -106,7 +106,7 @@ def everything(job: Job) -> dict[str, Any]:
         "points": list(MetricPoint.objects.filter(series__job=job).order_by("pk").values()),
         "series": list(MetricSeries.objects.filter(job=job).order_by("id").values()),
         "trajectories": list(Trajectory.objects.filter(job=job).order_by("id").values()),
-        "unfiled": list(UnfiledTrajectory.objects.filter(job=job).order_by("pk").values()),
+        "unarchived": list(UnarchivedTrajectory.objects.filter(job=job).order_by("pk").values()),
         "logs": list(LogBatch.objects.filter(job=job).order_by("id").values()),
         "activity": list(ReplicaActivity.objects.filter(job=job).order_by("id").values()),
         "minutes": list(ReplicaMinute.objects.filter(job=job).order_by("replica", "minute").values()),

@@ -13,7 +13,7 @@ from backend.telemetry.ingest import ingest_facts
 from backend.telemetry.live import MOST_EVENTS, live_delta
 from backend.telemetry.representations import LiveDelta
 from backend.telemetry.selectors import MOST_POINTS, metrics_since, trajectories
-from backend.telemetry.thinned_series import metrics_sampled
+from backend.telemetry.thinned_series import thinned_metrics
 from engine.spec.control import FactBatch
 
 
@@ -131,20 +131,20 @@ def test_a_later_attempt_wins_the_steps_that_it_did_again(engine: Engine, job: J
     assert live_delta(job, before).series == {"m0": [(3, 2.0), (4, 2.0)]}
     merged = [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 1.0)]
     assert metrics_since(job, 0).series == {"m0": merged}
-    assert metrics_sampled(job, 100).series == {"m0": merged}
+    assert thinned_metrics(job, 100).series == {"m0": merged}
 
 
 def test_sampling_keeps_means_and_extremes(engine: Engine, job: Job) -> None:
     engine.say(*[step(n, 100.0 if n == 500 else 1.0) for n in range(1, 1_001)])
-    page = metrics_sampled(job, 100, ["m0"])
+    page = thinned_metrics(job, 100, ["m0"])
     line, band = page.series["m0"], page.bands["m0"]
     assert len(line) == len(band) == 100
     assert [step for step, _ in line] == list(range(10, 1_001, 10))
     assert dict(line)[500] == pytest.approx(10.9) and (500, 1.0, 100.0) in band
     assert metrics_since(job, page.cursor).series == {}
-    few = metrics_sampled(job, 1_000, ["m0"])
+    few = thinned_metrics(job, 1_000, ["m0"])
     assert len(few.series["m0"]) == 1_000 and few.bands == {}
-    assert metrics_sampled(job, 100, ["nothing"]).series == {}
+    assert thinned_metrics(job, 100, ["nothing"]).series == {}
 
 
 def test_rest_answers_the_same(engine: Engine, job: Job, api: Any, charlie: Any, api_of: Any) -> None:

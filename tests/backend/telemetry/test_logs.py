@@ -9,7 +9,7 @@ from django.db import transaction
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
 from backend.telemetry import logs
-from backend.telemetry.compression import unpack
+from backend.telemetry.compression import decompress
 from backend.telemetry.logs import Wanted, last_lines, lines_after, scrubbed, store_lines
 from backend.telemetry.models import LogBatch
 from engine.spec.facts import LogLines
@@ -46,7 +46,7 @@ def messages(found: logs.Lines) -> list[str]:
 )
 def test_secrets_are_not_kept(job: Job, said: str, secret: str) -> None:
     tell(job, "driver", ("info", said))
-    assert secret.encode() not in unpack(LogBatch.objects.get().content)
+    assert secret.encode() not in decompress(LogBatch.objects.get().content)
     assert "[secret]" in messages(last_lines(job, Wanted(), tail=10))[0]
 
 

@@ -15,9 +15,9 @@ from backend.jobs.models import Job
 from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
 from backend.telemetry import background, removal
-from backend.telemetry.models import LogBatch, Removal, Trajectory, TrajectoryFile, UnfiledTrajectory
+from backend.telemetry.models import LogBatch, Removal, Trajectory, TrajectoryFile, UnarchivedTrajectory
 from backend.telemetry.removal import remove_old_logs, remove_old_trajectories
-from backend.telemetry.trajectory_archive import file_trajectories
+from backend.telemetry.trajectory_archive import archive_trajectories
 from tests.backend.conftest import NOW, Api, MakeJob
 from tests.backend.telemetry.test_logs import tell
 from tests.backend.telemetry.test_trajectories import Writer, sample
@@ -38,7 +38,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
 
 @pytest.fixture
 def talked(make_job: MakeJob, store: FolderStore) -> Callable[..., Job]:
-    """A job that wrote log lines and trajectories, some of them filed."""
+    """A job that wrote log lines and trajectories, some of them archived."""
 
     def make(*, is_over: bool = True, num: int = 6) -> Job:
         job = make_job()
@@ -46,7 +46,7 @@ def talked(make_job: MakeJob, store: FolderStore) -> Callable[..., Job]:
             tell(job, "driver", ("info", f"line {each}"))
         writer = Writer(job, NOW)
         writer.write(1, *(sample(ordinal) for ordinal in range(num)))
-        assert file_trajectories(job.pk, store, now=NOW) == num
+        assert archive_trajectories(job.pk, store, now=NOW) == num
         writer.write(2, *(sample(ordinal) for ordinal in range(num)))
         if is_over:
             cancel_job(job.pk, actor="test", now=NOW)
@@ -61,9 +61,9 @@ def files(store: FolderStore, job: Job) -> list[str]:
 
 
 def left(job: Job, store: FolderStore) -> tuple[int, int, int, int, int]:
-    rows = (LogBatch, Trajectory, UnfiledTrajectory, TrajectoryFile)
-    logs, trajectories, unfiled, filed = (kind.objects.filter(job=job).count() for kind in rows)
-    return logs, trajectories, unfiled, filed, len(files(store, job))
+    rows = (LogBatch, Trajectory, UnarchivedTrajectory, TrajectoryFile)
+    logs, trajectories, unarchived, archived = (kind.objects.filter(job=job).count() for kind in rows)
+    return logs, trajectories, unarchived, archived, len(files(store, job))
 
 
 def remove_all(store: FolderStore, now: datetime = LATER) -> None:
@@ -147,7 +147,7 @@ def test_a_store_that_is_away_keeps_the_rows_that_name_its_files(
 
 
 def test_a_file_that_no_row_names_goes_too(talked: Callable[..., Job], store: FolderStore) -> None:
-    """A filing put it there and crashed before it said so."""
+    """An archiving put it there and crashed before it said so."""
     job = talked()
     store.put(f"jobs/{job.pk}/trajectories/999999.parquet", b"orphan")
     store.put(f"jobs/{job.pk}/attempt-1-epoch-1/checkpoints/step-000001/model", b"weights")

@@ -13,7 +13,7 @@ from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, MetricRollup, MetricSeries
 from backend.telemetry.rollups import ROLL_AFTER, SIZES
 from backend.telemetry.series import NewPoint, store_points
-from backend.telemetry.thinned_series import metrics_sampled
+from backend.telemetry.thinned_series import thinned_metrics
 
 
 class Writer:
@@ -67,8 +67,8 @@ def check_rollups(job: Job, writer: Writer) -> None:
                 assert row.total == pytest.approx(sum(values))
 
 
-def check_sampled(job: Job, writer: Writer, name: str, max_points: int, low: int, high: int) -> None:
-    page = metrics_sampled(job, max_points, [name], from_step=low, to_step=high)
+def check_thinned(job: Job, writer: Writer, name: str, max_points: int, low: int, high: int) -> None:
+    page = thinned_metrics(job, max_points, [name], from_step=low, to_step=high)
     truth = {step: value for step, value in writer.values(name).items() if low <= step <= high}
     line, band = page.series.get(name, []), page.bands.get(name, [])
     assert len(line) <= max_points
@@ -102,11 +102,11 @@ def test_a_later_attempt_overrides_them(job: Job, writer: Writer) -> None:
     writer.write(1, range(1, 7_001))
     writer.write(2, range(5_001, 5_400))
     check_rollups(job, writer)
-    check_sampled(job, writer, "loss", 300, 0, 10_000)
+    check_thinned(job, writer, "loss", 300, 0, 10_000)
     writer.write(2, range(5_400, 12_000))
     writer.write(3, range(2_000, 3_500))
     check_rollups(job, writer)
-    check_sampled(job, writer, "loss", 300, 0, 20_000)
+    check_thinned(job, writer, "loss", 300, 0, 20_000)
 
 
 def test_a_replay_changes_nothing(job: Job, writer: Writer) -> None:
@@ -115,7 +115,7 @@ def test_a_replay_changes_nothing(job: Job, writer: Writer) -> None:
     writer.write(1, range(3_000, 6_001))
     assert points == list(MetricPoint.objects.order_by("series_id", "step").values())
     check_rollups(job, writer)
-    check_sampled(job, writer, "loss", 200, 0, 10_000)
+    check_thinned(job, writer, "loss", 200, 0, 10_000)
 
 
 def test_any_range_in_any_number_of_points_is_exact(job: Job, writer: Writer) -> None:
@@ -125,12 +125,12 @@ def test_any_range_in_any_number_of_points_is_exact(job: Job, writer: Writer) ->
     for _ in range(60):
         low = chance.randrange(0, 13_500)
         high = low + chance.choice([0, 5, 300, 2_000, 9_000, 20_000])
-        check_sampled(job, writer, "loss", chance.choice([2, 7, 50, 500, 2_000]), low, high)
+        check_thinned(job, writer, "loss", chance.choice([2, 7, 50, 500, 2_000]), low, high)
 
 
 def test_a_sparse_series_comes_point_by_point(job: Job, writer: Writer) -> None:
     writer.write(1, range(0, 3_001, 100), ("evaluation/reward",))
-    page = metrics_sampled(job, 500, ["evaluation/reward"])
+    page = thinned_metrics(job, 500, ["evaluation/reward"])
     assert dict(page.series["evaluation/reward"]) == writer.values("evaluation/reward") and page.bands == {}
 
 
@@ -139,7 +139,7 @@ def test_sampling_reads_rollups_and_not_the_points(job: Job, writer: Writer) -> 
     with connection.cursor() as db:
         db.execute("ANALYZE telemetry_metricpoint; ANALYZE telemetry_metricrollup")
     with CaptureQueriesContext(connection) as queries:
-        metrics_sampled(job, 100)
+        thinned_metrics(job, 100)
     with connection.cursor() as db:
         db.execute("EXPLAIN (ANALYZE, FORMAT TEXT, TIMING OFF) " + queries[-1]["sql"])
         plan = "\n".join(row[0] for row in db.fetchall())

@@ -12,7 +12,7 @@ from backend.pages.snapshot import LONG, MAX_POINTS, snapshot_of
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
 from backend.telemetry.series import LEAST_TO_COPY, NewPoint, store_points
-from backend.telemetry.thinned_series import metrics_sampled
+from backend.telemetry.thinned_series import thinned_metrics
 
 KEEP = timedelta(days=90)
 
@@ -91,18 +91,18 @@ def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> 
 class TestReduction:
     def test_keeps_means_and_extremes_of_every_range(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
         write(job, range(1, 6_001), now)
-        before = metrics_sampled(job, 50)
+        before = thinned_metrics(job, 50)
         end(job, now)
         assert reduce_old_series(keep=KEEP, now=now + KEEP + timedelta(seconds=1)) == 1
         series = MetricSeries.objects.get(job=job)
         assert series.is_reduced
         assert MetricPoint.objects.filter(series=series).count() == 6_000 - series.rolled_to + 1
-        after = metrics_sampled(job, 50)
+        after = thinned_metrics(job, 50)
         assert after.bands == before.bands
         assert dict(after.series["loss"]) == pytest.approx(dict(before.series["loss"]))
-        fine = metrics_sampled(job, 2_000)
+        fine = thinned_metrics(job, 2_000)
         assert len(fine.series["loss"]) > 370 and fine.series["loss"][-1] == (6_000, 6_000.0)
-        part = metrics_sampled(job, 100, from_step=1_000, to_step=1_100)
+        part = thinned_metrics(job, 100, from_step=1_000, to_step=1_100)
         assert all(992 <= step < 1_105 for step, _ in part.series["loss"])
         assert part.series["loss"]
 

@@ -1,4 +1,4 @@
-"""Trajectories: a row to list, the whole in a file, the same before and after it was filed."""
+"""Trajectories: a row to list, the whole in a file, the same before and after it was archived."""
 
 import io
 import json
@@ -15,14 +15,14 @@ from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job
 from backend.store.folder import FolderStore
 from backend.store.port import StoreUnavailable
-from backend.telemetry.models import Trajectory, TrajectoryFile, UnfiledTrajectory
+from backend.telemetry.models import Trajectory, TrajectoryFile, UnarchivedTrajectory
 from backend.telemetry.trajectories import MOST_SHOWN, store_trajectories
 from backend.telemetry.trajectory_archive import (
-    FILE_AFTER,
-    FILE_AFTER_ROWS,
-    MOST_A_FILE,
-    file_trajectories,
-    jobs_to_file,
+    ARCHIVE_AFTER,
+    ARCHIVE_AFTER_ROWS,
+    MAX_ROWS_PER_FILE,
+    archive_trajectories,
+    jobs_to_archive,
 )
 from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
 from engine.spec.facts import TrajectoriesSampled, TrajectorySample
@@ -84,17 +84,17 @@ class TestFiling:
         writer.write(8, sample(1, trace=None), sample(2, outcome="cut", response="x" * (MOST_SHOWN + 50)))
         before = everything(job, store)
         assert len(before) == 44
-        assert file_trajectories(job.pk, store, now=now) == 44
-        assert not UnfiledTrajectory.objects.exists()
+        assert archive_trajectories(job.pk, store, now=now) == 44
+        assert not UnarchivedTrajectory.objects.exists()
         assert everything(job, store) == before
         long = before["traj_1_8_2_0"]
         assert len(long.response) == MOST_SHOWN + 50 and long.outcome == "cut"
         assert len(Trajectory.objects.get(step=8, sample=0, prompt_ordinal=2).response) == MOST_SHOWN
-        assert file_trajectories(job.pk, store, now=now) == 0
+        assert archive_trajectories(job.pk, store, now=now) == 0
 
     def test_any_notebook_reads_the_file(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
         writer.write(1, sample(4), sample(5))
-        file_trajectories(job.pk, store, now=now)
+        archive_trajectories(job.pk, store, now=now)
         [kept] = store.list(f"jobs/{job.pk}/trajectories/")
         table = pq.read_table(io.BytesIO(store.get(kept.key)))
         assert table["response"].to_pylist() == ["é 4", "é 5"]
@@ -105,10 +105,10 @@ class TestFiling:
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
     ) -> None:
         writer.write(1, sample(4))
-        file_trajectories(job.pk, store, now=now)
+        archive_trajectories(job.pk, store, now=now)
         before = list(Trajectory.objects.values())
         writer.write(1, sample(4, response="another"))
-        assert list(Trajectory.objects.values()) == before and not UnfiledTrajectory.objects.exists()
+        assert list(Trajectory.objects.values()) == before and not UnarchivedTrajectory.objects.exists()
 
     def test_a_store_that_is_away_loses_nothing(
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
@@ -120,37 +120,37 @@ class TestFiling:
         writer.write(1, sample(4))
         before = everything(job, store)
         with pytest.raises(StoreUnavailable):
-            file_trajectories(job.pk, Away(Path("/nonexistent")), now=now)
+            archive_trajectories(job.pk, Away(Path("/nonexistent")), now=now)
         assert everything(job, store) == before
-        assert file_trajectories(job.pk, store, now=now) == 1
+        assert archive_trajectories(job.pk, store, now=now) == 1
 
     def test_a_crash_after_the_file_orphans_none(
         self, job: Job, writer: Writer, store: FolderStore, now: datetime
     ) -> None:
         writer.write(1, sample(4))
         with pytest.raises(RuntimeError), transaction.atomic():
-            file_trajectories(job.pk, store, now=now)
+            archive_trajectories(job.pk, store, now=now)
             raise RuntimeError("the process dies before its commit")
         writer.write(2, sample(5))
         before = everything(job, store)
-        assert file_trajectories(job.pk, store, now=now) == 2
+        assert archive_trajectories(job.pk, store, now=now) == 2
         assert len(list(store.list(""))) == TrajectoryFile.objects.count() == 1
         assert everything(job, store) == before
 
     def test_a_file_is_bounded(self, job: Job, writer: Writer, store: FolderStore, now: datetime) -> None:
-        for step in range(MOST_A_FILE // 32 + 1):
+        for step in range(MAX_ROWS_PER_FILE // 32 + 1):
             writer.write(step + 1, *[sample(each, num_tokens=1) for each in range(32)])
-        assert file_trajectories(job.pk, store, now=now) == MOST_A_FILE
-        assert file_trajectories(job.pk, store, now=now) == 32
+        assert archive_trajectories(job.pk, store, now=now) == MAX_ROWS_PER_FILE
+        assert archive_trajectories(job.pk, store, now=now) == 32
         assert TrajectoryFile.objects.count() == 2
 
     def test_waits_for_enough_rows_or_long_enough(self, job: Job, writer: Writer, now: datetime) -> None:
         writer.write(1, sample(4))
-        assert jobs_to_file(now) == []
-        assert jobs_to_file(now + FILE_AFTER + timedelta(seconds=1)) == [job.pk]
-        for step in range(FILE_AFTER_ROWS // 32):
+        assert jobs_to_archive(now) == []
+        assert jobs_to_archive(now + ARCHIVE_AFTER + timedelta(seconds=1)) == [job.pk]
+        for step in range(ARCHIVE_AFTER_ROWS // 32):
             writer.write(step + 2, *[sample(each, num_tokens=1) for each in range(32)])
-        assert jobs_to_file(now) == [job.pk]
+        assert jobs_to_archive(now) == [job.pk]
 
     def test_one_row_is_read_without_the_whole_file(
         self, job: Job, writer: Writer, tmp_path: Path, now: datetime
@@ -168,7 +168,7 @@ class TestFiling:
         for step in range(1, 17):
             noise = [sample(each, response=chance.randbytes(2_000).hex()) for each in range(16)]
             writer.write(step, *noise)
-        file_trajectories(job.pk, store, now=now)
+        archive_trajectories(job.pk, store, now=now)
         [file] = TrajectoryFile.objects.all()
         row = the_trajectory(job, "traj_1_9_3_0")
         assert whole_of(row, store).prompt == "prompt 3"
@@ -214,10 +214,10 @@ class TestReading:
     ) -> None:
         writer.write(1, sample(4))
         waiting = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
-        file_trajectories(job.pk, store, now=now)
-        filed = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
-        assert waiting == filed
-        assert filed["trace"] == json.loads(json.dumps(sample(4)["trace"]))
+        archive_trajectories(job.pk, store, now=now)
+        archived = api.get(f"/jobs/{job.pk}/trajectories/traj_1_1_4_0").json()
+        assert waiting == archived
+        assert archived["trace"] == json.loads(json.dumps(sample(4)["trace"]))
 
     @pytest.mark.parametrize("id", ["traj_1_1_5_0", "traj_9_1_4_0", "x", "traj_1_1_4_0_0", "traj_-1_1_4_0", "%00"])
     def test_what_is_not_there_is_404(self, job: Job, writer: Writer, api: Any, id: str) -> None:
