@@ -14,9 +14,11 @@ django_application = django_in_one_thread()  # first: it loads the apps that the
 from django.conf import settings  # noqa: E402
 
 from backend.api.body_limit import limit_bodies  # noqa: E402
+from backend.ports import refuse_unfilled  # noqa: E402
 from backend.telemetry.consumers import LiveConsumer  # noqa: E402
 from backend.telemetry.origin import only_from, refuse  # noqa: E402
 
+refuse_unfilled()
 sockets = URLRouter(
     [
         path("ws/live", LiveConsumer.as_asgi()),

@@ -14,7 +14,6 @@ from backend.accounts.api import router as accounts_router
 from backend.accounts.bearer import caller_of
 from backend.accounts.people_api import router as people_router
 from backend.accounts.programs_api import router as programs_router
-from backend.accounts.project_limits import find_projects_with
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
@@ -29,7 +28,6 @@ from backend.jobs.rest.catalogue import router as catalogue_router
 from backend.jobs.rest.control import router as job_control_router
 from backend.jobs.rest.jobs import router as jobs_router
 from backend.jobs.rest.queue import router as queue_router
-from backend.jobs.submitting.key_use import project_of_job
 from backend.pools.api import router as pools_router
 from backend.telemetry.activity_api import router as activity_router
 from backend.telemetry.api import router as telemetry_router
@@ -124,4 +122,3 @@ mount(
     people_router,
     programs_router,
 )
-find_projects_with(project_of_job)

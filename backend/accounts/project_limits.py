@@ -2,7 +2,7 @@
 
 Invariant: a route that is not named here is refused, so a new one that forgets this rule gives nothing away.
 
-How a job's project is found is put in from above (`backend.rest`): accounts know no jobs.
+Accounts know no jobs: how a job's project is found is a port, `project_of_job`, that `backend.jobs` fills.
 """
 
 import re
@@ -12,17 +12,15 @@ from django.http import HttpRequest
 
 from backend.accounts.models import ApiKey
 from backend.errors import Denied, NotFound
+from backend.ports import Port
 
 ProjectOfJob = Callable[[str], str | None]
+"""By the job's id, as it stands in the address."""
 
 _PREFIX = "/api/v1"
 _TELLS_OF_NO_PROJECT = re.compile(r"/(me|pools|capabilities|templates(/[^/]+)?|schemas/.+|jobs:preview)", re.ASCII)
 _OF_A_JOB = re.compile(r"/jobs/([^/]+)(/.*)?", re.ASCII)
-_lookup: list[ProjectOfJob] = []
-
-
-def find_projects_with(lookup: ProjectOfJob) -> None:
-    _lookup[:] = [lookup]
+project_of_job: Port[ProjectOfJob] = Port("the project of a job")
 
 
 def refuse_beyond_project(key: ApiKey, request: HttpRequest) -> None:
@@ -37,9 +35,9 @@ def refuse_beyond_project(key: ApiKey, request: HttpRequest) -> None:
     if path == "/jobs" and request.GET.getlist("project") == [key.project_id]:
         return
     of_a_job = _OF_A_JOB.fullmatch(path)
-    if of_a_job is None or not _lookup:
+    if of_a_job is None:
         raise Denied(f"This key reaches the project {key.project_id} only; a list of jobs needs ?project= with it.")
-    if _lookup[0](of_a_job[1]) != key.project_id:
+    if project_of_job()(of_a_job[1]) != key.project_id:
         raise NotFound
 
 

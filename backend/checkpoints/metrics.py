@@ -1,19 +1,26 @@
-"""What was measured at a checkpoint's step: to choose the best by, and to show beside it."""
+"""What was measured at a checkpoint's step: to choose the best by, and to show beside it.
+
+The series belong to an app above this one: it fills the port `values_at`.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from backend.checkpoints.models import Checkpoint
+from backend.jobs.models import Job
+from backend.ports import Port
 
 KEPT: Final = ("reward/mean", "evaluation/reward")
 
 
+class ValuesAtStep(Protocol):
+    def __call__(self, job: Job, *, step: int, attempt: int, names: Iterable[str]) -> Mapping[str, float]:
+        """As that attempt had them, or the last one before it that did the step."""
+
+
+values_at: Port[ValuesAtStep] = Port("what was measured at a step")
+
+
 def metrics_at(checkpoint: Checkpoint, names: Iterable[str] = KEPT) -> Mapping[str, float]:
     """A step that was trained again counts as the checkpoint's own attempt had it, or the last one before."""
-    found: dict[str, float] = {}
-    for series in checkpoint.job.series.filter(name__in=[*names]):
-        points = series.points.filter(step=checkpoint.step, attempt__lte=checkpoint.attempt)
-        value = points.order_by("-attempt").values_list("value", flat=True).first()
-        if value is not None:
-            found[series.name] = value
-    return found
+    return values_at()(checkpoint.job, step=checkpoint.step, attempt=checkpoint.attempt, names=names)

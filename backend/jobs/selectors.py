@@ -50,6 +50,11 @@ def the_job(viewer: Team | User, job_id: str) -> Job:
     return job
 
 
+def project_id_of(job_id: str) -> str | None:
+    """For keys that are limited to a project. Whether the job is the team's is asked by the route."""
+    return Job.objects.filter(pk=job_id).values_list("project_id", flat=True).first() if job_id.isidentifier() else None
+
+
 def runtime_used_s(job: Job, *, before: int) -> float:
     """By attempts that are over, with a smaller number: from their submission, so waiting in line is not running."""
     over = JobAttempt.objects.filter(job=job, n__lt=before, submitted_at__isnull=False, ended_at__isnull=False)

@@ -1,9 +1,17 @@
 """Telling whoever schedules that a pool has more to give, or gives it otherwise.
 
-Pools stand below jobs and do not know the scheduler; it listens here.
+Pools stand below jobs and do not know the scheduler; it fills this port.
 """
 
-from django.dispatch import Signal
+from datetime import datetime
+from typing import Protocol
 
-pool_changed = Signal()
-"""Sent inside the transaction of the change, with `pool_id` and `now`."""
+from backend.ports import Port
+
+
+class PoolChanged(Protocol):
+    def __call__(self, pool_id: str, now: datetime) -> None:
+        """Inside the transaction of the change."""
+
+
+pool_changed: Port[PoolChanged] = Port("rounds of a pool's scheduler")

@@ -54,7 +54,7 @@ def set_quota(
         quota.save()
         ResourcePool.objects.filter(pk=pool.pk).update(version=pool.version + 1)
         quota.pool.version = pool.version + 1
-        pool_changed.send(sender=ResourcePool, pool_id=pool.pk, now=now)
+        pool_changed()(pool.pk, now)
         data = {"pool": pool.pk, "before": before, "after": _columns(terms)}
         record_action(team_id=team.pk, actor=actor, action="quota.changed", target=pool.pk, now=now, data=data)
     return quota
@@ -77,7 +77,7 @@ def set_budget(
             defaults = {"gpu_seconds": gpu_seconds, "version": version}
             budget, _ = Budget.objects.update_or_create(team=team, defaults=defaults)
         for pool_id in TeamQuota.objects.filter(team=team).order_by("pool_id").values_list("pool_id", flat=True):
-            pool_changed.send(sender=ResourcePool, pool_id=pool_id, now=now)
+            pool_changed()(pool_id, now)
         data = {"before": before, "after": gpu_seconds}
         record_action(team_id=team.pk, actor=actor, action="budget.changed", target=team.pk, now=now, data=data)
     return budget
@@ -99,7 +99,7 @@ def release_elastic(job_id: str, *, replicas: int, now: datetime) -> None:
     if not surplus:
         return
     Reservation.objects.filter(pk__in=surplus).update(released_at=now)
-    pool_changed.send(sender=ResourcePool, pool_id=elastic[0].pool_id, now=now)
+    pool_changed()(elastic[0].pool_id, now)
     log.info("released job=%s elastic=%d kept=%d", job_id, len(surplus), kept)
 
 

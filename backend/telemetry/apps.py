@@ -6,8 +6,11 @@ class TelemetryConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from backend.jobs.attempts.evidence import hear_last_words_with
+        from backend.checkpoints.metrics import values_at
+        from backend.jobs.attempts.evidence import last_words
         from backend.telemetry import auth_changes  # noqa: F401  # connects its receivers
-        from backend.telemetry.last_words import last_words
+        from backend.telemetry.last_words import read_last_words
+        from backend.telemetry.selectors import values_at_step
 
-        hear_last_words_with(last_words)
+        last_words.fill(read_last_words)
+        values_at.fill(values_at_step)

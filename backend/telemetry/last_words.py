@@ -1,5 +1,7 @@
 """The last that each part of an attempt said: what a failure is explained by.
 
+Fills the port `jobs.attempts.evidence.last_words`.
+
 Invariants:
 - errors come first: a line of a lower level is told only where nobody logged an error;
 - so many lines a part, so many parts, so many batches decompressed: it is read while the job is locked.
@@ -21,7 +23,7 @@ BATCHES_READ: Final = 30
 """6,000 lines at worst, some 20 ms."""
 
 
-def last_words(job: Job, attempt: int) -> list[SaidLine]:
+def read_last_words(job: Job, attempt: int) -> list[SaidLine]:
     """Oldest first."""
     batches = LogBatch.objects.filter(job=job, attempt=attempt).order_by("-cursor")
     errors = batches.filter(highest_level__gte=LEVELS.index("error"))

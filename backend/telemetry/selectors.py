@@ -6,7 +6,7 @@ Invariants:
 - no answer is unbounded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,12 @@ def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet
     if step is not None:
         found = found.filter(step=step)
     return found[:limit]
+
+
+def values_at_step(job: Job, *, step: int, attempt: int, names: Iterable[str]) -> dict[str, float]:
+    """As that attempt had them, or the last one before it that did the step. Fills `checkpoints.metrics.values_at`."""
+    points = MetricPoint.objects.filter(series__job=job, series__name__in=[*names], step=step, attempt__lte=attempt)
+    return dict(points.order_by("attempt").values_list("series__name", "value"))
 
 
 def current_cursor(job: Job) -> int:

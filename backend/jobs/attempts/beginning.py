@@ -4,7 +4,7 @@ Invariants:
 - an attempt has a number and an epoch of its own, both one more than the last;
 - an earlier attempt that had not ended is ended in the same transaction, and the engine is asked to stop it: from
   here on its epoch is old and what it still sends has no effect;
-- it goes on from the newest checkpoint, and an evaluation begins anew; what was wanted of the attempt before is not
+- it goes on from the newest checkpoint, and an evaluation begins again; what was wanted of the attempt before is not
   wanted of this one;
 - the launcher hears of it from the outbox, after commit.
 """

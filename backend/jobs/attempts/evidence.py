@@ -15,6 +15,7 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from backend.jobs.models import Job, JobAttempt
+from backend.ports import Port
 
 LONGEST_TAIL: Final = 4_000
 MOST_FAULTS: Final = 3
@@ -60,12 +61,8 @@ class Evidence(BaseModel):
 
 LastWords = Callable[[Job, int], Sequence[SaidLine]]
 """Of an attempt by its number."""
-_last_words: list[LastWords] = []
-
-
-def hear_last_words_with(read: LastWords) -> None:
-    """The lines are in the metrics store, which is above jobs."""
-    _last_words[:] = [read]
+last_words: Port[LastWords] = Port("the last lines of an attempt")
+"""They are kept by telemetry, which is above jobs and fills this."""
 
 
 def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: str) -> Evidence:
@@ -76,7 +73,7 @@ def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: 
         step=job.step,
         last_fact=LastFact(seq=attempt.acked_seq, at=attempt.last_seen_at) if attempt.acked_seq else None,
         faults=[f"{event.data.get('component', '')}: {event.message}" for event in faults],
-        lines=[line for read in _last_words for line in read(job, attempt.n)],
+        lines=list(last_words()(job, attempt.n)),
         log_tail=scrubbed(log_tail)[-LONGEST_TAIL:],
     )
 

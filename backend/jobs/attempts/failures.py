@@ -2,7 +2,7 @@
 
 Invariants:
 - a class of failure that says nothing about the job itself is tried again, at most so often without progress: an
-  attempt that left a checkpoint of its own is progress, and the count begins anew;
+  attempt that left a checkpoint of its own is progress, and the count begins again;
 - a job is explained by the attempt that failed as the job did, never by an earlier one of another kind.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import BaseModel, Field
 
 from backend.jobs.attempts.evidence import LONGEST_TAIL, Evidence, scrubbed, take_evidence
-from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.attempts.resume_points import checkpoints, resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
 
 
@@ -116,7 +116,7 @@ def explain_failure(job: Job) -> FailureExplained:
 
 def _tried_in_a_row(job: Job, failure_class: str) -> int:
     """Attempts of this class, back to the last one that left a checkpoint."""
-    with_checkpoint = set(job.checkpoints.values_list("attempt", flat=True))
+    with_checkpoint = checkpoints().attempts_with_one(job)
     tried = 0
     for n, its_class in job.attempts.order_by("-n").values_list("n", "failure_class"):
         tried += its_class == failure_class

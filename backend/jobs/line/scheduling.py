@@ -15,11 +15,9 @@ counts as held.
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import F
-from django.dispatch import receiver
 
 from backend.jobs.lifecycle import LIVE_CHANNEL
 from backend.jobs.line.admission import start
@@ -29,7 +27,6 @@ from backend.jobs.line.preemption import give_replicas, keep_claims, pause_victi
 from backend.jobs.line.waiting_words import waiting_message
 from backend.jobs.models import JobState
 from backend.jobs.outbox import enqueue
-from backend.pools.changes import pool_changed
 from backend.pools.decide import ENTRY_PENALTY_S, decide
 from backend.pools.history import are_stale, write_histories
 from backend.pools.models import Reservation, ResourcePool
@@ -95,8 +92,8 @@ def pools_due() -> list[str]:
     return list(waits.union(ResourcePool.objects.filter(reservations__in=elastic)).values_list("pk", flat=True))
 
 
-@receiver(pool_changed)
-def _call_a_round(pool_id: str, now: datetime, **_: Any) -> None:
+def call_a_round(pool_id: str, now: datetime) -> None:
+    """A pool has more to give, or gives it otherwise."""
     enqueue("schedule", pool_id, now)
 
 

@@ -12,7 +12,7 @@ from backend.accounts.ceilings import KeyUse, refuse_over_ceiling
 from backend.accounts.models import ApiKey
 from backend.errors import NotFound
 from backend.jobs.attempts.resume_points import job_of_checkpoint
-from backend.jobs.models import TERMINAL_STATES, Job
+from backend.jobs.models import TERMINAL_STATES
 from engine.spec.job import JobSpec
 
 _USE = """
@@ -36,11 +36,6 @@ def use_of_key(key: ApiKey, *, now: datetime) -> KeyUse:
         db.execute(_USE, {"ended": [str(state) for state in TERMINAL_STATES], "now": now, "actor": f"key:{key.pk}"})
         devices, gpu_seconds = db.fetchone()
     return KeyUse(devices=int(devices), gpu_seconds=float(gpu_seconds))
-
-
-def project_of_job(job_id: str) -> str | None:
-    """For keys that are limited to a project. Whether the job is the team's is asked by the route."""
-    return Job.objects.filter(pk=job_id).values_list("project_id", flat=True).first() if job_id.isidentifier() else None
 
 
 def refuse_spec_over_ceiling(key: ApiKey, spec: JobSpec, *, now: datetime) -> None:

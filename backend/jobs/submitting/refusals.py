@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from backend.accounts.models import Team
 from backend.errors import FieldError, Invalid
 from backend.jobs.attempts.resume_points import ResumePoint
-from backend.jobs.models import Job
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
 from engine.spec.job import JobSpec
@@ -35,9 +34,9 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
 
 
-def refuse_start(spec: JobSpec, point: ResumePoint, origin: Job) -> None:
+def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
     """Of a job that is to go on from another one's checkpoint. Raises `SpecRefused`."""
-    before = JobSpec.model_validate(origin.spec)
+    before = JobSpec.model_validate(point.origin.spec)
     if spec.training.steps <= point.step and not spec.only_evaluates:
         message = f"must be more than {point.step}, the step of the checkpoint; or 0, to evaluate it"
         raise refused(f"training.steps {message}.", pointer="/training/steps", code="nothing_left", message=message)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from backend.audit.services import record_action
 from backend.errors import FieldError, InvalidState, NotFound, field_errors
-from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.attempts.resume_points import job_of_checkpoint, resume_point
 from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
@@ -63,7 +63,7 @@ def _checkpoint(parent: Job, wanted: str | None) -> str:
     if wanted is None:
         point = resume_point(parent)
         return point.checkpoint if point else ""
-    if not parent.checkpoints.filter(pk=wanted).exists():
+    if job_of_checkpoint(parent.team, wanted) != parent:
         error = FieldError(pointer="/from", code="not_found", message="this job has no checkpoint with this id")
         raise NotFound("There is no checkpoint with this id.", errors=[error])
     return wanted

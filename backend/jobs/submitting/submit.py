@@ -16,7 +16,7 @@ from django.db import transaction
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
-from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team, job_of_checkpoint
+from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
@@ -100,9 +100,9 @@ def submit_job(
 def _start(team: Team, spec: JobSpec, start_from: str) -> ResumePoint | None:
     if not start_from:
         return None
-    point, origin = checkpoint_of_team(team, start_from), job_of_checkpoint(team, start_from)
-    if point is None or origin is None:
+    point = checkpoint_of_team(team, start_from)
+    if point is None:
         error = FieldError(pointer="/start_from", code="not_found", message="your team has no checkpoint with this id")
         raise NotFound("There is no checkpoint with this id.", errors=[error])
-    refuse_start(spec, point, origin)
+    refuse_start(spec, point)
     return point

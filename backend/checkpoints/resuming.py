@@ -1,0 +1,27 @@
+"""What jobs need to know of checkpoints: fills the port `jobs.attempts.resume_points.checkpoints`."""
+
+from backend.accounts.models import Team
+from backend.checkpoints.models import Checkpoint
+from backend.jobs.attempts.resume_points import ResumePoint
+from backend.jobs.models import Job
+
+
+class CheckpointsOfJobs:
+    def newest_usable(self, job: Job) -> ResumePoint | None:
+        found = Checkpoint.objects.filter(job=job).usable().values_list("pk", "uri", "step").first()
+        if found is None:
+            return None
+        checkpoint, uri, step = found
+        return ResumePoint(checkpoint=checkpoint, uri=uri, step=step, origin=job, is_usable=True)
+
+    def find(self, team: Team, checkpoint: str) -> ResumePoint | None:
+        if "\x00" in checkpoint:  # Postgres would choke on it
+            return None
+        found = Checkpoint.objects.filter(pk=checkpoint, job__team=team).select_related("job").first()
+        if found is None:
+            return None
+        is_usable = Checkpoint.objects.filter(pk=found.pk).usable().exists()
+        return ResumePoint(checkpoint=found.pk, uri=found.uri, step=found.step, origin=found.job, is_usable=is_usable)
+
+    def attempts_with_one(self, job: Job) -> set[int]:
+        return set(Checkpoint.objects.filter(job=job).values_list("attempt", flat=True))
