@@ -3,9 +3,9 @@
     trainer ──▶ master ──▶ relay ──▶ relay ──▶ …      every relay forwards chunk i while i+1 arrives
 
 Invariants:
-- an epoch says by itself which incarnation of which host leads it, so no two relays can lead one epoch, whatever they
-  know of each other;
-- the order is the same for all who agree on the epoch: the master, then the other hosts by number;
+- a claim to the lead says by itself which incarnation of which host makes it, so no two relays can make the same one,
+  whatever they know of each other;
+- the order is the same for all who know the same claim: the master, then the other hosts by number;
 - a host that is believed dead is skipped, never waited for.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import ceil, floor, sqrt
 from typing import Final
 
-# An epoch is made of a term, the incarnation of a relay and its host: more of each than any job may have.
+# A claim is made of a term, the incarnation of a relay and its host: more of each than any job may have.
 MAX_HOSTS: Final = 4_096
 MAX_LIVES: Final = 2**20
 
@@ -26,20 +26,20 @@ MIN_CHUNK_BYTES: Final = 2**18
 MAX_CHUNK_BYTES: Final = 2**24
 
 
-def master_of(epoch: int) -> int:
-    return epoch % MAX_HOSTS
+def master_of(claim: int) -> int:
+    return claim % MAX_HOSTS
 
 
-def next_epoch(known: int, host: int, incarnation: int) -> int:
-    """The smallest epoch after `known` that this incarnation of the host leads."""
+def next_claim(known: int, host: int, incarnation: int) -> int:
+    """The smallest claim above `known` that this incarnation of the host can make."""
     term_size = MAX_HOSTS * MAX_LIVES
     own = incarnation * MAX_HOSTS + host
     term = known // term_size
     return term * term_size + own if term * term_size + own > known else (term + 1) * term_size + own
 
 
-def chain_order(hosts: Sequence[int], epoch: int) -> tuple[int, ...]:
-    master = master_of(epoch)
+def chain_order(hosts: Sequence[int], claim: int) -> tuple[int, ...]:
+    master = master_of(claim)
     return (master, *sorted(host for host in hosts if host != master))
 
 

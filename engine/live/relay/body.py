@@ -53,7 +53,7 @@ class RelayView:
     """For whoever looks into a run."""
 
     pid: int
-    epoch: int
+    claim: int
     leads: bool
     visible: frozenset[WeightsId]
     num_chunks: int
@@ -106,7 +106,7 @@ class RelayBody:
     def view(self) -> RelayView:
         return RelayView(
             pid=os.getpid(),
-            epoch=self.brain.epoch,
+            claim=self.brain.claim,
             leads=self.brain.leads,
             visible=self.brain.visible,
             num_chunks=self.buffers.num_chunks,

@@ -2,7 +2,7 @@
 
     trainer ──WeightsOffered──▶ master ──VersionComing──▶ relay ──VersionComing──▶ relay …
        ▲ ◀──MasterElected, VersionStored──┘ ◀──ChunksWanted──┘ │
-       └──EpochSeen──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
+       └──ClaimSeen──▶ a candidate          ──chunks, by body──▶ replicas of the host ◀──WeightsServed
 
 Invariants:
 - relays speak in states: a `RelaySynced` says all that a relay holds, a `ChunksWanted` all that it lacks, so a lost or
@@ -25,12 +25,12 @@ class WeightsOffered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochSeen:
-    """The highest epoch that the trainer has heard of. It answers every `MasterElected`."""
+class ClaimSeen:
+    """The highest claim to the lead that the trainer has heard of. It answers every `MasterElected`."""
 
-    epoch: int
+    claim: int
     incarnation: int
-    """Of the relay that leads it."""
+    """Of the relay that made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class RelaySynced:
     host: int
     incarnation: int
     serial: int
-    epoch: int
+    claim: int
     held: tuple[WeightsId, ...]
     settled: tuple[WeightsId, ...]
     """What the sender and every live relay after it hold."""
@@ -72,7 +72,7 @@ class VersionComing:
 
     host: int
     incarnation: int
-    epoch: int
+    claim: int
     manifest: WeightManifest
     pinned: bool
     path: tuple[DeltaManifest, ...]
@@ -83,7 +83,7 @@ class VersionComing:
 class ChunksWanted:
     host: int
     incarnation: int
-    epoch: int
+    claim: int
     weights: WeightsId
     wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
     reach: object
@@ -139,7 +139,7 @@ class DeltaMade:
 
 ToRelay = (
     WeightsOffered
-    | EpochSeen
+    | ClaimSeen
     | WeightsWanted
     | VersionReleased
     | RelaySynced

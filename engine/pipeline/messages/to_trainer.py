@@ -35,13 +35,13 @@ class VersionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterElected:
-    """From the relay that leads this epoch, until the trainer has answered. Or from one that was offered weights and
+    """From the relay that makes this claim, until the trainer has answered. Or from one that was offered weights and
     does not lead: then it says who does, and `held` is empty."""
 
     host: int
     incarnation: int | None
     """None: the sender speaks of another relay."""
-    epoch: int
+    claim: int
     held: tuple[WeightsId, ...]
     """What the master has: what it lacks was lost with the one before and must be offered again."""
 

@@ -3,7 +3,7 @@
     trainer ──offer──▶ master ══chunks══▶ relay ══chunks══▶ relay      a version is passed on while it still arrives
 
 Invariants:
-- versions come from the trainer to the relay that leads, and to every other one from a relay of the highest epoch that
+- versions come from the trainer to the relay that leads, and to every other one from a relay of the highest claim that
   it has heard of: a stale master's word is refused;
 - the newest version is kept, every pinned one until it is released, and one that another relay is still being sent; a
   version once visible is never changed;
@@ -23,8 +23,8 @@ from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
+    ClaimSeen,
     DeltaMade,
-    EpochSeen,
     FetchFailed,
     RelaySynced,
     VersionComing,
@@ -82,8 +82,8 @@ class RelayBrain:
         return frozenset(self._shelf.visible)
 
     @property
-    def epoch(self) -> int:
-        return self._members.epoch
+    def claim(self) -> int:
+        return self._members.claim
 
     @property
     def leads(self) -> bool:
@@ -107,8 +107,8 @@ class RelayBrain:
                 return self._transfer.on_delta_made(message)
             case WeightsOffered():
                 return self._on_offered(message, now)
-            case EpochSeen():
-                self._members.agree(message.epoch, message.incarnation, now)
+            case ClaimSeen():
+                self._members.agree(message.claim, message.incarnation, now)
                 return []
             case RelaySynced():
                 return self._on_synced(message, now)
@@ -137,7 +137,7 @@ class RelayBrain:
     def _say_who_leads(self) -> list[Effect]:
         if not self._members.has_joined:
             return []
-        leader = MasterElected(host=master_of(self.epoch), incarnation=None, epoch=self.epoch, held=())
+        leader = MasterElected(host=master_of(self.claim), incarnation=None, claim=self.claim, held=())
         return [Send(to=TRAINER, message=leader)]
 
     def _confirm(self) -> list[Effect]:
@@ -157,25 +157,25 @@ class RelayBrain:
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hear(self, message: VersionComing | ChunksWanted, now: float) -> bool:
-        return self._members.hear(message.host, incarnation=message.incarnation, epoch=message.epoch, now=now)
+        return self._members.hear(message.host, incarnation=message.incarnation, claim=message.claim, now=now)
 
     def _on_synced(self, message: RelaySynced, now: float) -> list[Effect]:
         is_news = self._members.hear(
-            message.host, incarnation=message.incarnation, epoch=message.epoch, now=now, serial=message.serial
+            message.host, incarnation=message.incarnation, claim=message.claim, now=now, serial=message.serial
         )
         if not is_news:
             return []
         before = self._peers.get(message.host)
         self._peers[message.host] = message
         effects = self._transfer.on_peer_synced(before, message)
-        if message.wants_reply or message.epoch < self.epoch:
+        if message.wants_reply or message.claim < self.claim:
             effects.append(self._sync(message.host, wants_reply=False))
         return effects
 
     def _on_coming(self, message: VersionComing, now: float) -> list[Effect]:
         if not self._hear(message, now) or self._members.leads:
             return []
-        if message.epoch < self.epoch:
+        if message.claim < self.claim:
             return [self._sync(message.host, wants_reply=False)]  # it does not know yet who leads
         return self._transfer.on_coming(message, now)
 
@@ -190,7 +190,7 @@ class RelayBrain:
             host=self._members.host,
             incarnation=self._incarnation,
             serial=self._serial,
-            epoch=self.epoch,
+            claim=self.claim,
             held=tuple(sorted(self._shelf.visible)),
             settled=self._settled(),
             released=self._shelf.released,
@@ -216,7 +216,7 @@ class RelayBrain:
     def _tell_neighbours(self) -> list[Effect]:
         """At once, when something changed; else by heartbeat."""
         hosts = [host for host in (self._members.upstream, self._members.downstream) if host is not None]
-        state = (self.epoch, self.visible, self._settled(), self._shelf.released, tuple(hosts))
+        state = (self.claim, self.visible, self._settled(), self._shelf.released, tuple(hosts))
         if state == self._told:
             return []
         self._told = state
@@ -230,15 +230,15 @@ class RelayBrain:
             self._reported_at = now
             report = PartReported(part=relay_address(members.host), incarnation=self._incarnation)
             effects.append(Send(to=MANAGER, message=report))
-        return [*effects, *self._claim(now), *self._transfer.on_tick(now)]
+        return [*effects, *self._claim_the_lead(now), *self._transfer.on_tick(now)]
 
-    def _claim(self, now: float) -> list[Effect]:
+    def _claim_the_lead(self, now: float) -> list[Effect]:
         claim = self._members.unanswered_claim
         if claim is None or now - self._claimed_at < CLAIM_AGAIN_AFTER_S:
             return []
         self._claimed_at = now
         held = tuple(sorted(self._shelf.visible))
-        elected = MasterElected(host=self._members.host, incarnation=self._incarnation, epoch=claim, held=held)
+        elected = MasterElected(host=self._members.host, incarnation=self._incarnation, claim=claim, held=held)
         return [Send(to=TRAINER, message=elected)]
 
     # ── to the replicas ───────────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +263,7 @@ class RelayBrain:
         if self._transfer.is_arriving(weights):
             return True
         if self._members.leads:
-            is_sure = self._incarnation == 0 and self.epoch == 0
+            is_sure = self._incarnation == 0 and self.claim == 0
             return not is_sure and self._members.led_for(now) < SURE_AFTER_S
         before = None if self._members.upstream is None else self._peers.get(self._members.upstream)
         return before is None or weights in before.held

@@ -1,23 +1,23 @@
 """Who is alive as one relay sees it, who leads, and who is next to it in the chain.
 
     alive ──DEAD_AFTER_S of silence──▶ dead ──anything heard──▶ alive
-    nobody alive before me ──▶ claim the next epoch that is mine ──▶ (alone: the trainer must agree) ──▶ lead
+    nobody alive before me ──▶ make the next claim that is mine ──▶ (alone: the trainer must agree) ──▶ lead
 
 Invariants:
-- an epoch belongs to one incarnation of one host, so two relays can never lead the same one; the highest that was
-  heard of counts;
+- a claim to the lead belongs to one incarnation of one host, so two relays can never lead by the same one; the highest
+  that was heard of counts;
 - one missed heartbeat never makes anybody dead, and a relay that was away itself (frozen, busy) blames nobody for the
   silence of that time;
 - only the neighbours are watched: the cost of a relay does not grow with the length of the chain;
 - a relay that hears no other one leads only if the trainer says so: cut off, it changes nothing;
-- a new incarnation knows nothing: it never leads an epoch that an earlier one led.
+- a new incarnation knows nothing: it never leads by a claim of an earlier one.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.policy.relay_chain import chain_order, downstream, master_of, next_epoch, upstream
+from engine.policy.relay_chain import chain_order, downstream, master_of, next_claim, upstream
 
 BEAT_EVERY_S: Final = 0.5
 # Six beats. A relay answers from a thread that only thinks, so silence this long is death, a freeze or a cut cable.
@@ -27,7 +27,7 @@ FIRST_BEAT_WITHIN_S: Final = 30.0
 # Those who are skipped are asked now and then: a cable that is mended says nothing by itself.
 PROBE_EVERY_S: Final = 2.0
 ABSENT_AFTER_S: Final = DEAD_AFTER_S / 2
-NO_EPOCH: Final = -1
+NO_CLAIM: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,8 +42,9 @@ class Members:
         self.host, self.incarnation = host, incarnation
         self._hosts = tuple(sorted(hosts))
         is_first = incarnation == 0
-        self.epoch = 0 if is_first else NO_EPOCH
-        self._claim: int | None = 0 if is_first and master_of(0) == host else None
+        self.claim = 0 if is_first else NO_CLAIM
+        """The highest that was heard of: whose it is leads."""
+        self._own_claim: int | None = 0 if is_first and master_of(0) == host else None
         self._is_confirmed = is_first
         self._led_since = float("-inf")
         self._peers: dict[int, Peer] = {}
@@ -59,16 +60,16 @@ class Members:
 
     @property
     def leads(self) -> bool:
-        return self.has_joined and self.epoch == self._claim
+        return self.has_joined and self.claim == self._own_claim
 
     @property
     def has_joined(self) -> bool:
-        return self.epoch != NO_EPOCH
+        return self.claim != NO_CLAIM
 
     @property
     def unanswered_claim(self) -> int | None:
         """The trainer must be told of it, until it answers."""
-        return None if self._is_confirmed else self._claim
+        return None if self._is_confirmed else self._own_claim
 
     @property
     def upstream(self) -> int | None:
@@ -88,7 +89,7 @@ class Members:
 
     @property
     def _order(self) -> tuple[int, ...]:
-        return chain_order(self._hosts, self.epoch)
+        return chain_order(self._hosts, self.claim)
 
     def _is_alive(self, host: int) -> bool:
         return host not in self._dead
@@ -103,7 +104,7 @@ class Members:
             self._patient_from = now
         self._present_at = now
 
-    def hear(self, host: int, *, incarnation: int, epoch: int, now: float, serial: int | None = None) -> bool:
+    def hear(self, host: int, *, incarnation: int, claim: int, now: float, serial: int | None = None) -> bool:
         """False: this is old news. Messages without a serial number are taken as they come."""
         peer = self._peers.get(host)
         if peer is None or incarnation > peer.incarnation:
@@ -114,17 +115,17 @@ class Members:
             peer.heard_at = now
             peer.serial = peer.serial if serial is None else serial
         self._dead.discard(host)
-        self._adopt(epoch, now)
+        self._adopt(claim, now)
         return True
 
-    def agree(self, epoch: int, incarnation: int, now: float) -> None:
-        """The trainer's answer: the highest epoch that it has heard of, and the incarnation that leads it."""
-        if epoch != self._claim:
-            self._adopt(epoch, now)
+    def agree(self, claim: int, incarnation: int, now: float) -> None:
+        """The trainer's answer: the highest claim that it has heard of, and the incarnation that made it."""
+        if claim != self._own_claim:
+            self._adopt(claim, now)
         elif incarnation != self.incarnation:
-            self._stand(now, above=epoch)
+            self._stand(now, above=claim)
         else:
-            self.epoch = epoch
+            self.claim = claim
             if not self._is_confirmed:
                 self._is_confirmed, self._led_since = True, now
 
@@ -134,10 +135,10 @@ class Members:
         self._bury(now)
         if not self.has_joined and not self.is_only_one and now - self._since_start < DEAD_AFTER_S:
             return
-        if self.upstream is not None and self.epoch != self._claim:
-            self._claim, self._is_confirmed = None, True  # somebody before this one is alive after all
-        elif not self.leads and self.upstream is None and self._claim is None:
-            self._stand(now, above=self.epoch)
+        if self.upstream is not None and self.claim != self._own_claim:
+            self._own_claim, self._is_confirmed = None, True  # somebody before this one is alive after all
+        elif not self.leads and self.upstream is None and self._own_claim is None:
+            self._stand(now, above=self.claim)
 
     def to_beat(self, now: float) -> Iterator[tuple[int, bool]]:
         """(host, wants a reply) of whom to tell now that this relay is alive."""
@@ -175,16 +176,16 @@ class Members:
 
     # ── leading ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _adopt(self, epoch: int, now: float) -> None:
-        if epoch <= self.epoch:
+    def _adopt(self, claim: int, now: float) -> None:
+        if claim <= self.claim:
             return
-        self.epoch = epoch
-        if self._claim is not None and self._claim < epoch:
-            self._claim, self._is_confirmed = None, True
-        if master_of(epoch) == self.host and epoch != self._claim:
-            self._stand(now, above=epoch)  # an earlier incarnation led it, and what that one held is gone
+        self.claim = claim
+        if self._own_claim is not None and self._own_claim < claim:
+            self._own_claim, self._is_confirmed = None, True
+        if master_of(claim) == self.host and claim != self._own_claim:
+            self._stand(now, above=claim)  # an earlier incarnation made it, and what that one held is gone
 
     def _stand(self, now: float, *, above: int) -> None:
-        self._claim, self._is_confirmed = next_epoch(above, self.host, self.incarnation), False
+        self._own_claim, self._is_confirmed = next_claim(above, self.host, self.incarnation), False
         if any(now - peer.heard_at < DEAD_AFTER_S for host, peer in self._peers.items() if host not in self._dead):
-            self.epoch = self._claim
+            self.claim = self._own_claim

@@ -183,7 +183,7 @@ class Transfer:
         message = ChunksWanted(
             host=self._members.host,
             incarnation=self._members.incarnation,
-            epoch=self._members.epoch,
+            claim=self._members.claim,
             weights=arrival.weights,
             wants=wants,
             reach=self._reach,
@@ -192,7 +192,7 @@ class Transfer:
 
     def _start_next(self, now: float) -> list[Effect]:
         waiting, self._next = self._next, None
-        is_stale = waiting is None or self._members.leads or waiting.epoch < self._members.epoch
+        is_stale = waiting is None or self._members.leads or waiting.claim < self._members.claim
         return [] if waiting is None or is_stale else self.on_coming(waiting, now)
 
     def on_tick(self, now: float) -> list[Effect]:
@@ -236,7 +236,7 @@ class Transfer:
             VersionComing(
                 host=self._members.host,
                 incarnation=self._members.incarnation,
-                epoch=self._members.epoch,
+                claim=self._members.claim,
                 manifest=manifest,
                 pinned=pinned,
                 path=self._shelf.path_to(manifest.weights, path),

@@ -3,14 +3,14 @@
 Invariants:
 - the newest version's copy is kept, stored or not: with every relay dead it is the only one there is;
 - an older one is kept until it is stored, if an evaluation wants exactly it, and else until it is overtaken;
-- the highest epoch that a relay claimed is the one that counts, and every claim is answered with it.
+- the highest claim of a relay is the one that counts, and every one is answered with it.
 """
 
 from typing import Final
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
 from engine.pipeline.messages.addresses import Address, relay_address
-from engine.pipeline.messages.to_relay import EpochSeen
+from engine.pipeline.messages.to_relay import ClaimSeen
 from engine.pipeline.messages.to_trainer import MasterElected
 from engine.pipeline.plan import Plan
 from engine.policy.lineage import WeightsId
@@ -30,7 +30,7 @@ class Offers:
         has it."""
         self._newest: int | None = None
         self._host = 0
-        self._relay_epoch = -1
+        self._relay_claim = -1
         self._relay_incarnation: int | None = None
 
     def publish(self, version: int, now: float) -> list[Effect]:
@@ -66,10 +66,10 @@ class Offers:
         return self._offer_again(refused.version, now) if refused.epoch == self._epoch else []
 
     def on_elected(self, message: MasterElected, now: float) -> list[Effect]:
-        if message.epoch < self._relay_epoch:
+        if message.claim < self._relay_claim:
             return self._answer(message.host)
-        is_new = (message.epoch, message.host) != (self._relay_epoch, self._host)
-        self._relay_epoch, self._host = message.epoch, message.host
+        is_new = (message.claim, message.host) != (self._relay_claim, self._host)
+        self._relay_claim, self._host = message.claim, message.host
         if message.incarnation is None:  # somebody else says who leads
             unstored = list(self._offered_at) if is_new else []
             return [effect for version in unstored for effect in self._offer_again(version, now)]
@@ -89,7 +89,7 @@ class Offers:
     def _answer(self, host: int) -> list[Effect]:
         if self._relay_incarnation is None:
             return []
-        seen = EpochSeen(epoch=self._relay_epoch, incarnation=self._relay_incarnation)
+        seen = ClaimSeen(claim=self._relay_claim, incarnation=self._relay_incarnation)
         return [Send(to=relay_address(host), message=seen)]
 
     def _offer_again(self, version: int, now: float) -> list[Effect]:

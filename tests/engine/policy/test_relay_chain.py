@@ -12,7 +12,7 @@ from engine.policy.relay_chain import (
     chunk_bytes_for,
     downstream,
     master_of,
-    next_epoch,
+    next_claim,
     upstream,
 )
 
@@ -20,26 +20,26 @@ LINK = {"hop_s": 0.0005, "bytes_per_s": 1e9}
 
 
 @given(st.integers(-1, 10**12), st.integers(0, 4_095), st.integers(0, 1_000))
-def test_the_next_epoch_is_higher_and_ones_own(known: int, host: int, incarnation: int) -> None:
-    epoch = next_epoch(known, host, incarnation)
-    assert epoch > known and master_of(epoch) == host
+def test_the_next_claim_is_higher_and_ones_own(known: int, host: int, incarnation: int) -> None:
+    claim = next_claim(known, host, incarnation)
+    assert claim > known and master_of(claim) == host
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=2, max_size=20))
-def test_no_two_relays_ever_lead_one_epoch(claims: list[tuple[int, int]]) -> None:
+def test_no_two_relays_ever_make_one_claim(claims: list[tuple[int, int]]) -> None:
     leads: dict[int, tuple[int, int]] = {}
     known = dict.fromkeys(range(10), 0)
     for host, incarnation in claims:
-        known[host] = next_epoch(known[host], host, incarnation)
+        known[host] = next_claim(known[host], host, incarnation)
         assert leads.setdefault(known[host], (host, incarnation)) == (host, incarnation)
 
 
-def test_the_first_epoch_is_led_by_the_first_host() -> None:
-    assert master_of(0) == 0 and next_epoch(0, 1, 0) == 1 and next_epoch(-1, 0, 0) == 0
+def test_the_first_claim_is_of_the_first_host() -> None:
+    assert master_of(0) == 0 and next_claim(0, 1, 0) == 1 and next_claim(-1, 0, 0) == 0
 
 
 def test_the_dead_are_skipped() -> None:
-    order = chain_order(range(5), next_epoch(0, 2, 0))
+    order = chain_order(range(5), next_claim(0, 2, 0))
     assert order == (2, 0, 1, 3, 4)
     assert downstream(order, 2, lambda host: host not in (0, 1)) == 3
     assert downstream(order, 4, lambda host: True) is None

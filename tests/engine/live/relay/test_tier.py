@@ -106,8 +106,8 @@ class Tier:
 
     def chain(self) -> tuple[int, ...]:
         """As it is once everybody agrees."""
-        wait_until(lambda: len({self.view(host).epoch for host in self.live}) == 1)
-        return chain_order(self.live, self.view(self.live[0]).epoch)
+        wait_until(lambda: len({self.view(host).claim for host in self.live}) == 1)
+        return chain_order(self.live, self.view(self.live[0]).claim)
 
     def settle(self) -> tuple[int, ...]:
         """A version reaches everybody, so that everybody has heard of the neighbours."""

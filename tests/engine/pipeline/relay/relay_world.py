@@ -1,6 +1,6 @@
 """Several relays and a trainer under a virtual clock, with a network and links that do all that is forbidden.
 
-Invariants looked after here: what is visible is whole; one epoch has one master; a relay's newest version never goes
+Invariants looked after here: what is visible is whole; one claim has one master; a relay's newest version never goes
 back while it lives; the trainer keeps what it may have to offer again.
 """
 
@@ -203,8 +203,8 @@ class RelayWorld:
 
     def _check_master(self, host: int, relay: Relay, message: Message) -> None:
         if isinstance(message, VersionComing) and relay.brain.leads:
-            known = self.masters.setdefault(message.epoch, (host, relay.incarnation))
-            demand(known == (host, relay.incarnation), f"epoch {message.epoch} has two masters")
+            known = self.masters.setdefault(message.claim, (host, relay.incarnation))
+            demand(known == (host, relay.incarnation), f"claim {message.claim} has two masters")
 
     # ── network ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
     ChunksWanted,
-    EpochSeen,
+    ClaimSeen,
     FetchFailed,
     RelaySynced,
     VersionComing,
@@ -148,13 +148,13 @@ def test_a_later_incarnation_of_the_trainer_wins_whatever_its_step() -> None:
 # ── with others ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def coming(number: int, *, epoch: int = 0, host: int = 0) -> VersionComing:
-    return VersionComing(host=host, incarnation=0, epoch=epoch, manifest=manifest(number), pinned=False, path=())
+def coming(number: int, *, claim: int = 0, host: int = 0) -> VersionComing:
+    return VersionComing(host=host, incarnation=0, claim=claim, manifest=manifest(number), pinned=False, path=())
 
 
-def synced(host: int, *, epoch: int = 0, serial: int = 1) -> RelaySynced:
+def synced(host: int, *, claim: int = 0, serial: int = 1) -> RelaySynced:
     return RelaySynced(
-        host=host, incarnation=0, serial=serial, epoch=epoch, held=(), settled=(), released=(), wants_reply=False
+        host=host, incarnation=0, serial=serial, claim=claim, held=(), settled=(), released=(), wants_reply=False
     )
 
 
@@ -194,9 +194,9 @@ def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
 
 def test_a_stale_masters_word_is_refused() -> None:
     brain = RelayBrain(host=2, hosts=(0, 1, 2))
-    brain.handle(synced(1, epoch=1), 0.0)
-    effects = brain.handle(coming(1, epoch=0), 0.0)
-    assert not of(effects, OpenBuffer) and of(effects, RelaySynced)[0].epoch == 1
+    brain.handle(synced(1, claim=1), 0.0)
+    effects = brain.handle(coming(1, claim=0), 0.0)
+    assert not of(effects, OpenBuffer) and of(effects, RelaySynced)[0].claim == 1
 
 
 def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
@@ -208,7 +208,7 @@ def test_who_does_not_lead_says_who_does_and_takes_nothing() -> None:
 
 def test_a_new_incarnation_that_is_alone_leads_only_when_the_trainer_agrees() -> None:
     brain = RelayBrain(incarnation=1)
-    [claim] = of(brain.handle(Tick(), 0.0), MasterElected)
+    [elected] = of(brain.handle(Tick(), 0.0), MasterElected)
     assert not of(offer(brain, 1), FetchWeights)
-    brain.handle(EpochSeen(epoch=claim.epoch, incarnation=1), 0.1)
+    brain.handle(ClaimSeen(claim=elected.claim, incarnation=1), 0.1)
     assert of(offer(brain, 1), FetchWeights)

@@ -1,4 +1,4 @@
-"""Relays under every kind of weather: nothing torn, one master an epoch, and in the end everybody is up to date."""
+"""Relays under every kind of weather: nothing torn, one master a claim, and in the end everybody is up to date."""
 
 from functools import partial
 
@@ -165,7 +165,7 @@ def test_one_missed_heartbeat_is_never_enough() -> None:
     world.run_for(2.0)
     world.cut.clear()
     world.run_for(5.0)
-    assert world.leaders == [0] and {relay.brain.epoch for relay in world.live} == {0}
+    assert world.leaders == [0] and {relay.brain.claim for relay in world.live} == {0}
 
 
 def test_a_relay_that_is_cut_off_keeps_what_it_has_and_changes_nothing_when_it_is_back() -> None:

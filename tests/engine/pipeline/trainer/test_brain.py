@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerPaused,
 )
 from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
-from engine.pipeline.messages.to_relay import EpochSeen
+from engine.pipeline.messages.to_relay import ClaimSeen
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
     BatchTrained,
@@ -72,8 +72,8 @@ def written(step: int) -> CheckpointWritten:
     return CheckpointWritten(step=step, uri="file:///c", manifest_sha256="0" * 64, num_bytes=5)
 
 
-def elected(host: int, epoch: int, *held: WeightsId, incarnation: int | None = 0) -> MasterElected:
-    return MasterElected(host=host, incarnation=incarnation, epoch=epoch, held=held)
+def elected(host: int, claim: int, *held: WeightsId, incarnation: int | None = 0) -> MasterElected:
+    return MasterElected(host=host, incarnation=incarnation, claim=claim, held=held)
 
 
 def loaded(plan: Plan = PLAN, step: int = 0) -> TrainerBrain:
@@ -247,9 +247,9 @@ def test_a_new_leader_is_offered_what_it_lacks_also_what_the_one_before_had_stor
 def test_the_highest_epoch_counts_and_every_claim_is_answered_with_it() -> None:
     brain = loaded(RELAYS)
     (send,) = [effect for effect in brain.handle(elected(2, 5, incarnation=3), 1.0) if isinstance(effect, Send)]
-    assert (send.to, send.message) == (relay_address(2), EpochSeen(epoch=5, incarnation=3))
+    assert (send.to, send.message) == (relay_address(2), ClaimSeen(claim=5, incarnation=3))
     effects = brain.handle(elected(1, 4), 2.0)
-    assert effects == [Send(to=relay_address(1), message=EpochSeen(epoch=5, incarnation=3))]
+    assert effects == [Send(to=relay_address(1), message=ClaimSeen(claim=5, incarnation=3))]
     assert of(step_of(brain, 1), PublishWeights)[0].to == relay_address(2)
 
 
@@ -258,7 +258,7 @@ def test_an_offer_that_nobody_answers_goes_to_the_next_relay_which_says_who_lead
     assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == [relay_address(1)]
     effects = brain.handle(elected(2, 5, incarnation=None), 12.1)
     assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
-    assert of(effects, EpochSeen) == [], "it spoke of another"
+    assert of(effects, ClaimSeen) == [], "it spoke of another"
     assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
 
 
