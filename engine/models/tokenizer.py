@@ -32,8 +32,9 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return int(self._raw.get_vocab_size(with_added_tokens=True))
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._raw.encode(text).ids)
+    def encode(self, text: str, *, goes_on: bool = False) -> list[int]:
+        """`goes_on`: something was said before it, so that no token that begins a text is put in front of it."""
+        return list(self._raw.encode(text, add_special_tokens=not goes_on).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         kept = [token for token in ids if token not in self.eos_ids]

@@ -135,7 +135,7 @@ class Samples:
             case Verdict():
                 self._ended.append(conversation.judged(answer.said))
             case Observation() if conversation.may_go_on:
-                ids = self._tokenizer.encode(answer.said.text)
+                ids = self._tokenizer.encode(answer.said.text, goes_on=True)
                 conversation.observe(ids, answer.said.text)
                 self._submit(conversation, {})
             case Observation():

@@ -7,6 +7,8 @@ from functools import cache
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import processors
 
 from engine.environments.registry import make_environment
 from engine.inference.torch_engine import TorchRolloutEngine
@@ -75,7 +77,13 @@ def spec(environment: str, **rollout: object) -> JobSpec:
 class Replica:
     """A body, its environment answering when told to."""
 
-    def __init__(self, environment: str = "running_sums", number: int = 0, **rollout: object) -> None:
+    def __init__(
+        self,
+        environment: str = "running_sums",
+        number: int = 0,
+        tokenizer: Tokenizer | None = None,
+        **rollout: object,
+    ) -> None:
         job = spec(environment, **rollout)
         plan = Plan.from_spec(job)
         self.asks: deque[Ask] = deque()
@@ -89,7 +97,7 @@ class Replica:
             replica=number,
             incarnation=0,
             slots=WeightSlots(self._make_engine, num_slots=plan.weight_slots),
-            tokenizer=Tokenizer.from_folder(DEMO_FOLDER),
+            tokenizer=tokenizer or Tokenizer.from_folder(DEMO_FOLDER),
             wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append),
         )
         self.ended: dict[SampleKey, Trajectory] = {}
@@ -171,6 +179,23 @@ def test_later_turns_mark_the_environments_words() -> None:
         assert all(
             written or logprob == 0.0 for written, logprob in zip(content.written, content.logprobs, strict=True)
         )
+
+
+def test_a_text_begins_once_where_a_tokenizer_marks_the_beginning() -> None:
+    """As those of Llama do, in front of all that they are given."""
+    raw = RawTokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
+    begins = raw.token_to_id("<pad>")
+    raw.post_processor = processors.TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", begins)])
+    replica = Replica("tool_sums", tokenizer=Tokenizer(raw, Tokenizer.from_folder(DEMO_FOLDER).eos_ids))
+    replica.body.perform(StartSequences(tasks=(TASK,)))
+    replica.finish()
+    contents = [trajectory.content for trajectory in replica.ended.values()]
+    several = [content for content in contents if content is not None and content.written]
+    assert several, "no sample had a second turn"
+    for content in several:
+        said = zip(content.response_ids, content.written, strict=True)
+        assert content.prompt_ids[0] == begins
+        assert begins not in [token for token, written in said if not written]
 
 
 @pytest.mark.parametrize("environment", ["running_sums", "tool_sums"])
