@@ -38,6 +38,7 @@ class Chart:
 
 REWARD, HELD_OUT, STEP_S = "reward/mean", "evaluation/reward", "trainer/step_s"
 HELD_OUT_SPREAD = "evaluation/reward_std"
+UNTRUSTED = "reward/untrusted"
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -106,5 +107,5 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
 )
-KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD)
+KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD, UNTRUSTED)
 """Every series that a page draws or reckons with."""

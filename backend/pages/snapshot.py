@@ -14,7 +14,7 @@ from django.db import connection
 from django.db.models import F, OuterRef, Q, Subquery
 
 from backend.jobs.models import Job
-from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, KEYS, REWARD, STEP_S
+from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, KEYS, REWARD, STEP_S, UNTRUSTED
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
 from backend.telemetry.thinned_series import thinned_metrics
 
@@ -72,6 +72,11 @@ class Snapshot:
     @property
     def reward_now(self) -> float | None:
         return self.last_by_key.get(REWARD)
+
+    @property
+    def untrusted_now(self) -> float | None:
+        """The share of the newest step's trajectories of which nothing was learned."""
+        return self.last_by_key.get(UNTRUSTED)
 
     @property
     def newest_step(self) -> int | None:

@@ -47,7 +47,9 @@ class TrajectoryOut(BaseModel):
     num_tokens: int
     reward: float
     advantage: float
-    outcome: str = Field(description="As the engine says: rewarded, cut (too long), timeout, error.")
+    outcome: str = Field(
+        description="As the engine says: rewarded, cut (too long), untrusted (nothing was learned from it), timeout, error."
+    )
     prompt: str = Field(description="Its first 4,000 characters, as of the other texts.")
     response: str
     remark: str

@@ -54,7 +54,8 @@ class Verdict:
     parts: Mapping[str, float]
     """Named measurements behind the reward, each in 0..1, for charts; the reward need not be their sum."""
     trusted: bool
-    """False where the answer could have tampered with the grader, so that the reward needs a second look."""
+    """False where the answer could have tampered with the grader: the reward is kept and shown, and nothing is
+    learned from it."""
     remark: str
     """One sentence for a person."""
 

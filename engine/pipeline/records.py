@@ -52,6 +52,8 @@ class Trajectory:
     num_tokens: int
     runs: tuple[VersionRun, ...] = ()
     """Who wrote which tokens, where it was more than one version; empty: all of them are by `weights`."""
+    trusted: bool = True
+    """False: the environment doubts its own reward, so nothing is learned from it."""
     cut: bool = False
     """It reached the longest length allowed."""
     environment_s: float = 0.0

@@ -18,7 +18,7 @@ MAX_SPANS = 500
 MAX_LINES = 200
 LONGEST_LINE = 1_000  # a fact of the most and the longest is still smaller than a body may be
 LongText = Annotated[Text, Field(max_length=100_000)]
-Outcome = Literal["rewarded", "cut", "timeout", "error"]
+Outcome = Literal["rewarded", "cut", "untrusted", "timeout", "error"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Phase = Literal["provisioning", "loading_weights", "evaluating", "training", "checkpointing", "finalizing"]
 FailureClass = Literal[
@@ -95,7 +95,8 @@ class TrajectorySample(Strict):
     reward: float
     advantage: float
     outcome: Outcome = "rewarded"
-    """`cut`: it reached the longest length allowed. `timeout`, `error`: there is no reward, and `remark` says why."""
+    """`cut`: it reached the longest length allowed. `untrusted`: the environment doubts the reward, and nothing was
+    learned from it. `timeout`, `error`: there is no reward, and `remark` says why."""
     prompt: LongText
     response: LongText
     remark: LongText = ""

@@ -23,6 +23,8 @@ class TrainingTrajectory:
     response_ids: tuple[int, ...]
     behaviour_logprobs: tuple[float, ...]
     reward: float
+    trusted: bool = True
+    """False: nothing is learned from it, and no other trajectory is measured against it."""
     written: tuple[bool, ...] = ()
     """Which response tokens the model wrote: the others are a tool's words, which are read and not learned. Empty:
     all. `behaviour_logprobs` of the others are 0."""

@@ -12,12 +12,14 @@ Invariants:
 - losses, and so gradients, of micro-batches and of ranks *add up* to the step's (whoever averages gradients over
   ranks multiplies by their number);
 - rewards, advantages and values of the step are fixed before its first loss;
+- a trajectory whose reward is not trusted is no part of the step: no loss, no mean and no baseline knows it. Where
+  none is trusted, the step looks at all of them and learns nothing;
 - every rank makes the same number of passes over each model, in the same order.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -85,7 +87,9 @@ class StepLoss:
         self._device = device
         self._ranks = ranks or Alone()
 
-    def begin(self, trajectories: Sequence[TrainingTrajectory]) -> "Step":
+    def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":
+        members = _members(given)
+        trajectories = [given[index] for index in members] or [replace(each, reward=0.0) for each in given]
         spec, lengths = self._algorithm, [len(written_places(each)) for each in trajectories]
         penalties = self._penalties(trajectories, lengths)
         advantages = partial(
@@ -126,7 +130,8 @@ class StepLoss:
             advantages_M=advantages_M,
             ranks=self._ranks,
         )
-        return Step(spec, models=self._models, batched=batched, tokens=tokens, tally=tally)
+        learned = Learned(members=members, num_given=len(given))
+        return Step(spec, models=self._models, batched=batched, tokens=tokens, tally=tally, learned=learned)
 
     def _silent(
         self, advantages: Callable[..., tuple[Tensor, Tensor | None]], lengths: Sequence[int]
@@ -175,20 +180,37 @@ class StepTokens:
     returns_M: Tensor | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Which of the trajectories given are part of the step; none: it only looks at them."""
+
+    members: tuple[int, ...]
+    num_given: int
+
+
 class Step:
     def __init__(
-        self, algorithm: AlgorithmSpec, *, models: StepModels, batched: BatchedStep, tokens: StepTokens, tally: Tally
+        self,
+        algorithm: AlgorithmSpec,
+        *,
+        models: StepModels,
+        batched: BatchedStep,
+        tokens: StepTokens,
+        tally: Tally,
+        learned: Learned,
     ) -> None:
         self._algorithm = algorithm
         self._models = models
         self._batched = batched
         self._tokens = tokens
         self._tally = tally
+        self._learned = learned
 
     @property
     def advantages(self) -> tuple[float, ...]:
-        """One for each trajectory: the mean over its tokens."""
-        return self._tally.trajectory_advantages
+        """One for each trajectory given: the mean over its tokens; 0 for one that is no part of the step."""
+        known = dict(zip(self._learned.members, self._tally.trajectory_advantages, strict=False))
+        return tuple(known.get(index, 0.0) for index in range(self._learned.num_given))
 
     @property
     def num_micro_batches(self) -> int:
@@ -225,7 +247,7 @@ class Step:
             num_tokens=max(self._batched.num_tokens, 1),
         )
         self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
-        return outcome.loss * 0.0 if batch.idle else outcome.loss
+        return self._of(batch, outcome.loss)
 
     def _value_loss(self, batch: MicroBatch) -> Tensor | None:
         tokens = self._tokens
@@ -240,7 +262,15 @@ class Step:
             num_tokens=max(self._batched.num_tokens, 1),
         )
         self._tally.count(outcome.sums, {}, idle=batch.idle)
-        return outcome.loss * 0.0 if batch.idle else outcome.loss
+        return self._of(batch, outcome.loss)
+
+    def _of(self, batch: MicroBatch, loss: Tensor) -> Tensor:
+        return loss * 0.0 if batch.idle or not self._learned.members else loss
+
+
+def _members(given: Sequence[TrainingTrajectory]) -> tuple[int, ...]:
+    trusted = tuple(index for index, each in enumerate(given) if each.trusted)
+    return trusted if any(written_places(given[index]) for index in trusted) else ()
 
 
 def token_advantages(

@@ -103,7 +103,15 @@ def running(world: World, *, steps_done: int = 64, at: datetime | None = None, *
     return job
 
 
-def trained(world: World, job: Job, step: int, *, at: datetime | None = None, reward: float | None = None) -> None:
+def trained(
+    world: World,
+    job: Job,
+    step: int,
+    *,
+    at: datetime | None = None,
+    reward: float | None = None,
+    untrusted: float = 0.0,
+) -> None:
     """One step's metrics and samples, as ingest would store them: told to open pages by NOTIFY."""
     at, rng = at or datetime.now(UTC), world.rng
     learnt = 1 / (1 + math.exp(-(step - 45) / 16))
@@ -112,6 +120,7 @@ def trained(world: World, job: Job, step: int, *, at: datetime | None = None, re
     stale = max(0.0, rng.gauss(0.9, 0.25))
     values = {
         "reward/mean": mean,
+        "reward/untrusted": untrusted,
         "train/loss": rng.gauss(-0.004, 0.012),
         "train/entropy": 1.25 - 0.85 * learnt + rng.gauss(0, 0.02),
         "train/grad_norm": abs(rng.gauss(0.6, 0.15)),

@@ -25,6 +25,14 @@ def test_a_jobs_page_is_useful_without_scripts(world: World, owner: Client) -> N
     assert page.count('<article class="sample"') == seed.SAMPLES_A_STEP + 1, "the newest step's, and the template"
 
 
+def test_rewards_that_are_not_trusted_are_told_beside_the_reward(world: World, owner: Client) -> None:
+    job = seed.running(world, steps_done=5)
+    assert "not trusted" not in text_of(owner.get(f"/jobs/{job.pk}/"))
+    seed.trained(world, job, 6, untrusted=0.125)
+    assert "<b>12.5 %</b> not trusted" in text_of(owner.get(f"/jobs/{job.pk}/"))
+    assert owner.get(f"/jobs/{job.pk}/live?after=0").json()["series"]["reward/untrusted"][-1] == [6, 0.125]
+
+
 def test_a_failed_job_says_what_to_do(world: World, owner: Client) -> None:
     page = unescape(text_of(owner.get(f"/jobs/{seed.failed(world).pk}/")))
     assert "Failed: config" in page

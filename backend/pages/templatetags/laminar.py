@@ -140,6 +140,11 @@ def any_in(keys: Iterable[str], mapping: Mapping[str, object]) -> bool:
 
 
 @register.filter
+def share(value: float) -> str:
+    return f"{number(100 * value)} %"
+
+
+@register.filter
 def percent(value: float) -> str:
     """For an SVG attribute: never a comma."""
     return f"{value:.3f}%"

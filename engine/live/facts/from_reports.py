@@ -96,6 +96,8 @@ def _sample(read: ReadTrajectory) -> TrajectorySample:
 def _outcome(trajectory: Trajectory) -> Outcome:
     if trajectory.failure:
         return "timeout" if "took longer than" in trajectory.failure else "error"
+    if not trajectory.trusted:
+        return "untrusted"
     return "cut" if trajectory.cut else "rewarded"
 
 

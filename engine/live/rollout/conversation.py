@@ -105,7 +105,7 @@ class Conversation:
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def judged(self, verdict: Verdict) -> Trajectory:
-        return self._ended(verdict.reward, verdict.remark, "")
+        return replace(self._ended(verdict.reward, verdict.remark, ""), trusted=verdict.trusted)
 
     def failed(self, reason: str) -> Trajectory:
         return self._ended(0.0, reason, reason)

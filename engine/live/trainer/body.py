@@ -155,6 +155,7 @@ def _for_training(number: int, trajectory: Trajectory, lineage: Lineage, consume
         response_ids=content.response_ids,
         behaviour_logprobs=content.logprobs,
         reward=trajectory.reward,
+        trusted=trajectory.trusted,
         written=content.written,
         staleness=staleness,
         cut=trajectory.cut,

@@ -93,6 +93,7 @@ class Evaluation:
         graded = [trajectory for trajectory in self._answered if not trajectory.failure]
         num_failed = len(self._answered) - len(graded)
         num_newer = sum(trajectory.weights.version != self.version for trajectory in graded)
+        num_untrusted = sum(not trajectory.trusted for trajectory in graded)
         if num_failed:
             reason = next(trajectory.failure for trajectory in self._answered if trajectory.failure)
             reports.append(
@@ -101,6 +102,9 @@ class Evaluation:
         if self._num_given_up:
             message = f"{self._num_given_up} held-out answers never ended"
             reports.append(self._fault(message, "left out of the mean"))
+        if num_untrusted:
+            message = f"{num_untrusted} held-out rewards are not trusted by the environment"
+            reports.append(self._fault(message, "they count as 0 in the mean"))
         if num_newer:
             message = f"version {self.version} was lost"
             reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
@@ -110,8 +114,9 @@ class Evaluation:
 
     def _result(self, graded: Sequence[Trajectory]) -> EvaluationReported:
         num = len(graded)
-        mean = sum(trajectory.reward for trajectory in graded) / num
-        squares = sum((trajectory.reward - mean) ** 2 for trajectory in graded)
+        rewards = [_counted(trajectory) for trajectory in graded]
+        mean = sum(rewards) / num
+        squares = sum((reward - mean) ** 2 for reward in rewards)
         return EvaluationReported(
             weights=self.weights,
             num_prompts=num,
@@ -122,6 +127,11 @@ class Evaluation:
 
     def _fault(self, message: str, action: str) -> FaultReported:
         return FaultReported(component=f"evaluation/{self.version}", message=message, action=action)
+
+
+def _counted(trajectory: Trajectory) -> float:
+    """Left out of the mean, a doubtful answer would raise it: a model could choose which prompts count."""
+    return trajectory.reward if trajectory.trusted else min(0.0, trajectory.reward)
 
 
 class AnswerCounter:

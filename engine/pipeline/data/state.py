@@ -152,7 +152,8 @@ class DataState:
             return
         in_order = tuple(sorted(group.finished, key=lambda finished: finished.key.sample))
         may_filter = self.num_filtered_in_a_row < MAX_FILTERED_STEPS * self.plan.groups_per_step
-        if self.plan.filters and may_filter and not has_signal([trajectory.reward for trajectory in in_order]):
+        rewards = [trajectory.reward for trajectory in in_order if trajectory.trusted]
+        if self.plan.filters and may_filter and not has_signal(rewards):
             self._end(group.key.ordinal, "filtered")
             self.num_filtered_in_a_row += 1
             return

@@ -10,6 +10,7 @@ from math import ceil
 from engine.pipeline.messages.to_driver import ReadTrajectory
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.records import Trajectory
+from engine.policy.sampling import has_signal
 
 MAX_TO_READ = 8
 
@@ -26,16 +27,18 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     staleness = [_staleness(batch, trajectory) for trajectory in trajectories]
     lengths = sorted(trajectory.num_tokens for trajectory in trajectories)
-    rewards = [trajectory.reward for trajectory in trajectories]
-    group_means = [_mean([trajectory.reward for trajectory in group.trajectories]) for group in batch.groups]
-    uniform = [len({trajectory.reward for trajectory in group.trajectories}) == 1 for group in batch.groups]
+    by_group = [_trusted_rewards(group.trajectories) for group in batch.groups]
+    rewards = [reward for group in by_group for reward in group] or [0.0]
+    group_means = [_mean(group) for group in by_group if group]
+    uniform = [not has_signal(group) for group in by_group]
     step_s = max(timing.step_s, 1e-9)
     return {
         "reward/mean": _mean(rewards),
         "reward/min": min(rewards),
         "reward/max": max(rewards),
-        "reward/groups_solved": _mean([float(mean == max(rewards) and mean > 0) for mean in group_means]),
+        "reward/groups_solved": sum(mean == max(rewards) and mean > 0 for mean in group_means) / len(by_group),
         "reward/groups_without_signal": _mean([float(same) for same in uniform]),
+        "reward/untrusted": _mean([float(not trajectory.trusted) for trajectory in trajectories]),
         "length/mean": _mean(lengths),
         "length/p50": float(_percentile(lengths, 0.5)),
         "length/p99": float(_percentile(lengths, 0.99)),
@@ -58,10 +61,12 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
 
 
 def choose_to_read(batch: BatchReady, advantages: Sequence[float]) -> tuple[ReadTrajectory, ...]:
-    """The best, the worst, the longest, the most stale and the one that surprised most; then the first ones."""
+    """One that is not trusted, the best, the worst, the longest, the most stale and the one that surprised most; then
+    the first ones."""
     trajectories = [trajectory for group in batch.groups for trajectory in group.trajectories]
     positions = range(len(trajectories))
     chosen = [
+        *[at for at in positions if not trajectories[at].trusted][:1],
         max(positions, key=lambda at: (trajectories[at].reward, trajectories[at].num_tokens)),
         min(positions, key=lambda at: (trajectories[at].reward, -trajectories[at].num_tokens)),
         max(positions, key=lambda at: trajectories[at].num_tokens),
@@ -79,6 +84,10 @@ def choose_to_read(batch: BatchReady, advantages: Sequence[float]) -> tuple[Read
         )
         for at in unique
     )
+
+
+def _trusted_rewards(trajectories: Sequence[Trajectory]) -> list[float]:
+    return [trajectory.reward for trajectory in trajectories if trajectory.trusted]
 
 
 def _staleness(batch: BatchReady, trajectory: Trajectory) -> int:

@@ -274,6 +274,48 @@ def test_a_step_in_which_no_group_has_a_signal_still_moves_the_optimizer(make_ll
     assert metrics["train/grad_norm"] == 0.0 and metrics["train/skipped"] == 0.0 and hash_of(trainer) != before
 
 
+EVERY_TERM = [
+    AlgorithmSpec(name="grpo", entropy_coefficient=0.1, kl=WITH_KL),
+    AlgorithmSpec(name="dr_grpo", overlong_tokens=20),
+    AlgorithmSpec(name="reinforce_pp"),
+    AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1, estimator="k1")),
+]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+@pytest.mark.parametrize("algorithm", EVERY_TERM, ids=lambda spec: spec.name)
+def test_a_reward_that_is_not_trusted_is_no_part_of_the_step(
+    make_llama: MakeLlama, algorithm: AlgorithmSpec, num_ranks: int
+) -> None:
+    batch = trajectories_of(0, tools=True)
+    doubtful = [replace(each, trusted=index not in (1, 6)) for index, each in enumerate(batch)]
+    tampered = [each if each.trusted else replace(each, reward=1_000.0) for each in doubtful]
+    masked, ((said, *_), *_) = gradients_of_ranks(make_llama(), algorithm, num_ranks, tampered)
+    without, ((told, *_),) = gradients_of_ranks(make_llama(), algorithm, 1, [each for each in doubtful if each.trusted])
+    torch.testing.assert_close(masked, without, rtol=1e-4, atol=1e-6)
+    assert said["reward/mean"] == told["reward/mean"] and said["train/trained_tokens"] == told["train/trained_tokens"]
+
+
+def test_a_trajectory_that_is_not_trusted_has_no_advantage(make_llama: MakeLlama) -> None:
+    batch = trajectories_of(0)
+    rewards = [*range(len(batch))]
+    graded = [replace(each, reward=float(reward)) for each, reward in zip(batch, rewards, strict=True)]
+    doubtful = [replace(each, trusted=index != 5) for index, each in enumerate(graded)]
+    advantages = trainer_of(make_llama()).train_step(doubtful).advantages
+    assert len(advantages) == len(batch)
+    assert [index for index, each in enumerate(advantages) if each == 0.0] == [5]
+    assert advantages[6] == pytest.approx(0.3333333 / 1.5275252, abs=1e-5), "of 4, 6 and 7"
+
+
+@pytest.mark.parametrize("algorithm", EVERY_TERM, ids=lambda spec: spec.name)
+def test_a_step_in_which_nothing_is_trusted_learns_nothing(make_llama: MakeLlama, algorithm: AlgorithmSpec) -> None:
+    trainer = trainer_of(make_llama(), algorithm=algorithm)
+    before = hash_of(trainer)
+    result = trainer.train_step([replace(each, trusted=False) for each in trajectories_of(0)])
+    assert result.metrics["train/grad_norm"] == 0.0 and set(result.advantages) == {0.0}
+    assert hash_of(trainer) == before
+
+
 def test_every_written_token_is_one_ranks_and_all_ranks_make_as_many_passes() -> None:
     batch = trajectories_of(3, num=11, tools=True)
     ranks = [batch_step(batch, max_tokens=50, device="cpu", rank=rank, num_ranks=3) for rank in range(3)]

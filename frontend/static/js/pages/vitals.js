@@ -1,5 +1,5 @@
 // The numbers of a job's page: steps, time, reward before, now and after, and the last value of each series.
-import { change, number, reward, span } from "../lib/format.js";
+import { change, number, reward, share, span } from "../lib/format.js";
 
 const PACE_OVER_STEPS = 20; // as in backend/pages/snapshot.py
 const MIN_STEPS_TO_FORETELL = 3;
@@ -15,6 +15,8 @@ export function showVitals(job, store, news = {}) {
   if (bar) bar.value = job.progress.done;
   showTime(job, store);
   put("reward", reward(store.last("reward/mean")?.[1]));
+  const untrusted = store.last("reward/untrusted")?.[1];
+  put("reward-words", `of the training batch${untrusted ? `; ${share(untrusted)} not trusted, not learned` : ""}`);
   if (job.steps) showHeldOut(store.points("evaluation/reward"), job.is_terminal);
   else showEvaluation(store);
   for (const [key, points] of Object.entries(news)) showLast(key, points.at(-1));

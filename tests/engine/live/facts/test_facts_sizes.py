@@ -22,7 +22,7 @@ def size(fact: FactBody) -> int:
     return len(fact.model_dump_json().encode())
 
 
-def read(ordinal: int, *, failure: str = "", cut: bool = False) -> ReadTrajectory:
+def read(ordinal: int, *, failure: str = "", cut: bool = False, trusted: bool = True) -> ReadTrajectory:
     num_tokens = 50_000
     content = TrajectoryContent(
         prompt_ids=(1,),
@@ -36,6 +36,7 @@ def read(ordinal: int, *, failure: str = "", cut: bool = False) -> ReadTrajector
         key=SampleKey(group=GroupKey(ordinal=ordinal), sample=0),
         weights=WeightsId(0, 10**6),
         reward=0.1,
+        trusted=trusted,
         num_tokens=num_tokens,
         failure=failure,
         cut=cut,
@@ -86,10 +87,11 @@ def test_long_lines_are_told_in_several_facts_and_the_loss_once() -> None:
 
 
 def test_the_outcome_of_a_trajectory_is_told() -> None:
-    reads = (read(0), read(1, cut=True), read(2, failure="took longer than 5 s"), read(3, failure="no such tool"))
+    failed = (read(3, failure="took longer than 5 s"), read(4, failure="no such tool"))
+    reads = (read(0), read(1, cut=True), read(2, cut=True, trusted=False), *failed)
     told = trajectories_sampled(StepReported(step=1, metrics={}, to_read=reads))
     outcomes = [sample.outcome for fact in told for sample in fact.trajectories]
-    assert outcomes == ["rewarded", "cut", "timeout", "error"]
+    assert outcomes == ["rewarded", "cut", "untrusted", "timeout", "error"]
 
 
 def test_lines_are_no_progress_and_are_told_before_a_broken_run_ends() -> None:

@@ -1,5 +1,7 @@
 """A trajectory of several turns: who wrote which token, and how much is left to write."""
 
+from dataclasses import replace
+
 from engine.environments.port import Prompt, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.rollout.conversation import Conversation
@@ -109,3 +111,11 @@ def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does
     waits = [talk.awaits_answer]
     talk.observe([8], "seen")
     assert [*waits, talk.awaits_answer] == [True, False]
+
+
+def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
+    talk = conversation()
+    talk.add_turn(output(3), "one", named)
+    assert talk.judged(VERDICT).trusted
+    doubtful = talk.judged(replace(VERDICT, trusted=False))
+    assert (doubtful.trusted, doubtful.reward, doubtful.failure) == (False, 0.5, "")

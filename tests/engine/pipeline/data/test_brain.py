@@ -74,6 +74,16 @@ def test_a_graders_failure_is_no_reward_of_zero() -> None:
     assert "1 held-out answers got no verdict: timeout" in of(effects, FaultReported)[0].message
 
 
+def test_held_out_rewards_that_are_not_trusted_count_as_nothing_and_are_told() -> None:
+    room = Room()
+    tasks = granted(room.sync())
+    doubtful = [replace(each, reward=5.0, trusted=False) for each in answers(tasks[1:])]
+    effects = room.sync(wants=0, finished=(*answers(tasks[:1]), *doubtful))
+    (report,) = of(effects, EvaluationReported)
+    assert (report.num_prompts, report.reward_mean) == (2, 0.5)
+    assert "1 held-out rewards are not trusted" in of(effects, FaultReported)[0].message
+
+
 # ── assigning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -186,6 +196,14 @@ def test_a_group_without_a_signal_is_filtered_and_replaced() -> None:
     mixed = granted(effects)[:2]
     worth = [replace(answer, reward=float(answer.key.sample)) for answer in answers(mixed)]
     assert of(room.sync(wants=0, finished=tuple(worth)), BatchReady)
+
+
+def test_rewards_that_are_not_trusted_are_no_signal() -> None:
+    room = Room(replace(PLAN, filters=True)).past_the_evaluation()
+    room.handle(BatchWanted(step=1))
+    tasks = granted(room.sync(wants=4))
+    worth = [replace(each, reward=float(each.key.sample), trusted=each.key.sample == 0) for each in answers(tasks)]
+    assert of(room.sync(wants=0, finished=tuple(worth)), BatchReady) == [] and room.counts["filtered"] == 4
 
 
 def test_with_a_spare_the_first_samples_to_come_make_the_group() -> None:

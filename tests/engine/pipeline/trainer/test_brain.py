@@ -162,6 +162,23 @@ def test_what_is_sampled_to_be_read_has_the_best_and_the_worst() -> None:
 # ── checkpoints and incarnations ──────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_reward_that_is_not_trusted_is_counted_and_read_and_moves_no_other_number() -> None:
+    brain = loaded()
+    ready = batch(1)
+    [group] = ready.groups
+    doubtful = [
+        replace(each, key=replace(each.key, sample=2 + place), reward=9.0, trusted=False)
+        for place, each in enumerate(group.trajectories)
+    ]
+    given = replace(ready, groups=(replace(group, trajectories=(*group.trajectories, *doubtful)),))
+    brain.handle(given, 1.0)
+    effects = brain.handle(replace(trained(1), advantages=(1.0, -1.0, 0.0, 0.0)), 2.0)
+    (report,) = of(effects, StepReported)
+    assert report.metrics["reward/untrusted"] == 0.5
+    assert (report.metrics["reward/mean"], report.metrics["reward/max"]) == (0.5, 1.0)
+    assert not report.to_read[0].trajectory.trusted
+
+
 def test_a_checkpoint_holds_the_progress_of_its_own_step() -> None:
     brain = loaded()
     step_of(brain, 1)
