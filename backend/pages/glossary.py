@@ -1,5 +1,7 @@
 """One word for one thing, in code, API and screens."""
 
+from engine.spec.schedules import all_schedules
+
 GLOSSARY: tuple[tuple[str, str], ...] = (
     ("job", "What you submitted. It has one spec, for ever."),
     ("attempt", "One execution of a job on the engine. A job that loses its machine gets another attempt."),
@@ -14,11 +16,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("replica", "One rollout engine with its own weights and KV cache."),
     ("relay", "The worker on a host that holds weight versions and serves them to that host's replicas."),
     ("repack", "Moving the unfinished tails of some replicas onto others of the same version."),
-    (
-        "schedule",
-        "Who waits for whom. sync: everyone for the slowest. one_step, stream: one step, or a few, ahead. bounded: "
-        "a fraction of a step ahead. partial: answers are interrupted for new weights. laminar: nobody for anybody.",
-    ),
+    ("schedule", f"Who waits for whom. {all_schedules()}"),
     ("environment", "What is learned: prompts, turns, reward."),
     ("pool", "A set of like devices. A team may use a quota of it."),
     ("device", "One accelerator of a pool; on a CPU pool, one slot."),

@@ -44,6 +44,8 @@ _TITLES: Mapping[str, str] = {
     "evaluation.prompts": "Held-out prompts",
     "evaluation.every": "Evaluate every",
 }
+# What the API's documentation tells at length and this site has elsewhere.
+_HELP: Mapping[str, str] = {"schedule.name": "Who waits for whom; Help says how each of them does it."}
 _UNITS: Mapping[str, str] = {
     "max_runtime_s": "seconds",
     "rollout.max_new_tokens": "tokens",
@@ -124,7 +126,7 @@ class SpecField:
                 return [word.strip() for word in text.split(",") if word.strip()]
             case "settings":
                 return _settings(text)
-            case "whole" | "number" if not text and self.optional:
+            case "whole" | "number" | "choice" if not text and self.optional:
                 return None
             case "whole" | "number":
                 return text.replace(",", "").replace("_", "").replace("−", "-").replace(" ", "")
@@ -170,7 +172,7 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
                 path=path,
                 title=_TITLES.get(path, _title(way, name)),
                 kind="code" if path in _CODE else kind,
-                description=info.description or "",
+                description=_HELP.get(path) or info.description or "",
                 default=info.get_default(call_default_factory=True, validated_data={}),
                 optional=optional,
                 choices=(_YES, _NO) if kind == "flag" else choices,
@@ -188,7 +190,8 @@ def _kind_of(annotation: Any) -> tuple[Kind | None, bool, tuple[str, ...]]:  # t
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType) and type(None) in args:
         [inner] = [arg for arg in args if arg is not type(None)]
-        return _kind_of(inner)[0], True, ()
+        kind, _, choices = _kind_of(inner)
+        return kind, True, ("", *choices) if choices else ()
     if origin is Literal:
         return "choice", False, tuple(str(arg) for arg in args)
     if origin in (list, dict):

@@ -48,7 +48,7 @@ class TrajectoryOut(BaseModel):
     reward: float
     advantage: float
     outcome: str = Field(
-        description="As the engine says: rewarded, cut (too long), untrusted (nothing was learned from it), timeout, error."
+        description="As the engine says: rewarded, cut (too long), untrusted (not learned from), timeout, error."
     )
     prompt: str = Field(description="Its first 4,000 characters, as of the other texts.")
     response: str

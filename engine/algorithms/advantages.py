@@ -14,7 +14,41 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from engine.spec.job import AlgorithmSpec
+from engine.spec.recipes import RECIPES
+
 _STD_FLOOR = 1e-6  # keeps rewards that differ by rounding only from becoming advantages of 1
+
+
+def token_advantages(
+    spec: AlgorithmSpec,
+    *,
+    rewards: Sequence[float],
+    groups: Sequence[int],
+    lengths: Sequence[int],
+    costs_M: Tensor,
+    values_M: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """(advantages_M, returns_M for a critic). `costs_M` come off the reward of the token that has them, or, where a
+    trajectory has one advantage, off its reward."""
+    kind, lengths_N = RECIPES[spec.name].advantage, torch.tensor(lengths)
+    rows_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
+    rewards_N = torch.tensor(rewards, dtype=torch.float64)
+    if kind != "critic" and kind != "rewards_to_go":
+        costs_N = torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
+        return group_advantages(rewards_N - costs_N, torch.tensor(groups), kind)[rows_M].double(), None
+    rewards_M = -costs_M
+    written_N = lengths_N > 0
+    rewards_M[lengths_N.cumsum(0)[written_N] - 1] += rewards_N[written_N]
+    if kind == "rewards_to_go":
+        to_go_M = generalised_advantages(rewards_M, torch.zeros_like(rewards_M), lengths, gamma=1.0, gae_lambda=1.0)
+        return whitened(to_go_M), None
+    assert values_M is not None
+    known_M = values_M.double().cpu()
+    advantages_M = generalised_advantages(
+        rewards_M, known_M, lengths, gamma=spec.critic.gamma, gae_lambda=spec.critic.gae_lambda
+    )
+    return whitened(advantages_M), advantages_M + known_M
 
 
 def group_advantages(

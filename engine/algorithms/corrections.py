@@ -36,7 +36,8 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from engine.spec.job import CorrectionName, CorrectionSpec
+from engine.spec.job import CorrectionSpec
+from engine.spec.recipes import CorrectionName
 
 MAX_LOG_RATIO: Final = 20.0  # exp stays finite, so that an advantage of zero times a ratio is zero and not NaN
 
@@ -70,11 +71,13 @@ def correct(
     behaviour_logprobs_N: Tensor,
     staleness_N: Tensor,
     *,
+    name: CorrectionName,
     spec: CorrectionSpec,
     step_begin_logprobs_N: Tensor | None = None,
 ) -> Corrected:
-    """`step_begin_logprobs_N`: where they are not those of π_θ, because it has moved within the step."""
-    rule = _RULES[spec.name]
+    """`name`: by `spec`, or the algorithm's own. `step_begin_logprobs_N`: where they are not those of π_θ, because it
+    has moved within the step."""
+    rule = _RULES[name]
     learner_N = logprobs_N.detach()
     match rule.proximal:
         case "writer":

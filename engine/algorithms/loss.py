@@ -1,4 +1,4 @@
-"""One policy loss. An algorithm is a row of engine/algorithms/recipes.py, a correction one of corrections.py.
+"""One policy loss. An algorithm is a row of engine/spec/recipes.py, a correction one of corrections.py.
 
     N written tokens of one micro-batch, of R trajectories
 
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.corrections import bounded, correct
-from engine.algorithms.recipes import RECIPES, Mean
 from engine.spec.job import AlgorithmSpec
+from engine.spec.recipes import RECIPES, Mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,7 @@ def policy_loss(
         logprobs_N,
         tokens.behaviour_logprobs_N,
         tokens.staleness_N,
+        name=spec.corrects_by,
         spec=spec.correction,
         step_begin_logprobs_N=tokens.step_begin_logprobs_N,
     )

@@ -9,15 +9,15 @@ from typing import Final
 
 from engine.bench.report import Report, Row, Spread, rounded
 from engine.bench.runs import Run, own_ray, run_job
-from engine.bench.schedules import SCHEDULES
 from engine.spec.job import JobSpec
+from engine.spec.schedules import SCHEDULES
 
 PROMPTS: Final = 16
 GROUP: Final = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES)
+    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--prompts", type=int, default=512, help="held-out prompts")

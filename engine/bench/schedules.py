@@ -11,12 +11,11 @@ from typing import Final
 from engine.bench.report import Report, Row, Spread, rounded
 from engine.bench.runs import Run, own_ray, run_job
 from engine.spec.job import JobSpec
-
-SCHEDULES: Final = ("sync", "one_step", "stream", "partial", "bounded", "laminar")
+from engine.spec.schedules import SCHEDULES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES)
+    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
     parser.add_argument("--waits", nargs="+", default=["tailed", "constant"], choices=["tailed", "constant"])
     parser.add_argument("--wait-s", type=float, default=1.0, help="mean seconds of one wait")
     parser.add_argument("--turns", type=int, default=3, help="turns a trajectory, with a wait between two of them")
@@ -62,7 +61,7 @@ def spec_of(schedule: str, waits: str, arguments: argparse.Namespace, **schedule
                 "replicas": arguments.replicas,
                 "max_batch": per_step // arguments.replicas,
                 "max_new_tokens": 64,
-                "weight_slots": arguments.weight_slots,
+                **({"weight_slots": arguments.weight_slots} if schedule == "laminar" else {}),
             },
             "evaluation": {"prompts": 1},
         }

@@ -2,7 +2,7 @@
 
 1. May this replica start another group now?                       `lead_steps`, `window_steps`, `start_lag`
 2. When does a replica take new weights, and what is in flight?    `publish_every`, `in_flight`, `refresh_lag`
-3. Which finished trajectories may be trained on?                  `max_staleness`
+3. Which finished trajectories may be trained on?                  `max_staleness`; any: engine/spec/schedules.py
 4. What becomes of the few that take long?                         `repack`
 
               lead_steps  window_steps  start_lag  publish_every  in_flight  refresh_lag  max_staleness  repack
@@ -35,6 +35,7 @@ from typing import Final, Literal
 
 from engine.policy.lineage import WeightsId
 from engine.spec.job import ScheduleSpec
+from engine.spec.schedules import SCHEDULES
 
 Refresh = Literal["keep", "drain", "install"]
 InFlight = Literal["drain", "beside", "reprefill", "keep"]
@@ -128,13 +129,17 @@ class Schedule:
         return ceil((1 + self.lead_steps) * demand.groups_per_step)
 
 
+_OWN: Final = {name: entry.max_staleness for name, entry in SCHEDULES.items()}
+
 # A lead of two: one batch lies ready when the trainer comes back, one is being generated. More only adds staleness.
 PRESETS: Final = {
     preset.name: preset
     for preset in (
-        Schedule(name="sync", lead_steps=0, window_steps=1, start_lag=0, max_staleness=0),
-        Schedule(name="one_step", lead_steps=1, window_steps=1, start_lag=0, max_staleness=1),
-        Schedule(name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=3),
+        Schedule(name="sync", lead_steps=0, window_steps=1, start_lag=0, max_staleness=_OWN["sync"]),
+        Schedule(name="one_step", lead_steps=1, window_steps=1, start_lag=0, max_staleness=_OWN["one_step"]),
+        Schedule(
+            name="stream", lead_steps=3, window_steps=2, start_lag=0, publish_every=2, max_staleness=_OWN["stream"]
+        ),
         Schedule(name="bounded", lead_steps=0.5),
         Schedule(name="partial", lead_steps=2, in_flight="reprefill"),
         Schedule(name="laminar", lead_steps=2, in_flight="beside", refresh_lag=2, repack=True),
@@ -143,15 +148,13 @@ PRESETS: Final = {
 
 
 def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
-    """The preset, tightened by the job's own bound: what would be dropped later is not started at all. With one slot
-    for weights nothing can run beside them."""
+    """The preset, tightened by the job's bound or the schedule's own: what would be dropped later is not started at
+    all. With one slot for weights nothing can run beside them."""
     preset = PRESETS[spec.name]
     preset = replace(preset, repack=preset.repack and spec.repack)
     if preset.in_flight == "beside" and weight_slots == 1:
         preset = replace(preset, in_flight="drain")
-    cap = spec.max_staleness
-    if cap is None:
-        return preset
+    cap = spec.staleness_bound
     if preset.window_steps:
         return _tightened_windows(preset, cap)
     return replace(
@@ -159,7 +162,7 @@ def schedule_for(spec: ScheduleSpec, *, weight_slots: int) -> Schedule:
         lead_steps=min(preset.lead_steps, cap),
         start_lag=cap if preset.start_lag is None else min(preset.start_lag, cap),
         refresh_lag=max(1, min(preset.refresh_lag, cap)),
-        max_staleness=cap if preset.max_staleness is None else min(preset.max_staleness, cap),
+        max_staleness=cap,
     )
 
 

@@ -10,7 +10,8 @@ from engine.sim.cluster import Brains
 from engine.sim.costs import Costs
 from engine.sim.faults import Faults
 from engine.sim.world import Outcome, World
-from engine.spec.job import ScheduleName, ScheduleSpec
+from engine.spec.job import ScheduleSpec
+from engine.spec.schedules import ScheduleName
 
 SCHEDULES: Final[tuple[ScheduleName, ...]] = get_args(ScheduleName)
 

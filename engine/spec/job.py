@@ -2,23 +2,27 @@
 
 Invariants:
 - a spec that validates here is accepted by the engine: both planes use this very class;
-- a default is what the demo job runs with; every bound has its reason beside it;
-- a resolved spec (all defaults filled in) validates to itself.
+- a default is what the demo job runs with, and safe for a model of any size; every bound has its reason beside it;
+- a default that follows from another setting is None here, and a property says what it comes to, for both planes;
+- a resolved spec (all defaults filled in) validates to itself;
+- everything that does not fit together is told at once, each at its own place.
 """
 
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from engine.spec.knob_effects import knob
+from engine.spec.misfits import misfits
+from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
+from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds
 from engine.spec.strict import Strict, Text
 
 Name = Annotated[Text, Field(min_length=1, max_length=120)]
 Tag = Annotated[Text, Field(min_length=1, max_length=40)]
 ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ParamValue = bool | int | float | Annotated[Text, Field(max_length=2_000)]
-
-
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -42,68 +46,69 @@ class EnvironmentSpec(Strict):
     params: dict[ParamKey, ParamValue] = Field(
         default_factory=dict, max_length=40, description="Settings of the environment."
     )
-    code: Annotated[Text, Field(max_length=100_000)] = Field(
-        "", description="For the environment custom: a Python file of your own. It runs in a sandbox."
+    code: Annotated[Text, Field(max_length=100_000)] = knob(
+        "", "environment.code", "A Python file of your own. It runs in a sandbox."
     )
     turn_timeout_s: float = Field(
         60.0, gt=0, le=86_400, description="A tool or a grader that takes longer is a counted error, not a reward of 0."
     )
 
 
-AlgorithmName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce_pp", "ppo"]
-CorrectionName = Literal["none", "truncated", "masked", "icepop", "decoupled", "a3po", "aipo"]
-
-# Where the ratio is clipped, below and above 1, by the papers that name the algorithms. GSPO's ratio is of whole
-# sequences and moves far less; CISPO clips only from above; the baselines of RLOO and REINFORCE++ are PPO's.
-_CLIPS: Final[dict[str, tuple[float, float]]] = {
-    "grpo": (0.2, 0.28),
-    "dr_grpo": (0.2, 0.2),
-    "dapo": (0.2, 0.28),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (1.0, 0.28),
-    "rloo": (0.2, 0.2),
-    "reinforce_pp": (0.2, 0.2),
-    "ppo": (0.2, 0.2),
-}
-
-
 class CorrectionSpec(Strict):
     """What is done about tokens that an older policy wrote."""
 
-    name: CorrectionName = Field("none", description="How the gap between writer and learner is corrected.")
-    cap: float = Field(2.0, gt=0, le=1_000, description="Truncated, masked, decoupled, AIPO: the largest weight.")
-    low: float = Field(0.5, ge=0, le=1, description="IcePop: tokens with a smaller ratio are left out.")
-    high: float = Field(5.0, ge=1, le=1_000, description="IcePop: tokens with a larger ratio are left out.")
+    name: CorrectionName | None = Field(
+        None,
+        description="How the gap between writer and learner is corrected. Empty: truncated; with cispo none, as its "
+        "clip does the same.",
+    )
+    cap: float = knob(
+        2.0, "algorithm.correction.cap", "The largest weight; beyond it truncated or left out.", gt=0, le=1_000
+    )
+    low: float = knob(0.5, "algorithm.correction.low", "Tokens with a smaller ratio are left out.", ge=0, le=1)
+    high: float = knob(5.0, "algorithm.correction.high", "Tokens with a larger ratio are left out.", ge=1, le=1_000)
 
 
 class KlSpec(Strict):
     """Distance to the model that the job began with."""
 
     coefficient: float = Field(0.0, ge=0, le=100, description="Weight of the KL penalty; 0: no reference model.")
-    estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Schulman's estimators of the KL divergence.")
+    estimator: Literal["k1", "k2", "k3"] = knob(
+        "k3", "algorithm.kl.estimator", "Schulman's estimators of the KL divergence."
+    )
 
 
 class CriticSpec(Strict):
-    """PPO only."""
+    """The model that knows how good a beginning is."""
 
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="AdamW's step size for the critic.")
-    gamma: float = Field(1.0, gt=0, le=1, description="Discount of later rewards.")
-    gae_lambda: float = Field(1.0, ge=0, le=1, description="GAE's trade between bias and variance.")
-    value_clip: float = Field(0.2, gt=0, le=1_000, description="How far a value may move in one step.")
+    learning_rate: float = knob(1e-3, "algorithm.critic.learning_rate", "AdamW's step size for the critic.", gt=0, le=1)
+    gamma: float = knob(1.0, "algorithm.critic.gamma", "Discount of later rewards.", gt=0, le=1)
+    gae_lambda: float = knob(1.0, "algorithm.critic.gae_lambda", "GAE's trade between bias and variance.", ge=0, le=1)
+    value_clip: float = knob(
+        0.2, "algorithm.critic.value_clip", "How far a value may move in one step.", gt=0, le=1_000
+    )
 
 
 class AlgorithmSpec(Strict):
     name: AlgorithmName = Field("grpo", description="How rewards become gradients.")
     group_size: int = Field(8, ge=1, le=256, description="Samples of one prompt; their mean is the baseline.")
-    clip_low: float | None = Field(
-        None, gt=0, le=1, description="How far a ratio may fall before it is clipped. Empty: the algorithm's own."
+    clip_low: float | None = knob(
+        None,
+        "algorithm.clip_low",
+        f"How far a ratio may fall before it is clipped. Empty: the algorithm's own, {own_clips('clip_low')}.",
+        gt=0,
+        le=1,
     )
-    clip_high: float | None = Field(
-        None, gt=0, le=10, description="How far a ratio may rise before it is clipped. Empty: the algorithm's own."
+    clip_high: float | None = knob(
+        None,
+        "algorithm.clip_high",
+        f"How far a ratio may rise before it is clipped. Empty: the algorithm's own, {own_clips('clip_high')}.",
+        gt=0,
+        le=10,
     )
     entropy_coefficient: float = Field(0.0, ge=0, le=10, description="Reward for staying undecided.")
     overlong_tokens: int = Field(
-        0, ge=0, le=131_072, description="DAPO: the last so many tokens before the cut cost up to a reward of 1."
+        0, ge=0, le=131_072, description="The last so many tokens before the cut cost up to a reward of 1, as in DAPO."
     )
     correction: CorrectionSpec = Field(default_factory=CorrectionSpec)
     kl: KlSpec = Field(default_factory=KlSpec)
@@ -111,15 +116,20 @@ class AlgorithmSpec(Strict):
 
     @model_validator(mode="after")
     def _has_a_baseline(self) -> Self:
-        if self.group_size < 2 and self.name not in ("ppo", "reinforce_pp"):
+        if self.group_size < 2 and RECIPES[self.name].has_group_baseline:
             raise ValueError(f"group_size must be at least 2 for {self.name}: a group's mean is its baseline")
         return self
 
     @property
     def clips(self) -> tuple[float, float]:
         """Below and above 1."""
-        low, high = _CLIPS[self.name]
-        return (low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high)
+        own = RECIPES[self.name]
+        low = own.clip_low if self.clip_low is None else self.clip_low
+        return low, own.clip_high if self.clip_high is None else self.clip_high
+
+    @property
+    def corrects_by(self) -> CorrectionName:
+        return self.correction.name or RECIPES[self.name].correction
 
 
 class OptimizerSpec(Strict):
@@ -129,15 +139,19 @@ class OptimizerSpec(Strict):
     max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients longer than this are scaled down.")
 
 
-ScheduleName = Literal["laminar", "sync", "one_step", "stream", "partial", "bounded"]
-
-
 class ScheduleSpec(Strict):
-    name: ScheduleName = Field("laminar", description="Who waits for whom.")
+    name: ScheduleName = Field("laminar", description=f"Who waits for whom. {all_schedules()}")
     max_staleness: int | None = Field(
-        None, ge=0, le=1_000, description="Older trajectories are dropped, with a reason. Empty: no bound."
+        None,
+        ge=0,
+        le=1_000,
+        description=f"Older trajectories are dropped, with a reason. Empty: the schedule's own, {own_bounds()}.",
     )
-    repack: bool = Field(True, description="Laminar: move the last few answers together, so that others can go on.")
+    repack: bool = knob(True, "schedule.repack", "Move the last few answers together, so that others can go on.")
+
+    @property
+    def staleness_bound(self) -> int:
+        return SCHEDULES[self.name].max_staleness if self.max_staleness is None else self.max_staleness
 
 
 class TrainingSpec(Strict):
@@ -149,11 +163,8 @@ class TrainingSpec(Strict):
 
 class TrainerSpec(Strict):
     backend: Literal["torch", "deepspeed"] = Field("torch", description="What computes and applies the gradients.")
-    zero_stage: int = Field(
-        2,
-        ge=1,
-        le=3,
-        description="DeepSpeed: what is divided among devices: optimizer (1), gradients too (2), weights too (3).",
+    zero_stage: int = knob(
+        2, "trainer.zero_stage", "Divided among devices: optimizer (1), gradients too (2), weights too (3).", ge=1, le=3
     )
     compute_dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="What products are computed in; weights are kept in float32 either way."
@@ -162,7 +173,7 @@ class TrainerSpec(Strict):
         8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."
     )
     lora_rank: int = Field(0, ge=0, le=1_024, description="Train an update of this rank only; 0: all weights.")
-    lora_alpha: float = Field(32.0, gt=0, le=10_000, description="The update is scaled by alpha / rank.")
+    lora_alpha: float = knob(32.0, "trainer.lora_alpha", "The update is scaled by alpha / rank.", gt=0, le=10_000)
 
 
 class RolloutSpec(Strict):
@@ -186,12 +197,13 @@ class RolloutSpec(Strict):
     kv_tokens: int = Field(
         0, ge=0, le=1_000_000_000, description="Tokens that fit a replica's KV cache; 0: max_batch whole answers."
     )
-    weight_slots: int | None = Field(
+    weight_slots: int | None = knob(
         None,
+        "rollout.weight_slots",
+        "Versions that a replica holds side by side, so that it never waits for its last answers before it takes "
+        "the next one. Each costs the memory of the weights. Empty: 2; with vllm 1, its only choice.",
         ge=1,
         le=8,
-        description="Laminar: versions that a replica holds side by side, so that it never waits for its last answers "
-        "before it takes the next one. Each costs the memory of the weights. Empty: 2; with vllm 1, its only choice.",
     )
 
     @model_validator(mode="after")
@@ -213,10 +225,14 @@ class EvaluationSpec(Strict):
 class ResourceSpec(Strict):
     """A device is one accelerator of a pool; on a CPU pool, one slot."""
 
-    trainer_devices: int = Field(
-        1, ge=0, le=4_096, description="Devices that the trainer holds. Where nothing is trained, it holds none."
+    trainer_devices: int = knob(
+        1,
+        "resources.trainer_devices",
+        "Devices that the trainer holds. Where nothing is trained, it holds none.",
+        ge=0,
+        le=4_096,
     )
-    devices_per_replica: int = Field(1, ge=1, le=64, description="Devices that each replica holds.")
+    devices_per_replica: int = knob(1, "resources.devices_per_replica", "Devices that each replica holds.", ge=1, le=64)
 
 
 class PlacementSpec(Strict):
@@ -253,18 +269,9 @@ class JobSpec(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if len(set(self.tags)) != len(self.tags):
-            raise ValueError("tags must not repeat")
-        if self.evaluation.every > self.training.steps:
-            raise ValueError("evaluation.every must not exceed training.steps")
-        if self.rollout.relays > self.rollout.replicas:
-            raise ValueError("rollout.relays must not exceed rollout.replicas: a relay serves at least one")
-        if self.placement.min_replicas is not None and self.placement.min_replicas > self.rollout.replicas:
-            raise ValueError("placement.min_replicas must not exceed rollout.replicas")
-        if self.resources.trainer_devices < 1 and not self.only_evaluates:
-            raise ValueError("resources.trainer_devices must be at least 1, unless training.steps is 0; got 0")
-        if bool(self.environment.code) != (self.environment.name == "custom"):
-            raise ValueError("environment.code goes with the environment custom, and only with it")
+        errors = list(misfits(self))
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
 
     @property

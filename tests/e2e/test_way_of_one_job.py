@@ -90,8 +90,7 @@ def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:
 
 
 def test_a_job_beyond_the_quota_waits_with_a_reason_and_is_cancelled_at_once(stack: Stack) -> None:
-    # One large replica takes of the quota what four small ones do, and of this machine a fourth.
-    large = {"rollout": {"replicas": 1}, "resources": {"devices_per_replica": 4}, "training": {"steps": 5_000}}
+    large = {"rollout": {"replicas": 4, "max_batch": 4}, "training": {"steps": 5_000}}
     first, second = stack.submit(**large), stack.submit(**large)
     second = stack.wait(second["id"], lambda job: job["reason"] != "not_evaluated_yet", within_s=30)
     assert (second["state"], second["reason"]) == ("queued", "team_ceiling")

@@ -11,6 +11,7 @@ from backend.jobs.models import Job
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import spec_fields
 from engine.spec.job import JobSpec
+from engine.spec.knob_effects import KNOB_EFFECTS
 from tests.frontend import seed
 from tests.frontend.html_reading import text_of
 from tests.frontend.job_form import filled, send
@@ -131,6 +132,26 @@ def test_every_setting_of_a_spec_survives_being_shown_and_sent() -> None:
         }
     )
     assert JobForm.typed(JobForm.showing(spec).texts).spec == spec
+
+
+def test_a_choice_may_be_left_to_the_job() -> None:
+    spec = JobSpec.model_validate({"name": "n", "algorithm": {"name": "cispo"}})
+    assert JobForm.showing(spec).texts["algorithm.correction.name"] == ""
+    assert JobForm.typed(JobForm.showing(spec).texts).spec == spec
+
+
+def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its_help(
+    world: World, owner: Client
+) -> None:
+    page = text_of(send(owner, filled(world, trainer__zero_stage="3", algorithm__critic__gamma="0.5")))
+    assert re.search(
+        r'id="f-trainer-zero_stage-error">.*Only with the trainer deepspeed\. Got 3; leave it at 2\.', page
+    )
+    assert re.search(r'id="f-algorithm-critic-gamma-error">.*Only with the algorithm ppo', page)
+    assert "2 things are not right yet" in page and not Job.objects.exists()
+    shown = text_of(owner.get("/jobs/new"))
+    for effect in KNOB_EFFECTS.values():
+        assert effect.only in unescape(shown)
 
 
 def test_every_field_says_what_it_is() -> None:

@@ -112,7 +112,7 @@ class TestAsking:
             ({"replicas": 9}, "/replicas"),
             ({"pool": "large"}, "/pool"),
             ({"prompts": 0}, "/prompts"),
-            ({"environment": {"name": "custom"}}, ""),
+            ({"environment": {"name": "custom"}}, "/environment/code"),
             ({"steps": 3}, "/steps"),
         ],
     )

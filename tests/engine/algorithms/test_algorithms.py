@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.algorithms.advantages import generalised_advantages, group_advantages, overlong_penalty
+from engine.algorithms.advantages import generalised_advantages, group_advantages, overlong_penalty, token_advantages
 from engine.algorithms.loss import LossTokens, PolicyLoss, policy_loss, token_shares
-from engine.algorithms.recipes import RECIPES
 from engine.algorithms.values import value_loss
-from engine.spec.job import AlgorithmName, AlgorithmSpec, CorrectionName, CorrectionSpec, KlSpec
-from engine.training.step_loss import token_advantages
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
+from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName
 
 LENGTHS = [3, 1]
 MAX_NEW_TOKENS = 5
 BEHAVIOUR = torch.tensor([-1.0, -2.0, -0.5, -3.0])
+UNCORRECTED = CorrectionSpec(name="none")
 
 
 def loss_of(
@@ -66,7 +66,9 @@ HAND_GRADIENTS: dict[AlgorithmName, list[float]] = {
 
 @pytest.mark.parametrize("name", HAND_GRADIENTS)
 def test_the_gradient_of_four_tokens(name: AlgorithmName) -> None:
-    outcome, gradient = loss_of(AlgorithmSpec(name=name), [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0])
+    clip_high = 0.28 if name == "cispo" else None  # its own bound is beyond these ratios
+    spec = AlgorithmSpec(name=name, clip_high=clip_high, correction=UNCORRECTED)
+    outcome, gradient = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0])
     assert gradient == pytest.approx(HAND_GRADIENTS[name], abs=1e-6)
     clipped = (0.0, 2.0) if name == "cispo" else (1.0, 1.0)  # CISPO's clip makes weights smaller, from above only
     assert (outcome.sums["clip_low"].item(), outcome.sums["clip_high"].item()) == clipped
@@ -74,17 +76,17 @@ def test_the_gradient_of_four_tokens(name: AlgorithmName) -> None:
 
 def test_the_gradient_of_gspo_is_of_whole_answers() -> None:
     """(1.1 · 1.5 · 0.5)^⅓ = 0.937926, shared by three tokens of one answer; the other's only token has 1.5."""
-    spec = AlgorithmSpec(name="gspo", clip_low=0.2, clip_high=0.28)
+    spec = AlgorithmSpec(name="gspo", clip_low=0.2, clip_high=0.28, correction=UNCORRECTED)
     _, gradient = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 2.0, 2.0, -1.0])
     assert gradient == pytest.approx([-0.9378888 * 2 / 3 / 2] * 3 + [1.5 / 2], abs=1e-5)
-    _, clipped = loss_of(AlgorithmSpec(name="gspo"), [1.1, 1.5, 0.5, 1.5], [-2.0, -2.0, -2.0, 1.0])
+    narrow = AlgorithmSpec(name="gspo", correction=UNCORRECTED)
+    _, clipped = loss_of(narrow, [1.1, 1.5, 0.5, 1.5], [-2.0, -2.0, -2.0, 1.0])
     assert clipped == [0.0] * 4  # GSPO's own band is 3e-4 below and 4e-4 above
 
 
 def test_the_loss_of_four_tokens_and_what_it_counts() -> None:
-    outcome, _ = loss_of(
-        AlgorithmSpec(name="dapo"), [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0], staleness=[0, 0, 1, 1]
-    )
+    spec = AlgorithmSpec(name="dapo", correction=UNCORRECTED)
+    outcome, _ = loss_of(spec, [1.1, 1.5, 0.5, 1.5], [2.0, 1.0, -3.0, -1.0], staleness=[0, 0, 1, 1])
     assert outcome.loss.item() == pytest.approx(-(1.1 * 2 + 1.28 - 0.8 * 3 - 1.5) / 4, abs=1e-6)
     sums = {name: value.item() for name, value in outcome.sums.items()}
     ratios = [1.1, 1.5, 0.5, 1.5]
@@ -99,7 +101,7 @@ def test_the_loss_of_four_tokens_and_what_it_counts() -> None:
 
 # Ratios 1.1, 1.5, 0.5, 3 to the writer, advantages 2, 1, -3, -1, staleness 0, 1, 2, 4.
 HAND_CORRECTIONS: dict[CorrectionName, tuple[CorrectionSpec, list[float]]] = {
-    "none": (CorrectionSpec(), [-2.2, 0.0, 0.0, 3.0]),
+    "none": (UNCORRECTED, [-2.2, 0.0, 0.0, 3.0]),
     "truncated": (CorrectionSpec(name="truncated"), [-2.2, -1.5, 1.5, 2.0]),
     "masked": (CorrectionSpec(name="masked"), [-2.2, -1.5, 1.5, 0.0]),
     "icepop": (CorrectionSpec(name="icepop", low=0.6), [-2.2, -1.5, 0.0, 3.0]),
@@ -108,6 +110,14 @@ HAND_CORRECTIONS: dict[CorrectionName, tuple[CorrectionSpec, list[float]]] = {
     "a3po": (CorrectionSpec(name="a3po", cap=2.5), [-2.2, 0.0, 0.0, 3.0]),
     "aipo": (CorrectionSpec(name="aipo"), [-2.2, -1.5, 1.5, 2.0]),
 }
+
+
+def test_an_old_token_weighs_at_most_two_unless_the_job_says_otherwise_and_with_cispo_five() -> None:
+    ratios, advantages, staleness = [1.0, 0.5, 1.5, 9.0], [1.0, 1.0, 1.0, 1.0], [0, 4, 4, 8]
+    _, gradient = loss_of(AlgorithmSpec(name="dapo"), ratios, advantages, staleness=staleness)
+    assert gradient == pytest.approx([-weight / 4 for weight in (1.0, 0.5, 1.5, 2.0)], abs=1e-6)
+    _, gradient = loss_of(AlgorithmSpec(name="cispo"), ratios, advantages, staleness=staleness)
+    assert gradient == pytest.approx([-weight / 4 for weight in (1.0, 0.5, 1.5, 5.0)], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", HAND_CORRECTIONS)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.loss import LossTokens, policy_loss, token_shares
-from engine.algorithms.recipes import RECIPES
-from engine.spec.job import AlgorithmName, AlgorithmSpec, CorrectionName, CorrectionSpec, KlSpec
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
+from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName
 
 # B answers, T tokens of the longest, N = 14 that were written
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
@@ -103,7 +103,8 @@ def of_ours(spec: AlgorithmSpec, given: dict[str, Tensor]) -> tuple[float, Tenso
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "cispo", "gspo"])
 def test_an_algorithms_loss_and_gradient_are_those_of_trl(name: AlgorithmName, kl: float) -> None:
     low = 1.0 if name == "cispo" else 0.2  # TRL bounds its weights from above only
-    spec = AlgorithmSpec(name=name, clip_low=low, clip_high=0.28, kl=KlSpec(coefficient=kl, estimator="k3"))
+    kl_spec, uncorrected = KlSpec(coefficient=kl, estimator="k3"), CorrectionSpec(name="none")
+    spec = AlgorithmSpec(name=name, clip_low=low, clip_high=0.28, kl=kl_spec, correction=uncorrected)
     for seed in range(3):
         given = drawn(seed)
         (loss, gradient), (expected, expected_gradient) = of_ours(spec, given), of_trl(spec, given, None)

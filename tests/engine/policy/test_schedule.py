@@ -13,7 +13,8 @@ from engine.policy.recovery import GiveUp, Replace, after_loss, breaks_the_run, 
 from engine.policy.sampling import has_signal, oldest_first
 from engine.policy.schedule import PRESETS, DemandView, ReplicaWeightsView, Schedule, schedule_for
 from engine.sim.scenario import SCHEDULES
-from engine.spec.job import JobSpec, ScheduleName, ScheduleSpec
+from engine.spec.job import JobSpec, ScheduleSpec
+from engine.spec.schedules import ScheduleName
 
 SYNC, LAMINAR, ONE_STEP, STREAM = (PRESETS[name] for name in ("sync", "laminar", "one_step", "stream"))
 ONE_SLOT = schedule_for(ScheduleSpec(name="laminar"), weight_slots=1)

@@ -28,7 +28,8 @@ from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command
 from engine.sim.world import World
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import Evaluated, PhaseChanged, PromptsAnswered
-from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, ScheduleName, TrainingSpec
+from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, TrainerSpec, TrainingSpec
+from engine.spec.schedules import ScheduleName
 from tests.engine.pipeline.brain_builders import PLAN as WIDE
 from tests.engine.pipeline.brain_builders import Room, answers, granted, of
 
@@ -193,10 +194,15 @@ def test_a_spec_without_steps_is_an_evaluation_and_has_none_in_between() -> None
 
 def test_an_evaluation_holds_its_replicas_whatever_it_asks_for_a_trainer() -> None:
     for asked in (0, 1, 4):
-        held = ResourceSpec(trainer_devices=asked, devices_per_replica=2)
+        held = ResourceSpec(trainer_devices=asked)
         spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=3), resources=held)
-        assert (spec.trainer_devices, spec.num_devices, spec.min_devices) == (0, 6, 6)
-    trains = JobSpec(name="t", rollout=RolloutSpec(replicas=3), resources=ResourceSpec(trainer_devices=4))
+        assert (spec.trainer_devices, spec.num_devices, spec.min_devices) == (0, 3, 3)
+    trains = JobSpec(
+        name="t",
+        rollout=RolloutSpec(replicas=3),
+        trainer=TrainerSpec(backend="deepspeed"),
+        resources=ResourceSpec(trainer_devices=4),
+    )
     assert (trains.trainer_devices, trains.num_devices) == (4, 7)
 
 

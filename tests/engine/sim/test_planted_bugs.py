@@ -32,7 +32,7 @@ from engine.policy.schedule import PRESETS, Schedule
 from engine.sim.costs import Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.world import World
-from engine.spec.job import ScheduleName
+from engine.spec.schedules import ScheduleName
 
 MAX_SEEDS = 25
 

@@ -11,7 +11,7 @@ from engine.sim.chance import Chance
 from engine.sim.faults import Blow, Faults
 from engine.sim.scenario import SCHEDULES, num_replicas_of, world_of
 from engine.sim.world import World
-from engine.spec.job import ScheduleName
+from engine.spec.schedules import ScheduleName
 
 SEEDS = 25
 

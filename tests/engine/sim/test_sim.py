@@ -7,7 +7,7 @@ import pytest
 from engine.sim.chance import Chance
 from engine.sim.scenario import SCHEDULES, replay_command, simulate, world_of
 from engine.sim.world import Outcome
-from engine.spec.job import ScheduleName
+from engine.spec.schedules import ScheduleName
 
 SEEDS = 85
 SOAK_SEEDS = 10_000

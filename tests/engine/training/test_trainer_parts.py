@@ -13,7 +13,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmName, AlgorithmSpec, KlSpec
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
+from engine.spec.recipes import AlgorithmName
 from engine.training.lora import LowRankUpdate
 from engine.training.micro_batch import batch_step
 from engine.training.port import TrainingTrajectory
@@ -51,7 +52,8 @@ class TestTorchTrainersParts(PartsConformance):
 def test_every_estimator_holds_the_distance_to_the_reference_down(make_llama: MakeLlama, estimator: str) -> None:
     def distances(coefficient: float) -> list[float]:
         kl = KlSpec.model_validate({"coefficient": coefficient, "estimator": estimator})
-        learner = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="reinforce_pp", kl=kl))
+        spec = AlgorithmSpec(name="reinforce_pp", kl=kl, correction=CorrectionSpec(name="none"))
+        learner = trainer_of(make_llama(), algorithm=spec)
         return [learner.train_step(trajectories_of(0)).metrics["train/kl"] for _ in range(12)]
 
     free, held = distances(1e-9), distances(3.0)

@@ -103,7 +103,7 @@ def assert_same_steps(
 
 
 def adamw_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, decay: float) -> dict[str, torch.Tensor]:
-    """Weights after one GRPO step, from transformers' own forward pass and one answer at a time."""
+    """Weights after one GRPO step, corrected as by default, from transformers' own forward pass, answer by answer."""
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -114,8 +114,8 @@ def adamw_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, d
         ids = torch.tensor([each.prompt_ids + each.response_ids])
         logprobs = model(ids).logits.log_softmax(-1)[0, len(each.prompt_ids) - 1 : -1]
         own = logprobs.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
-        ratio = (own - torch.tensor(each.behaviour_logprobs)).exp()
-        total = total - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage).mean() / len(batch)
+        weight = (own.detach() - torch.tensor(each.behaviour_logprobs)).exp().clamp(max=2.0)
+        total = total - (weight * advantage * own).mean() / len(batch)
     total.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     after = {}

@@ -21,6 +21,7 @@ function valueOf(input) {
       return Number.isFinite(value) ? value : text;
     }
     case "flag": return text === "yes";
+    case "choice": return text || null;
     case "code": return input.value;
     default: return text;
   }

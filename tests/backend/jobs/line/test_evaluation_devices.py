@@ -81,9 +81,8 @@ class TestInTheLine:
     def test_what_its_spec_asks_for_a_trainer_is_not_held(
         self, make_job: MakeJob, pool: ResourcePool, asked: int
     ) -> None:
-        resources = {"trainer_devices": asked, "devices_per_replica": 2}
-        job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources=resources)
-        assert job.devices == 6 and schedule_pool(pool.pk, now=NOW) == 1 and held(job) == {"rollout": 6}
+        job = make_job(training={"steps": 0}, rollout={"replicas": 3}, resources={"trainer_devices": asked})
+        assert job.devices == 3 and schedule_pool(pool.pk, now=NOW) == 1 and held(job) == {"rollout": 3}
 
     def test_its_further_replicas_come_with_free_devices(self, make_evaluation: MakeJob, pool: ResourcePool) -> None:
         job = make_evaluation(devices=3, placement={"min_replicas": 1})

@@ -120,10 +120,10 @@ def test_teams_have_quotas_of_their_own(make_job: Any, pool: ResourcePool, team:
 
 
 def test_reservations_carry_the_spec_s_shares(make_job: Any, pool: ResourcePool, now: datetime) -> None:
-    job = make_job(rollout={"replicas": 3}, resources={"trainer_devices": 2, "devices_per_replica": 2})
-    assert job.devices == 8
+    job = make_job(rollout={"replicas": 3}, trainer={"backend": "deepspeed"}, resources={"trainer_devices": 2})
+    assert job.devices == 5
     schedule_pool(pool.pk, now=now)
-    assert dict(Reservation.objects.values_list("role", "devices")) == {"trainer": 2, "rollout": 6}
+    assert dict(Reservation.objects.values_list("role", "devices")) == {"trainer": 2, "rollout": 3}
 
 
 def test_a_long_line_is_worked_off_in_rounds_that_call_each_other(

@@ -1,0 +1,131 @@
+"""When a setting has an effect: for each one that has it only sometimes, a condition and a sentence.
+
+Refusals, the form's help and the API's documentation are made from this table, so none of them can say something else.
+
+Invariants:
+- a setting that would do nothing is accepted at its default only;
+- a job that only evaluates (`training.steps` 0) may keep what its trainer would have been given: the spec of a job
+  that trains becomes the evaluation of where it begins by this one change;
+- a bound that the job keeps anyway is no setting without effect: `schedule.max_staleness` 3 holds with `sync` too.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, Field
+
+if TYPE_CHECKING:
+    from engine.spec.job import JobSpec
+
+CLIPS: Final = ("none", "a3po")
+"""Corrections that measure π_θ against something other than itself. A step makes one update, so with the others the
+ratio is 1 when the gradient is taken and no clip is ever reached."""
+CAPS: Final = ("truncated", "masked", "decoupled", "a3po", "aipo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobEffect:
+    only: str
+    """A sentence for a person."""
+    acts: Callable[["JobSpec"], bool]
+
+
+def _of(only: str, acts: Callable[["JobSpec"], bool], *paths: str) -> dict[str, KnobEffect]:
+    return dict.fromkeys(paths, KnobEffect(only=only, acts=acts))
+
+
+KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
+    **_of(
+        f"Only with the correction {' or '.join(CLIPS)}: with any other the ratio is 1 in a step of one update.",
+        lambda spec: spec.algorithm.corrects_by in CLIPS,
+        "algorithm.clip_low",
+        "algorithm.clip_high",
+    ),
+    **_of(
+        f"Only with the correction {', '.join(CAPS[:-1])} or {CAPS[-1]}.",
+        lambda spec: spec.algorithm.corrects_by in CAPS,
+        "algorithm.correction.cap",
+    ),
+    **_of(
+        "Only with the correction icepop.",
+        lambda spec: spec.algorithm.corrects_by == "icepop",
+        "algorithm.correction.low",
+        "algorithm.correction.high",
+    ),
+    **_of(
+        "Only with a KL coefficient above 0.",
+        lambda spec: spec.algorithm.kl.coefficient > 0,
+        "algorithm.kl.estimator",
+    ),
+    **_of(
+        "Only with the algorithm ppo, which alone has a critic.",
+        lambda spec: spec.algorithm.name == "ppo",
+        "algorithm.critic.learning_rate",
+        "algorithm.critic.gamma",
+        "algorithm.critic.gae_lambda",
+    ),
+    **_of(
+        "Not yet: a step makes one update, and until then no value has moved.",
+        lambda spec: False,
+        "algorithm.critic.value_clip",
+    ),
+    **_of(
+        "Only with the schedule laminar.",
+        lambda spec: spec.schedule.name == "laminar",
+        "schedule.repack",
+        "rollout.weight_slots",
+    ),
+    **_of(
+        "Only with the trainer deepspeed.",
+        lambda spec: spec.trainer.backend == "deepspeed",
+        "trainer.zero_stage",
+    ),
+    **_of(
+        "Only with a LoRA rank above 0.",
+        lambda spec: spec.trainer.lora_rank > 0,
+        "trainer.lora_alpha",
+    ),
+    **_of(
+        "More than 1 only with the trainer deepspeed: torch trains on one device.",
+        lambda spec: spec.trainer.backend == "deepspeed" or spec.resources.trainer_devices == 0 or spec.only_evaluates,
+        "resources.trainer_devices",
+    ),
+    **_of(
+        "Not more than 1 yet: a replica runs on one device.",
+        lambda spec: False,
+        "resources.devices_per_replica",
+    ),
+    **_of(
+        "Only with the environment custom.",
+        lambda spec: spec.environment.name == "custom",
+        "environment.code",
+    ),
+}
+
+
+def knob(default: Any, path: str, text: str, **bounds: Any) -> Any:
+    """A field whose description says what it is, and when it has an effect. `bounds`: as of pydantic's `Field`."""
+    return Field(default, description=f"{text} {KNOB_EFFECTS[path].only}", **bounds)
+
+
+def idle_knobs(spec: "JobSpec") -> Iterator[tuple[str, str, object]]:
+    """(path, message, value) of each setting that was given a value and would do nothing."""
+    for path, effect in KNOB_EFFECTS.items():
+        value, default = _given(spec, path)
+        if value != default and not effect.acts(spec):
+            instead = "leave it empty" if default in (None, "") else f"leave it at {default}"
+            yield path, f"{path} has no effect in this job. {effect.only} Got {_short(value)}; {instead}.", value
+
+
+def _given(spec: BaseModel, path: str) -> tuple[Any, Any]:
+    """A setting's value and its default."""
+    *way, last = path.split(".")
+    for step in way:
+        spec = getattr(spec, step)
+    return getattr(spec, last), type(spec).model_fields[last].default
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,0 +1,41 @@
+"""Misfits: what of a spec does not fit together, each told at its own place.
+
+Rules over several fields are here; settings without effect come from their table.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from engine.spec.knob_effects import idle_knobs
+
+if TYPE_CHECKING:
+    from engine.spec.job import JobSpec
+
+
+def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+    if len(set(spec.tags)) != len(spec.tags):
+        yield _misfit("tags", "must not repeat", spec.tags)
+    if spec.evaluation.every > spec.training.steps:
+        yield _misfit("evaluation.every", "must not exceed training.steps", spec.evaluation.every)
+    if spec.rollout.relays > spec.rollout.replicas:
+        rule = "must not exceed rollout.replicas: a relay serves at least one"
+        yield _misfit("rollout.relays", rule, spec.rollout.relays)
+    fewest = spec.placement.min_replicas
+    if fewest is not None and fewest > spec.rollout.replicas:
+        yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)
+    if spec.resources.trainer_devices < 1 and not spec.only_evaluates:
+        yield _misfit("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
+    if spec.environment.name == "custom" and not spec.environment.code:
+        yield _misfit("environment.code", "must be a Python file with the environment custom", "")
+    yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+
+
+def _misfit(path: str, rule: str, value: object) -> InitErrorDetails:
+    return _told(path, "does_not_fit", f"{path} {rule}", value)
+
+
+def _told(path: str, code: str, message: str, value: object) -> InitErrorDetails:
+    error = PydanticCustomError(code, "{message}", {"message": message})
+    return InitErrorDetails(type=error, loc=tuple(path.split(".")), input=value)

@@ -1,0 +1,101 @@
+"""A setting that would do nothing is refused with a reason, and where it does something it is not."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from engine.spec.job import JobSpec
+from engine.spec.knob_effects import KNOB_EFFECTS
+
+CUSTOM = {"name": "custom", "code": "def prompt(): ..."}
+
+# Path, a value that is not the default, a job in which it acts (none: there is no such job yet).
+SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
+    ("algorithm.clip_low", 0.1, {"algorithm": {"correction": {"name": "none"}}}),
+    ("algorithm.clip_high", 0.3, {"algorithm": {"correction": {"name": "a3po"}}}),
+    ("algorithm.correction.cap", 3.0, {"algorithm": {"correction": {"name": "truncated"}}}),
+    ("algorithm.correction.low", 0.4, {"algorithm": {"correction": {"name": "icepop"}}}),
+    ("algorithm.correction.high", 4.0, {"algorithm": {"correction": {"name": "icepop"}}}),
+    ("algorithm.kl.estimator", "k2", {"algorithm": {"kl": {"coefficient": 0.1}}}),
+    ("algorithm.critic.learning_rate", 1e-4, {"algorithm": {"name": "ppo"}}),
+    ("algorithm.critic.gamma", 0.9, {"algorithm": {"name": "ppo"}}),
+    ("algorithm.critic.gae_lambda", 0.9, {"algorithm": {"name": "ppo"}}),
+    ("algorithm.critic.value_clip", 0.5, None),
+    ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
+    ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
+    ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
+    ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
+    ("resources.trainer_devices", 2, {"trainer": {"backend": "deepspeed"}}),
+    ("resources.devices_per_replica", 2, None),
+    ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
+]
+# Where nothing of the above acts.
+NOWHERE: dict[str, dict[str, Any]] = {
+    "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
+    "schedule.repack": {"schedule": {"name": "sync"}},
+    "rollout.weight_slots": {"schedule": {"name": "partial"}},
+}
+
+
+def with_value(document: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    step, _, rest = path.partition(".")
+    below = with_value(dict(document.get(step, {})), rest, value) if rest else value
+    return {**document, step: below}
+
+
+def refusals(document: dict[str, Any]) -> dict[str, str]:
+    try:
+        JobSpec.model_validate({"name": "t", **document})
+    except ValidationError as failure:
+        return {".".join(map(str, error["loc"])): error["msg"] for error in failure.errors()}
+    return {}
+
+
+def test_every_row_is_tried_here() -> None:
+    assert sorted(path for path, *_ in SOMEWHERE) == sorted(KNOB_EFFECTS)
+
+
+@pytest.mark.parametrize(("path", "value", "acts"), SOMEWHERE, ids=[path for path, *_ in SOMEWHERE])
+def test_a_setting_is_refused_where_it_would_do_nothing_and_nowhere_else(
+    path: str, value: object, acts: dict[str, Any] | None
+) -> None:
+    nowhere: dict[str, Any] = NOWHERE.get(path, {})
+    told = refusals(with_value(nowhere, path, value))
+    assert list(told) == [path]
+    assert told[path].startswith(f"{path} has no effect in this job. {KNOB_EFFECTS[path].only} Got ")
+    assert "; leave it " in told[path]
+    if acts is not None:
+        assert refusals(with_value(acts, path, value)) == {}
+
+
+def test_all_of_them_are_told_at_once_with_what_else_does_not_fit() -> None:
+    document = {"tags": ["a", "a"], "trainer": {"zero_stage": 1, "lora_alpha": 1.0}, "evaluation": {"every": 1_000}}
+    assert set(refusals(document)) == {"tags", "evaluation.every", "trainer.zero_stage", "trainer.lora_alpha"}
+
+
+def test_defaults_are_accepted_wherever_they_are_spelled_out() -> None:
+    spec = JobSpec(name="t")
+    assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_cispos_clip_acts_since_it_corrects_by_it() -> None:
+    assert refusals({"algorithm": {"name": "cispo", "clip_high": 7.0}}) == {}
+    assert list(refusals({"algorithm": {"name": "cispo", "correction": {"cap": 3.0}}})) == ["algorithm.correction.cap"]
+
+
+def test_a_job_that_only_evaluates_may_keep_its_trainers_devices() -> None:
+    assert refusals({"training": {"steps": 0}, "resources": {"trainer_devices": 4}}) == {}
+
+
+@pytest.mark.parametrize("path", KNOB_EFFECTS)
+def test_the_documentation_says_when_a_setting_acts(path: str) -> None:
+    *way, last = path.split(".")
+    model: type[BaseModel] = JobSpec
+    for step in way:
+        below = model.model_fields[step].annotation
+        assert isinstance(below, type) and issubclass(below, BaseModel)
+        model = below
+    documented = JobSpec.model_json_schema()["$defs"][model.__name__]["properties"][last]["description"]
+    assert documented.endswith(KNOB_EFFECTS[path].only)
