@@ -4,6 +4,7 @@ Invariant: an effect is plain data. Carrying it out twice must be as harmless as
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.messages.addresses import RELAY, Address
@@ -12,6 +13,7 @@ from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeldGroup
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
+from engine.spec.facts import FailureClass, Phase
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 
@@ -229,6 +231,41 @@ class StartPart:
     incarnation: int
 
 
+# ── the driver's body, which also ends and starts the environment's worker ────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnterPhase:
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceReady:
+    num_replicas: int
+    num_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceSize:
+    """A resize that was asked for has come true."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """A request from outside has come true, or another one has taken its place."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRun:
+    outcome: Literal["succeeded", "failed", "paused"]
+    failure_class: FailureClass | None = None
+    message: str = ""
+
+
 Effect = (
     Send
     | StartSequences
@@ -252,4 +289,9 @@ Effect = (
     | SaveCheckpoint
     | EndPart
     | StartPart
+    | EnterPhase
+    | AnnounceReady
+    | AnnounceSize
+    | Acknowledge
+    | EndRun
 )

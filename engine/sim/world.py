@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from engine.pipeline.driver.finish import Finish
+from engine.pipeline.driver.run_end import RunEnd
 from engine.pipeline.effects import Effect
 from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
@@ -63,7 +63,7 @@ class World:
     resized: list[int] = field(default_factory=list, init=False)
     """The sizes that were reached."""
     _cluster: Cluster = field(init=False)
-    _finish: Finish = field(default_factory=Finish, init=False)
+    _end: RunEnd = field(default_factory=RunEnd, init=False)
     _leaving: set[Address] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -88,9 +88,9 @@ class World:
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def run(self) -> Outcome:
-        while not self._finish.is_over:
+        while not self._end.has_come:
             if not self.kernel.step() or self.kernel.now > DEADLINE_S:
-                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {self._finish.parts}")
+                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {self._end.finished}")
         self.oracle.on_end()
         return Outcome(virtual_s=self.kernel.now, num_events=self.kernel.num_events, oracle=self.oracle)
 
@@ -101,7 +101,7 @@ class World:
     def _report(self, message: Message) -> None:
         match message:
             case TrainerReady() | PartFinished():
-                self._finish.on_report(message)
+                self._end.on_report(message)
             case RunBroken():
                 raise InvariantBroken(f"the run was broken off: {message.message}")
             case AnswersCounted():

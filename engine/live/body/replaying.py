@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from engine.live.body.loop import Brain
 from engine.live.body.recording import Heard, digest, read_recording
 from engine.pipeline.data.brain import DataBrain
+from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
@@ -58,6 +59,15 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
         )
     plan = Plan.from_spec(JobSpec.model_validate(built_with["spec"]))
     match part.kind:
+        case "driver":
+            return DriverBrain(
+                plan,
+                now=built_with["now"],
+                num_replicas=built_with["num_replicas"],
+                max_replicas=built_with["max_replicas"],
+                start_step=built_with["start_step"],
+                no_progress_s=built_with["no_progress_s"],
+            )
         case "manager":
             return ManagerBrain(
                 now=built_with["now"],

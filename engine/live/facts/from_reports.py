@@ -1,4 +1,4 @@
-"""From what the parts report to facts that may cross the border.
+"""From what the parts report, and the driver's brain announces, to facts that may cross the border.
 
 Invariants:
 - no NaN and no infinity leaves the engine; how many were left out is itself a metric;
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
     EvaluationReported,
@@ -25,12 +26,17 @@ from engine.spec.facts import (
     MAX_SPANS,
     MAX_TRACED,
     Evaluated,
+    FactBody,
     FaultDetected,
     LogLines,
     Outcome,
+    PhaseChanged,
+    PipelineReady,
     PromptsAnswered,
     ReplicasObserved,
+    ReplicasResized,
     ReplicaState,
+    RequestAcknowledged,
     Span,
     StepTrained,
     TokenTrace,
@@ -55,6 +61,18 @@ def printable(text: str, limit: int = MAX_TEXT) -> str:
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     kept = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
     return {**kept, NONFINITE: float(len(metrics) - len(kept))}
+
+
+def announced(effect: EnterPhase | AnnounceReady | AnnounceSize | Acknowledge) -> FactBody:
+    match effect:
+        case EnterPhase():
+            return PhaseChanged(phase=effect.phase)
+        case AnnounceReady():
+            return PipelineReady(num_replicas=effect.num_replicas, num_parameters=effect.num_parameters)
+        case AnnounceSize():
+            return ReplicasResized(replicas=effect.replicas)
+        case Acknowledge():
+            return RequestAcknowledged(request_id=effect.request_id)
 
 
 def step_trained(report: StepReported, rollout_metrics: Mapping[str, float]) -> StepTrained:

@@ -20,9 +20,10 @@ from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
 from engine.live.run.model_source import confined
 from engine.live.run.placement import NoCapacity, place
-from engine.live.run.supervisor import NO_PROGRESS_S, Supervisor
+from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
-from engine.pipeline.plan import Plan
+from engine.pipeline.driver.brain import NO_PROGRESS_S
+from engine.pipeline.effects import EnterPhase
 from engine.sinks.port import EventSink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
@@ -89,12 +90,11 @@ class Attempt:
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
-        recorder = Recorder(spec, self._sink, start_step=start_step, num_replicas=num_replicas)
-        self._recorder = recorder
-        recorder.enter("provisioning")
+        self._recorder = recorder = Recorder(self._sink, start_step=start_step)
+        recorder.announce(EnterPhase(phase="provisioning"))
         connect()
         placement = place(spec, heed=self._interruptions.heed)
-        recorder.enter("loading_weights")
+        recorder.announce(EnterPhase(phase="loading_weights"))
         folders = Folders(
             checkpoints=plan.checkpoints,
             journal=plan.checkpoints.parent / "journal",
@@ -104,10 +104,10 @@ class Attempt:
         network = Network(spec=spec, placement=placement, folders=folders, resume=resume, num_replicas=num_replicas)
         try:
             supervisor = Supervisor(
-                plan=Plan.from_spec(spec),
                 network=network,
                 recorder=recorder,
-                heed=self._interruptions.listen,
+                listen=self._interruptions.listen,
+                start_step=start_step,
                 no_progress_s=plan.no_progress_s,
                 recordings=plan.recordings,
             )

@@ -52,7 +52,7 @@ class Network:
         num_replicas: int | None = None,
     ) -> None:
         """`num_replicas`: to begin with; None: all of the spec's."""
-        self._num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
+        self.num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
         self.spec, self._placement, self._folders, self._resume = spec, placement, folders, resume
         self._links = Links()
         self._actors: dict[Address, Any] = {}
@@ -66,13 +66,13 @@ class Network:
     def parts(self) -> list[Address]:
         """What the manager watches; the slowest to start first, since they all start side by side."""
         rollout = self.spec.rollout
-        replicas = [rollout_address(replica) for replica in range(self._num_replicas)]
+        replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
         return [TRAINER, *replicas, *(relay_address(host) for host in range(rollout.relays)), DATA]
 
     @property
     def away(self) -> list[Address]:
         """Replicas that may come later."""
-        return [rollout_address(replica) for replica in range(self._num_replicas, self.spec.rollout.replicas)]
+        return [rollout_address(replica) for replica in range(self.num_replicas, self.spec.rollout.replicas)]
 
     @property
     def addresses(self) -> list[Address]:

@@ -237,7 +237,7 @@ class ManagerBrain:
                 watch.has_left, watch.leaves_by, watch.start_due_at = False, None, now
         if self._has_size(order.replicas):
             self._resize = None
-            effects.append(Send(to=DRIVER, message=ResizeReported(replicas=order.replicas)))
+            effects.append(Send(to=DRIVER, message=ResizeReported(replicas=order.replicas, order=order.order)))
         return [*effects, *self._start_due(now)]
 
     def _has_size(self, replicas: int) -> bool:

@@ -1,8 +1,13 @@
-"""What the parts report to the driver, which makes facts of it."""
+"""What the driver is told: by the parts, which report to it, by the manager's body, and from outside.
+
+Invariant: what one process reports comes in its order, unless the process dies before: then the rest never comes.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.records import Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.facts import FailureClass
@@ -142,11 +147,13 @@ class ResizeReported:
     """Those that were to leave have left, and those that were to come have been started."""
 
     replicas: int
+    order: int = 0
+    """The order that is carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFinished:
-    """This part has nothing left to do; when that ends the run, `finish` tells."""
+    """This part has nothing left to do; when that ends the run, the driver's brain decides."""
 
     part: Literal["trainer", "data"]
     epoch: int = 0
@@ -159,6 +166,32 @@ class RunBroken:
 
     failure_class: FailureClass
     message: str
+
+
+# ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────
+# Of the environment's worker, which has no brain and no manager, it also hears `PartReported` and `PartLost`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartStarted:
+    """The manager has ordered this incarnation: what was said of the one before may not be true any more."""
+
+    part: Address
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseAsked:
+    """From outside, like the next one; hearing a request twice is harmless."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeAsked:
+    request_id: str
+    replicas: int
+    """To go on with."""
 
 
 ToDriver = (
@@ -177,4 +210,9 @@ ToDriver = (
     | ResizeReported
     | PartFinished
     | RunBroken
+    | PartReported
+    | PartLost
+    | PartStarted
+    | PauseAsked
+    | ResizeAsked
 )

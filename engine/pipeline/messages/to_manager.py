@@ -57,10 +57,12 @@ class LeaveOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeOrdered:
-    """From outside: the replicas below this number stay or come back, the others leave."""
+    """From the driver: the replicas below this number stay or come back, the others leave."""
 
     replicas: int
     within_s: float
+    order: int = 0
+    """The order's number, which comes back once it is carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from engine.live.facts.recorder import Recorder
-from engine.pipeline.effects import PublishWeights, SaveCheckpoint
+from engine.pipeline.driver.brain import DriverBrain
+from engine.pipeline.effects import AnnounceReady, EnterPhase, PublishWeights, SaveCheckpoint
 from engine.pipeline.journal import TrainerForked
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
@@ -27,7 +28,7 @@ from engine.sim.faults import Faults
 from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command
 from engine.sim.world import World
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import Evaluated, PhaseChanged, PromptsAnswered
+from engine.spec.facts import Evaluated, PromptsAnswered
 from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, TrainerSpec, TrainingSpec
 from engine.spec.schedules import ScheduleName
 from tests.engine.pipeline.brain_builders import PLAN as WIDE
@@ -35,6 +36,9 @@ from tests.engine.pipeline.brain_builders import Room, answers, granted, of
 
 PLAN = replace(WIDE, steps=0)
 STEP = 50
+REPORT = EvaluationReported(
+    weights=WeightsId(0, STEP), num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0
+)
 
 
 def begun(plan: Plan = PLAN) -> tuple[Room, list[GroupTask]]:
@@ -99,21 +103,25 @@ def test_it_pauses_at_once_since_there_is_nothing_to_write_down(is_loaded_first:
 
 
 def test_its_phases_say_that_it_evaluates() -> None:
+    driver = DriverBrain(PLAN, now=0.0, num_replicas=1, start_step=STEP)
+    effects = [
+        effect
+        for report in (
+            TrainerReady(num_parameters=9),
+            EvaluationStarted(version=STEP),
+            ReplicaReady(replica=0, incarnation=0),
+            REPORT,
+        )
+        for effect in driver.handle(report, 0.0)
+    ]
+    assert effects == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="evaluating")]
+
+
+def test_a_result_that_is_said_again_is_one_fact() -> None:
     sink = MemorySink()
-    spec = JobSpec(name="e", training=TrainingSpec(steps=0), rollout=RolloutSpec(replicas=1))
-    recorder = Recorder(spec, sink, start_step=STEP)
-    recorder.enter("loading_weights")
-    for report in (
-        TrainerReady(num_parameters=9),
-        EvaluationStarted(version=STEP),
-        ReplicaReady(replica=0, incarnation=0),
-        EvaluationReported(
-            weights=WeightsId(0, STEP), num_prompts=4, reward_mean=0.5, reward_std=0.25, length_mean=8.0
-        ),
-    ):
-        recorder.on_report(report)
-    phases = [body.phase for body in sink.bodies if isinstance(body, PhaseChanged)]
-    assert phases == ["loading_weights", "evaluating"]
+    recorder = Recorder(sink, start_step=STEP)
+    for _ in range(2):
+        recorder.on_report(REPORT)
     [fact] = [body for body in sink.bodies if isinstance(body, Evaluated)]
     assert (fact.reward_mean, fact.reward_std) == (0.5, 0.25)
 
@@ -173,7 +181,7 @@ def test_where_something_is_trained_nothing_is_counted() -> None:
 
 def test_the_same_count_is_one_fact() -> None:
     sink = MemorySink()
-    recorder = Recorder(JobSpec(name="e", training=TrainingSpec(steps=0)), sink, start_step=STEP)
+    recorder = Recorder(sink, start_step=STEP)
     for report in counted(3, 3, 4, of_all=6):
         recorder.on_report(report)
     assert [(body.num_answered, body.num_prompts) for body in sink.bodies if isinstance(body, PromptsAnswered)] == [

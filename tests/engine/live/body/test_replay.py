@@ -10,12 +10,14 @@ import pytest
 from engine.live.body.recording import Recording, plain
 from engine.live.body.replaying import replay
 from engine.pipeline.data.brain import DataBrain
+from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
-from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, MANAGER, TRAINER, Address, rollout_address
+from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted
-from engine.pipeline.messages.to_manager import PartLost
+from engine.pipeline.messages.to_driver import PauseAsked
+from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
@@ -84,6 +86,24 @@ DOCUMENT = SPEC.model_dump(mode="json")
             TrainerBrain(PLAN, epoch=0),
             {"spec": DOCUMENT, "epoch": 0},
             [TrainerLoaded(step=0, num_parameters=7), Tick()],
+        ),
+        (
+            DRIVER,
+            DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, start_step=0, no_progress_s=9.0),
+            {
+                "spec": DOCUMENT,
+                "now": 0.0,
+                "num_replicas": 1,
+                "max_replicas": 2,
+                "start_step": 0,
+                "no_progress_s": 9.0,
+            },
+            [
+                PauseAsked(request_id="p"),
+                PartReported(part=ENVIRONMENT, incarnation=0),
+                PartLost(part=ENVIRONMENT, incarnation=0, reason="killed"),
+                Tick(),
+            ],
         ),
         (
             MANAGER,

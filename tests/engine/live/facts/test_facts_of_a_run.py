@@ -8,22 +8,16 @@ import pytest
 from engine.live.facts.from_reports import finite, printable, step_trained, trajectories_sampled
 from engine.live.facts.recorder import Recorder
 from engine.live.process.settings import Settings
+from engine.pipeline.effects import Acknowledge, AnnounceReady, AnnounceSize, EnterPhase
 from engine.pipeline.messages.to_driver import (
-    EvaluationReported,
-    EvaluationStarted,
-    PartFinished,
     ReadTrajectory,
-    ReplicaReady,
     StepReported,
-    TrainerReady,
     WeightsTaken,
 )
-from engine.pipeline.messages.to_manager import ReplicaReported
 from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
-from engine.spec.facts import PhaseChanged, PipelineReady, StepTrained
-from engine.spec.job import JobSpec, RolloutSpec
+from engine.spec.facts import PhaseChanged, PipelineReady, ReplicasResized, RequestAcknowledged, StepTrained
 
 
 def report(step: int = 1, **metrics: float) -> StepReported:
@@ -58,7 +52,7 @@ def test_a_hostile_response_becomes_a_fact() -> None:
 
 def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
     sink = MemorySink()
-    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
+    recorder = Recorder(sink, start_step=0)
     one = WeightsTaken(host=0, weights=WeightsId(0, 1), num_bytes=1_000, seconds=0.1, by="copy")
     for taken in (one, replace(one, host=1, by="whole", seconds=0.5), replace(one, host=2, by="delta", num_bytes=10)):
         recorder.on_report(taken)
@@ -69,61 +63,19 @@ def test_a_step_says_what_travelled_among_relays_since_the_one_before() -> None:
     assert "weights/bytes" not in second, "nothing has travelled since"
 
 
-def test_phases_follow_a_job_and_ready_is_said_once() -> None:
+def test_what_the_driver_announces_becomes_a_fact() -> None:
     sink = MemorySink()
-    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
-    recorder.enter("loading_weights")
-    recorder.on_report(TrainerReady(num_parameters=9))
-    recorder.on_report(ReplicaReady(replica=0, incarnation=0))
-    recorder.on_report(ReplicaReady(replica=0, incarnation=1))
-    assert not any(isinstance(body, PipelineReady) for body in sink.bodies)
-    recorder.on_report(ReplicaReady(replica=1, incarnation=0))
-    recorder.on_report(ReplicaReady(replica=1, incarnation=1))
-    recorder.on_report(
-        EvaluationReported(weights=WeightsId(0, 0), num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
-    )
-    recorder.on_report(report(1))
-    recorder.on_report(EvaluationStarted(version=1))
-    assert sum(isinstance(body, PipelineReady) for body in sink.bodies) == 1
-    phases = [body.phase for body in sink.bodies if isinstance(body, PhaseChanged)]
-    assert phases == ["loading_weights", "evaluating", "training", "finalizing"]
-    recorder.on_report(PartFinished(part="trainer"))
-    assert not recorder.is_finished
-    recorder.on_report(PartFinished(part="data"))
-    assert recorder.is_finished
-
-
-def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
-    sink = MemorySink()
-    recorder = Recorder(JobSpec(name="t", rollout=RolloutSpec(replicas=2)), sink, start_step=0)
-    recorder.enter("loading_weights")
-    recorder.on_report(TrainerReady(num_parameters=9))
-    recorder.on_report(ReplicaReady(replica=0, incarnation=0))
-    for step in (1, 2):
-        recorder.on_report(report(step))
-    recorder.on_report(ReplicaReady(replica=1, incarnation=0))
-    assert [body for body in sink.bodies if isinstance(body, PipelineReady | PhaseChanged)] == [
-        PhaseChanged(phase="loading_weights"),
-        PipelineReady(num_replicas=1, num_parameters=9),
-        PhaseChanged(phase="evaluating"),
+    recorder = Recorder(sink, start_step=0)
+    recorder.announce(EnterPhase(phase="training"))
+    recorder.announce(AnnounceReady(num_replicas=2, num_parameters=9))
+    recorder.announce(AnnounceSize(replicas=1))
+    recorder.announce(Acknowledge(request_id="r"))
+    assert sink.bodies == [
         PhaseChanged(phase="training"),
+        PipelineReady(num_replicas=2, num_parameters=9),
+        ReplicasResized(replicas=1),
+        RequestAcknowledged(request_id="r"),
     ]
-
-
-def test_generated_tokens_count_as_progress_a_heartbeat_alone_does_not() -> None:
-    recorder = Recorder(JobSpec(name="t"), MemorySink(), start_step=0)
-
-    def load(num_tokens: int) -> ReplicaReported:
-        return ReplicaReported(
-            replica=0, incarnation=0, weights=WeightsId(0, 0), num_running=1, kv_used=0.1, num_tokens=num_tokens
-        )
-
-    recorder.on_load(load(5))
-    before = recorder.num_progress
-    recorder.on_load(load(5))
-    assert recorder.num_progress == before
-    recorder.on_load(load(6))
-    assert recorder.num_progress > before
 
 
 def test_settings_fail_loudly_and_a_jobs_id_is_no_way_out_of_the_store(tmp_path: Path) -> None:

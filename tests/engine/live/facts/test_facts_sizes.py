@@ -12,7 +12,6 @@ from engine.policy.lineage import WeightsId
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import LONGEST_LINE, MAX_LINES, MAX_SPANS, FactBody, LogLine, LogLines
-from engine.spec.job import JobSpec
 
 MOST_BYTES = 900_000
 """The control plane takes bodies of 1 MiB; the rest is for what stands around a fact."""
@@ -94,14 +93,13 @@ def test_the_outcome_of_a_trajectory_is_told() -> None:
     assert outcomes == ["rewarded", "cut", "untrusted", "timeout", "error"]
 
 
-def test_lines_are_no_progress_and_are_told_before_a_broken_run_ends() -> None:
+def test_lines_are_told_before_a_broken_run_ends() -> None:
     sink = MemorySink()
-    recorder = Recorder(JobSpec(name="t"), sink, start_step=0)
-    before = recorder.num_progress
-    recorder.on_report(lines(2))
-    recorder.on_report(lines(1, component="trainer"))
-    recorder.on_report(lines(3))
-    assert recorder.num_progress == before and sink.bodies == []
+    recorder = Recorder(sink, start_step=0)
+    recorder.on_lines(lines(2))
+    recorder.on_lines(lines(1, component="trainer"))
+    recorder.on_lines(lines(3))
+    assert sink.bodies == []
     recorder.on_report(RunBroken(failure_class="user_code", message="it broke"))
     told = [(body.component, len(body.lines)) for body in sink.bodies if isinstance(body, LogLines)]
     assert told == [("rollout-0", 5), ("trainer", 1)]

@@ -1,0 +1,131 @@
+"""The driver: how far the run is, what was asked of it from outside, and the one end that it has.
+
+    parts ────reports────▶ readiness, phases, the end
+    outside ──requests───▶ trainer, data, manager; acknowledged once they have come true
+    time ────────────────▶ the environment's worker replaced; a run in which nothing moves ended
+
+Invariants:
+- a run has exactly one end, and nothing is decided after it;
+- it succeeds only when trainer and data have finished with the newest trainer;
+- a pause that was asked for comes true, or the run ends;
+- it never depends on the order in which different parts are heard, nor on hearing a report only once.
+"""
+
+from typing import Final
+
+from engine.pipeline.driver.environment import EnvironmentWatch
+from engine.pipeline.driver.readiness import Readiness
+from engine.pipeline.driver.requests import Requests
+from engine.pipeline.driver.run_end import RunEnd
+from engine.pipeline.driver.stillness import Stillness
+from engine.pipeline.effects import Effect, EndRun
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_driver import (
+    AnswersCounted,
+    CheckpointReported,
+    EvaluationReported,
+    EvaluationStarted,
+    FaultReported,
+    LedgerReported,
+    PartFinished,
+    PartStarted,
+    PauseAsked,
+    ReplicaObserved,
+    ReplicaReady,
+    ResizeAsked,
+    ResizeReported,
+    RunBroken,
+    StepReported,
+    TrainerPaused,
+    TrainerReady,
+    WeightsTaken,
+)
+from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.plan import Plan
+from engine.policy.recovery import Patience
+
+NO_PROGRESS_S: Final = 600.0
+# Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
+LEAVE_WITHIN_S: Final = 30.0
+
+
+class DriverBrain:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        now: float,
+        num_replicas: int,
+        max_replicas: int | None = None,
+        start_step: int = 0,
+        no_progress_s: float = NO_PROGRESS_S,
+        leave_within_s: float = LEAVE_WITHIN_S,
+        patience: Patience | None = None,
+    ) -> None:
+        """`num_replicas`: of the start; `max_replicas`: that the job may ever have, None: no more."""
+        patience = patience or Patience()
+        self._readiness = Readiness(plan, num_replicas=num_replicas, start_step=start_step)
+        self._requests = Requests(
+            max_replicas=num_replicas if max_replicas is None else max_replicas,
+            leave_within_s=leave_within_s,
+            only_evaluates=plan.only_evaluates,
+        )
+        self._environment = EnvironmentWatch(now=now, patience=patience)
+        self._stillness = Stillness(now=now, limit_s=no_progress_s, loading_s=patience.start_s)
+        self._end = RunEnd()
+        self._has_ended = False
+
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        if self._has_ended:
+            return []
+        self._stillness.hear(message, now)
+        effects: list[Effect] = []
+        for effect in self._decide(message, now):
+            effects.append(effect)
+            if isinstance(effect, EndRun):
+                self._has_ended = True
+                break
+        return effects
+
+    @property
+    def finished(self) -> list[str]:
+        """The parts that have nothing left to do."""
+        return self._end.finished
+
+    def _decide(self, message: Message, now: float) -> list[Effect]:
+        match message:
+            case PauseAsked():
+                return self._requests.on_pause_asked(message, now)
+            case ResizeAsked():
+                return self._requests.on_resize_asked(message, now)
+            case TrainerPaused():
+                return self._requests.on_paused(message)
+            case ResizeReported():
+                return [*self._requests.on_resized(message), *self._readiness.on_resized(message.replicas)]
+            case PartReported():
+                self._environment.hear(message, now)
+                return []
+            case PartLost():
+                return self._environment.on_lost(message, now)
+            case RunBroken():
+                return [EndRun(outcome="failed", failure_class=message.failure_class, message=message.message)]
+            case PartStarted() | PartFinished():
+                self._end.on_report(message)
+                return [EndRun(outcome="succeeded")] if self._end.has_come else []
+            case TrainerReady():
+                self._end.on_report(message)
+                return self._readiness.on_report(message)
+            case Tick():
+                return self._on_tick(now)
+            case ReplicaReady() | StepReported() | EvaluationStarted() | EvaluationReported():
+                return self._readiness.on_report(message)
+            case ReplicaObserved() | AnswersCounted() | CheckpointReported() | WeightsTaken():
+                return []  # heard by `stillness`
+            case FaultReported() | LedgerReported():
+                return []  # for the record
+            case _:
+                raise TypeError(f"the driver does not take {type(message).__name__}")
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)
+        return [*self._environment.on_tick(now), *self._requests.on_tick(now), *stands_still]

@@ -1,0 +1,58 @@
+"""The environment's worker: it has no brain, and holds nothing that replicas cannot ask for again.
+
+Invariants:
+- one that is gone, or silent for longer than it may be, is ended and replaced, later and later when it keeps dying;
+- one that dies too often ends the run: the fault is in the code that it runs.
+"""
+
+from engine.pipeline.effects import Effect, EndPart, EndRun, Send, StartPart
+from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.policy.recovery import GiveUp, Patience, after_loss
+
+
+class EnvironmentWatch:
+    def __init__(self, *, now: float, patience: Patience) -> None:
+        self._patience = patience
+        self._incarnation = 0
+        self._heard_at, self._has_spoken = now, False
+        self._lost_at: list[float] = []
+        self._start_due_at: float | None = None
+        """It is gone, and its successor starts then."""
+
+    def hear(self, report: PartReported, now: float) -> None:
+        if report.incarnation == self._incarnation:
+            self._heard_at, self._has_spoken = now, True
+
+    def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
+        if lost.incarnation != self._incarnation or self._start_due_at is not None:
+            return []
+        return self._replace(lost.reason, now)
+
+    def on_tick(self, now: float) -> list[Effect]:
+        if self._start_due_at is not None:
+            return self._start_due(now)
+        silent_s = now - self._heard_at
+        if silent_s <= self._patience.allows("environment", has_spoken=self._has_spoken):
+            return []
+        return self._replace(f"no answer for {silent_s:.0f} s", now)
+
+    def _replace(self, reason: str, now: float) -> list[Effect]:
+        self._lost_at.append(now)
+        ended = EndPart(part=ENVIRONMENT, incarnation=self._incarnation)  # it may only be frozen
+        decision = after_loss(self._lost_at, now)
+        if isinstance(decision, GiveUp):
+            message = f"the environment keeps dying: {reason}"
+            return [ended, EndRun(outcome="failed", failure_class="user_code", message=message)]
+        self._start_due_at = now + decision.after_s
+        action = f"what was asked is asked again; a replacement starts in {decision.after_s:.0f} s"
+        fault = FaultReported(component="environment", message=reason, action=action)
+        return [ended, Send(to=DRIVER, message=fault), *self._start_due(now)]
+
+    def _start_due(self, now: float) -> list[Effect]:
+        if self._start_due_at is None or now < self._start_due_at:
+            return []
+        self._incarnation += 1
+        self._heard_at, self._has_spoken, self._start_due_at = now, False, None
+        return [StartPart(part=ENVIRONMENT, incarnation=self._incarnation)]

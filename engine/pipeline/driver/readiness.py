@@ -1,0 +1,83 @@
+"""When the pipeline is ready, and the phases of a run.
+
+    provisioning → loading_weights → [ready] → evaluating → training → finalizing
+
+Invariants:
+- it is ready once: when the trainer and every replica of the start hold weights, or at the first work that was done if
+  that comes sooner, since a job that trains is no longer starting;
+- phases only go forward, and none after loading is entered before it is ready.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import AnnounceReady, Effect, EnterPhase
+from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
+    EvaluationStarted,
+    ReplicaReady,
+    StepReported,
+    ToDriver,
+    TrainerReady,
+)
+from engine.pipeline.plan import Plan
+from engine.spec.facts import Phase
+
+PHASES: Final[tuple[Phase, ...]] = ("provisioning", "loading_weights", "evaluating", "training", "finalizing")
+
+
+class Readiness:
+    def __init__(self, plan: Plan, *, num_replicas: int, start_step: int) -> None:
+        """`num_replicas`: of the start."""
+        self._plan, self._num_replicas = plan, num_replicas
+        self._begins_with: Phase = "evaluating" if start_step == 0 or plan.only_evaluates else "training"
+        self._phase: Phase = "loading_weights"
+        self._ready_replicas: set[int] = set()
+        self._num_parameters: int | None = None
+        self._works = False
+        self._is_closing = False
+        self.is_ready = False
+
+    def on_report(self, report: ToDriver) -> list[Effect]:
+        match report:
+            case TrainerReady():
+                self._num_parameters = report.num_parameters
+                return self._check()
+            case ReplicaReady():
+                self._ready_replicas.add(report.replica)
+                return self._check()
+            case StepReported():
+                return [*self._on_work(), *self._enter("training")]
+            case EvaluationReported() if self._plan.only_evaluates:
+                return self._on_work()
+            case EvaluationStarted() if not self._plan.only_evaluates:
+                self._is_closing = True
+                return self._enter("finalizing") if self.is_ready else []
+            case _:
+                return []
+
+    def on_resized(self, replicas: int) -> list[Effect]:
+        """Nobody waits for those that have left."""
+        self._num_replicas = min(self._num_replicas, replicas)
+        return self._check()
+
+    def _on_work(self) -> list[Effect]:
+        self._works = True
+        return self._check()
+
+    def _check(self) -> list[Effect]:
+        if self.is_ready or self._num_parameters is None:
+            return []
+        if not self._works and not self._ready_replicas.issuperset(range(self._num_replicas)):
+            return []
+        self.is_ready = True
+        num_ready = max(1, len(self._ready_replicas))  # one has worked, though its own word may come later
+        num_replicas = min(num_ready, self._num_replicas)
+        announced = AnnounceReady(num_replicas=num_replicas, num_parameters=self._num_parameters)
+        return [announced, *self._enter("finalizing" if self._is_closing else self._begins_with)]
+
+    def _enter(self, phase: Phase) -> list[Effect]:
+        """Only ever forward: the last step's report may come after data has begun the last evaluation."""
+        if PHASES.index(phase) <= PHASES.index(self._phase):
+            return []
+        self._phase = phase
+        return [EnterPhase(phase=phase)]

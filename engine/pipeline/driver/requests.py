@@ -1,0 +1,83 @@
+"""What is asked of a run from outside: a pause, another number of replicas.
+
+Invariants:
+- a request is said again to those who carry it out until it has come true: they may die and forget it;
+- it is acknowledged once, when it has come true or another one has taken its place; one that the end of the run
+  overtakes is not acknowledged.
+"""
+
+from typing import Final
+
+from engine.pipeline.effects import Acknowledge, AnnounceSize, Effect, EndRun, Send
+from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER
+from engine.pipeline.messages.to_data import PauseRequested
+from engine.pipeline.messages.to_driver import PauseAsked, ResizeAsked, ResizeReported, TrainerPaused
+from engine.pipeline.messages.to_manager import ResizeOrdered
+
+SAY_AGAIN_S: Final = 2.0
+
+
+class Requests:
+    def __init__(self, *, max_replicas: int, leave_within_s: float, only_evaluates: bool) -> None:
+        """`leave_within_s`: time for a replica that leaves to have its trajectories taken over."""
+        self._max_replicas, self._leave_within_s = max_replicas, leave_within_s
+        self._only_evaluates = only_evaluates
+        self._known: set[str] = set()
+        self._pauses: list[str] = []
+        self._pause_said_at = 0.0
+        self._resize: ResizeAsked | None = None
+        self._order = 0
+        """The number of the resize that was asked for last."""
+        self._resize_said_at = 0.0
+
+    def on_pause_asked(self, asked: PauseAsked, now: float) -> list[Effect]:
+        if not self._is_new(asked.request_id):
+            return []
+        self._pauses.append(asked.request_id)
+        return self._say_pause(now)
+
+    def on_resize_asked(self, asked: ResizeAsked, now: float) -> list[Effect]:
+        if not self._is_new(asked.request_id):
+            return []
+        overtaken = [] if self._resize is None else [Acknowledge(request_id=self._resize.request_id)]
+        self._resize, self._order = asked, self._order + 1
+        return [*overtaken, *self._say_resize(now)]
+
+    def on_paused(self, report: TrainerPaused) -> list[Effect]:
+        if not self._pauses:
+            return []
+        message = "Paused." if self._only_evaluates else f"Paused after step {report.step}."
+        acknowledged = [Acknowledge(request_id=request_id) for request_id in self._pauses]
+        return [*acknowledged, EndRun(outcome="paused", message=message)]
+
+    def on_resized(self, report: ResizeReported) -> list[Effect]:
+        """It may speak of an order that is not wanted any more."""
+        if self._resize is None or report.order != self._order:
+            return []
+        acknowledged = Acknowledge(request_id=self._resize.request_id)
+        self._resize = None
+        return [AnnounceSize(replicas=report.replicas), acknowledged]
+
+    def on_tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._pauses and now - self._pause_said_at >= SAY_AGAIN_S:
+            effects += self._say_pause(now)
+        if self._resize is not None and now - self._resize_said_at >= SAY_AGAIN_S:
+            effects += self._say_resize(now)
+        return effects
+
+    def _is_new(self, request_id: str) -> bool:
+        is_new = request_id not in self._known
+        self._known.add(request_id)
+        return is_new
+
+    def _say_pause(self, now: float) -> list[Effect]:
+        self._pause_said_at = now
+        return [Send(to=part, message=PauseRequested()) for part in (TRAINER, DATA)]
+
+    def _say_resize(self, now: float) -> list[Effect]:
+        assert self._resize is not None
+        self._resize_said_at = now
+        replicas = min(self._resize.replicas, self._max_replicas)
+        order = ResizeOrdered(replicas=replicas, within_s=self._leave_within_s, order=self._order)
+        return [Send(to=MANAGER, message=order)]

@@ -1,0 +1,304 @@
+"""The driver decides what a run is from outside: ready, in a phase, paused, resized, at its one end."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.pipeline.driver.brain import DriverBrain
+from engine.pipeline.effects import (
+    Acknowledge,
+    AnnounceReady,
+    AnnounceSize,
+    Effect,
+    EndPart,
+    EndRun,
+    EnterPhase,
+    Send,
+    StartPart,
+)
+from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested
+from engine.pipeline.messages.to_driver import (
+    EvaluationReported,
+    EvaluationStarted,
+    FaultReported,
+    PartFinished,
+    PartStarted,
+    PauseAsked,
+    ReplicaObserved,
+    ReplicaReady,
+    ResizeAsked,
+    ResizeReported,
+    RunBroken,
+    StepReported,
+    TrainerPaused,
+    TrainerReady,
+)
+from engine.pipeline.messages.to_manager import PartLost, PartReported, ResizeOrdered
+from engine.policy.lineage import WeightsId
+from engine.policy.recovery import MAX_LOSSES, Patience
+from tests.engine.pipeline.brain_builders import PLAN, of
+
+LIMIT_S = 50.0
+PATIENCE = Patience(silent_s=5.0, start_s=60.0)
+LOADED = (
+    TrainerReady(num_parameters=9),
+    ReplicaReady(replica=0, incarnation=0),
+    ReplicaReady(replica=1, incarnation=0),
+)
+READY = AnnounceReady(num_replicas=2, num_parameters=9)
+
+
+class Told:
+    """A driver that is told one thing after the other."""
+
+    def __init__(self, *, start_step: int = 0) -> None:
+        self.now = 0.0
+        self.brain = DriverBrain(
+            PLAN,
+            now=self.now,
+            num_replicas=2,
+            max_replicas=4,
+            start_step=start_step,
+            no_progress_s=LIMIT_S,
+            leave_within_s=3.0,
+            patience=PATIENCE,
+        )
+
+    def tell(self, *messages: Message) -> list[Effect]:
+        return [effect for message in messages for effect in self.brain.handle(message, self.now)]
+
+    def wait(self, seconds: float, *, alive: bool = True, incarnation: int = 0) -> list[Effect]:
+        """Ticks every second; the environment answers, or does not."""
+        effects: list[Effect] = []
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            if alive:
+                effects += self.tell(PartReported(part=ENVIRONMENT, incarnation=incarnation))
+            effects += self.tell(Tick())
+        return effects
+
+
+def step(number: int) -> StepReported:
+    return StepReported(step=number, metrics={}, to_read=())
+
+
+def observed(num_decoded: int) -> ReplicaObserved:
+    return ReplicaObserved(
+        replica=0,
+        incarnation=0,
+        version=0,
+        observed_at=0.0,
+        spans=(),
+        kv_used=0.0,
+        num_running=1,
+        num_waiting=0,
+        num_with_environment=0,
+        num_prefilled=0,
+        num_decoded=num_decoded,
+    )
+
+
+def phases(effects: list[Effect]) -> list[str]:
+    return [effect.phase for effect in effects if isinstance(effect, EnterPhase)]
+
+
+def ends(effects: list[Effect]) -> list[EndRun]:
+    return [effect for effect in effects if isinstance(effect, EndRun)]
+
+
+# ── readiness and phases ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_is_ready_once_the_trainer_and_every_replica_of_the_start_hold_weights() -> None:
+    driver = Told()
+    trainer, first, second = LOADED
+    assert driver.tell(trainer, first, replace(first, incarnation=1)) == []
+    assert driver.tell(second) == [READY, EnterPhase(phase="evaluating")]
+    assert driver.tell(*LOADED) == []
+
+
+def test_phases_follow_a_job_and_never_go_back() -> None:
+    driver = Told()
+    evaluated = EvaluationReported(weights=WeightsId(0, 0), num_prompts=1, reward_mean=0, reward_std=0, length_mean=1)
+    told = driver.tell(*LOADED, evaluated, step(1), step(2), EvaluationStarted(version=2), step(2))
+    assert phases(told) == ["evaluating", "training", "finalizing"]
+
+
+def test_an_attempt_that_goes_on_trains_at_once() -> None:
+    assert phases(Told(start_step=3).tell(*LOADED)) == ["training"]
+
+
+def test_a_job_that_trains_is_ready_though_a_replica_still_loads() -> None:
+    trainer, first, second = LOADED
+    assert Told().tell(trainer, first, step(1), step(2), second) == [
+        AnnounceReady(num_replicas=1, num_parameters=9),
+        EnterPhase(phase="evaluating"),
+        EnterPhase(phase="training"),
+    ]
+
+
+def test_nobody_waits_for_a_replica_that_has_left_before_it_was_ready() -> None:
+    trainer, first, _ = LOADED
+    told = Told().tell(trainer, first, ResizeReported(replicas=1))
+    assert told == [AnnounceReady(num_replicas=1, num_parameters=9), EnterPhase(phase="evaluating")]
+
+
+def test_a_run_that_begins_at_its_end_is_ready_before_it_finalizes() -> None:
+    driver = Told(start_step=PLAN.steps)
+    assert driver.tell(EvaluationStarted(version=PLAN.steps)) == []
+    assert driver.tell(*LOADED) == [READY, EnterPhase(phase="finalizing")]
+
+
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_pause_is_said_again_until_it_has_come_true_and_acknowledged_then() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    to_both = [Send(to=part, message=PauseRequested()) for part in (TRAINER, DATA)]
+    assert driver.tell(PauseAsked(request_id="p")) == to_both
+    assert driver.tell(PauseAsked(request_id="p")) == []
+    assert driver.wait(4) == to_both * 2
+    driver.tell(PauseAsked(request_id="q"))
+    assert driver.tell(TrainerPaused(step=3, checkpointed=3)) == [
+        Acknowledge(request_id="p"),
+        Acknowledge(request_id="q"),
+        EndRun(outcome="paused", message="Paused after step 3."),
+    ]
+
+
+def test_a_trainer_that_pauses_and_was_not_asked_to_ends_nothing() -> None:
+    assert Told().tell(TrainerPaused(step=3, checkpointed=3)) == []
+
+
+def ordered(effects: list[Effect]) -> list[tuple[int, int]]:
+    return [(order.replicas, order.order) for order in of(effects, ResizeOrdered)]
+
+
+def test_a_resize_is_ordered_again_until_the_manager_has_carried_it_out() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    assert ordered(driver.tell(ResizeAsked(request_id="r", replicas=1))) == [(1, 1)]
+    assert ordered(driver.wait(4)) == [(1, 1)] * 2
+    done = ResizeReported(replicas=1, order=1)
+    assert driver.tell(done) == [AnnounceSize(replicas=1), Acknowledge(request_id="r")]
+    assert driver.tell(done, ResizeAsked(request_id="r", replicas=1)) == driver.wait(4) == []
+
+
+def test_a_resize_that_another_one_overtakes_is_acknowledged_and_its_late_report_is_not_taken_for_the_others() -> None:
+    driver = Told()
+    driver.tell(*LOADED, ResizeAsked(request_id="one", replicas=1))
+    assert driver.tell(ResizeAsked(request_id="two", replicas=2))[0] == Acknowledge(request_id="one")
+    assert driver.tell(ResizeAsked(request_id="three", replicas=1))[0] == Acknowledge(request_id="two")
+    assert driver.tell(ResizeReported(replicas=1, order=1)) == []
+    told = driver.tell(ResizeReported(replicas=1, order=3))
+    assert told == [AnnounceSize(replicas=1), Acknowledge(request_id="three")]
+
+
+def test_more_replicas_than_the_job_may_have_are_not_ordered() -> None:
+    assert ordered(Told().tell(ResizeAsked(request_id="r", replicas=99))) == [(4, 1)]
+
+
+# ── the environment's worker ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_environment_that_is_gone_is_replaced_and_the_word_of_the_dead_does_not_count() -> None:
+    driver = Told()
+    lost = PartLost(part=ENVIRONMENT, incarnation=0, reason="killed")
+    told = driver.tell(lost)
+    assert [effect for effect in told if not isinstance(effect, Send)] == [
+        EndPart(part=ENVIRONMENT, incarnation=0),
+        StartPart(part=ENVIRONMENT, incarnation=1),
+    ]
+    [fault] = of(told, FaultReported)
+    assert (fault.component, fault.message) == ("environment", "killed")
+    assert driver.tell(lost, PartReported(part=ENVIRONMENT, incarnation=0)) == []
+    assert driver.wait(PATIENCE.start_s - 10, incarnation=0) == [], "it may still be starting"
+
+
+def test_an_environment_that_is_silent_is_replaced_and_one_that_answers_is_not() -> None:
+    driver = Told()
+    assert driver.wait(30) == []
+    assert driver.wait(PATIENCE.silent_s, alive=False) == []
+    assert EndPart(part=ENVIRONMENT, incarnation=0) in driver.wait(1, alive=False)
+
+
+def test_an_environment_that_dies_too_often_is_replaced_later_and_later_and_then_ends_the_run() -> None:
+    driver = Told()
+    waited: list[float] = []
+    for incarnation in range(MAX_LOSSES):
+        lost_at = driver.now
+        told = driver.tell(PartLost(part=ENVIRONMENT, incarnation=incarnation, reason="no memory"))
+        while StartPart(part=ENVIRONMENT, incarnation=incarnation + 1) not in told:
+            told = driver.wait(1, alive=False)
+        waited.append(driver.now - lost_at)
+    assert waited == [0.0, 2.0, 4.0, 8.0, 16.0]
+    told = driver.tell(PartLost(part=ENVIRONMENT, incarnation=MAX_LOSSES, reason="no memory"))
+    [end] = ends(told)
+    assert (end.outcome, end.failure_class) == ("failed", "user_code") and "no memory" in end.message
+
+
+# ── stillness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_in_which_nothing_moves_is_ended() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    assert driver.wait(LIMIT_S) == []
+    [end] = driver.wait(1)
+    assert isinstance(end, EndRun) and (end.outcome, end.failure_class) == ("failed", "infrastructure")
+    assert "nothing moved for 50 s" in end.message
+
+
+def test_generated_tokens_move_a_run_and_an_observation_alone_does_not() -> None:
+    driver = Told()
+    driver.tell(*LOADED, observed(5))
+    assert driver.wait(LIMIT_S - 1) == driver.tell(observed(6)) == []
+    assert driver.wait(LIMIT_S) == driver.tell(observed(6)) == []
+    assert ends(driver.wait(1))
+
+
+def test_loading_may_take_longer() -> None:
+    driver = Told()
+    assert driver.wait(PATIENCE.start_s) == []
+    assert ends(driver.wait(1))
+
+
+def test_what_is_replaced_for_ever_keeps_no_run_alive() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    driver.wait(LIMIT_S - 1)
+    driver.tell(FaultReported(component="environment", message="silent", action="replaced"))
+    assert ends(driver.wait(2)), "a fault is no movement"
+
+
+# ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FINISHED = (PartFinished(part="trainer"), PartFinished(part="data"))
+
+
+@pytest.mark.parametrize("finished", [FINISHED, FINISHED[::-1]])
+def test_it_succeeds_when_trainer_and_data_have_finished(finished: tuple[Message, ...]) -> None:
+    driver = Told()
+    assert driver.tell(*LOADED, step(1), finished[0])[-1:] == [EnterPhase(phase="training")]
+    assert driver.tell(finished[1]) == [EndRun(outcome="succeeded")]
+
+
+def test_a_trainer_that_is_being_started_has_yet_to_finish() -> None:
+    driver = Told()
+    assert driver.tell(FINISHED[0], PartStarted(part=TRAINER, incarnation=1), FINISHED[1]) == []
+
+
+def test_nothing_is_decided_after_the_end() -> None:
+    driver = Told()
+    driver.tell(*LOADED, PauseAsked(request_id="p"))
+    broken = RunBroken(failure_class="reward", message="no verdict")
+    assert driver.tell(broken) == [EndRun(outcome="failed", failure_class="reward", message="no verdict")]
+    assert driver.tell(broken, *FINISHED, TrainerPaused(step=1, checkpointed=1)) == driver.wait(100) == []
+
+
+def test_it_takes_no_message_that_is_for_another() -> None:
+    with pytest.raises(TypeError, match="BatchWanted"):
+        Told().tell(BatchWanted(step=1))

@@ -1,0 +1,47 @@
+"""A run has succeeded when trainer and data have finished with the same, newest trainer."""
+
+from itertools import permutations
+
+from engine.pipeline.driver.run_end import RunEnd
+from engine.pipeline.messages.addresses import TRAINER, rollout_address
+from engine.pipeline.messages.to_driver import PartFinished, PartStarted, TrainerReady
+
+
+def test_both_must_have_finished_in_whatever_order() -> None:
+    for reports in permutations((PartFinished(part="trainer"), PartFinished(part="data"))):
+        end = RunEnd()
+        end.on_report(reports[0])
+        assert not end.has_come
+        end.on_report(reports[1])
+        assert end.has_come
+
+
+def test_a_trainer_that_begins_again_takes_back_what_was_said_of_the_one_before() -> None:
+    """It finished and died, and its last checkpoint rotted: the last step is to be trained again."""
+    end = RunEnd()
+    for report in (PartFinished(part="trainer"), TrainerReady(num_parameters=1, epoch=1), PartFinished(part="data")):
+        end.on_report(report)
+    assert not end.has_come and end.finished == []
+    end.on_report(PartFinished(part="trainer", epoch=1))
+    assert not end.has_come
+    end.on_report(PartFinished(part="data", epoch=1))
+    assert end.has_come
+
+
+def test_what_data_says_of_a_trainer_may_come_before_its_own_first_word() -> None:
+    end = RunEnd()
+    end.on_report(PartFinished(part="trainer"))
+    end.on_report(PartFinished(part="data", epoch=1))
+    assert not end.has_come
+    end.on_report(TrainerReady(num_parameters=1, epoch=1))
+    end.on_report(PartFinished(part="trainer", epoch=1))
+    assert end.has_come
+
+
+def test_a_trainer_that_is_being_started_takes_it_back_before_its_first_word() -> None:
+    end = RunEnd()
+    end.on_report(PartFinished(part="trainer"))
+    end.on_report(PartStarted(part=rollout_address(0), incarnation=7))
+    end.on_report(PartStarted(part=TRAINER, incarnation=1))
+    end.on_report(PartFinished(part="data"))
+    assert not end.has_come
