@@ -306,7 +306,8 @@ class DataBrain:
             self._listens_until = now + LISTEN_S
         if self._listens_until is not None and now >= self._listens_until:
             self._listens, self._listens_until = False, None
-        return self._assignment.assign(now, None if self._listens or self._is_pausing else self._prompts)
+        is_pausing = self._is_pausing and not self._state.is_over  # after the last step it goes on to its end instead
+        return self._assignment.assign(now, None if self._listens or is_pausing else self._prompts)
 
     def _count_answers(self, now: float) -> list[Effect]:
         """Where something is trained as well, its steps tell how far it is."""

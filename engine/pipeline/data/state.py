@@ -221,7 +221,7 @@ class DataState:
             returned += self.batch.groups
         self.lineage = self.lineage.forked(record.epoch, at=record.step)
         self.trained_version = self.checkpointed = self.first_version = record.step
-        self.batch, self.is_over = None, False
+        self.batch, self.is_over = None, self.is_over and self.plan.only_evaluates  # whose weights are the same again
         self.history = deque(taken for taken in self.history if taken.step <= record.step)
         if knows_all:
             for taken in lost:

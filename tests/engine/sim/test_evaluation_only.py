@@ -88,6 +88,15 @@ def test_a_trainer_that_is_started_again_does_not_have_the_prompts_answered_twic
     assert any(isinstance(record, TrainerForked) for record in data.disk.records)
 
 
+def test_a_trainer_that_is_started_after_the_evaluation_has_nothing_evaluated_again() -> None:
+    data, tasks = begun()
+    data.sync(version=STEP, finished=answers(tasks, version=STEP))
+    again = TrainingEnded(weights=WeightsId(1, STEP), resumed=ResumedFrom(step=STEP, progress=DataProgress()))
+    effects = data.handle(again)
+    assert of(effects, PartFinished) == [PartFinished(part="data", epoch=1)]
+    assert data.brain.state.evaluations == [] and granted(data.sync(version=STEP)) == []
+
+
 def test_an_answer_of_other_weights_does_not_count() -> None:
     data, tasks = begun()
     effects = data.sync(version=STEP, finished=answers(tasks, version=STEP - 1))

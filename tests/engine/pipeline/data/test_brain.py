@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from engine.pipeline.messages.addresses import DATA
 from engine.pipeline.messages.message import Tick
-from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
+from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, TrainingEnded
 from engine.pipeline.messages.to_driver import (
     EvaluationReported,
     FaultReported,
@@ -271,3 +271,14 @@ def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
 def test_a_tick_alone_only_says_that_data_is_alive() -> None:
     assert of(Room().handle(Tick()), PartReported) == [PartReported(part=DATA, incarnation=0)]
     assert len(Room().handle(Tick())) == 1
+
+
+def test_data_that_pauses_begins_nothing_new_but_what_the_end_of_a_run_needs() -> None:
+    """After the last step nothing is left to be paused: the run goes on to its end."""
+    room = Room(replace(PLAN, steps=2), start_step=1)
+    room.handle(PauseRequested())
+    assert granted(room.sync(version=1)) == []
+    ending = Room(replace(PLAN, steps=2), start_step=2)
+    ending.handle(PauseRequested())
+    ending.handle(TrainingEnded(weights=WeightsId(0, 2), checkpointed=2))
+    assert {task.key.evaluation for task in granted(ending.sync(version=2))} == {2}
