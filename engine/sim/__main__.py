@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from engine.sim.checks import InvariantBroken
-from engine.sim.faults import Faults
 from engine.sim.scenario import SCHEDULES, evaluation_of, replay_command, world_of
 
 
@@ -19,7 +18,7 @@ def main() -> int:
     for seed in range(arguments.seed, arguments.seed + arguments.count):
         world = (evaluation_of if arguments.evaluation else world_of)(seed, arguments.schedule)
         if arguments.count == 1:
-            print(f"plan    {world.plan}\nfaults  {Faults.drawn(seed)}")
+            print(f"plan    {world.plan}\nfaults  {world.faults}")
         world.trace = [] if arguments.trace else None
         try:
             outcome = world.run()
@@ -32,7 +31,7 @@ def main() -> int:
         oracle = outcome.oracle
         staleness = oracle.staleness or [0]
         print(
-            f"seed {seed}: {oracle.trained_steps} steps in {outcome.virtual_s:.1f} virtual s, "
+            f"seed {seed}: {outcome.end} after {oracle.trained_steps} steps in {outcome.virtual_s:.1f} virtual s, "
             f"{outcome.num_events} events, staleness mean {sum(staleness) / len(staleness):.2f} max {max(staleness)}, "
             f"{oracle.num_moved} moved, ledger {oracle.ledger}"
         )

@@ -212,6 +212,11 @@ class Oracle:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def on_paused(self) -> None:
+        """Whoever goes on has all that was trained."""
+        saved = self._saved_paths.get(self.trained_steps)
+        demand(saved == self._now, f"paused after step {self.trained_steps}, written down are {[*self._saved_paths]}")
+
     def on_end(self) -> None:
         steps, per_step = self._plan.steps, self._plan.groups_per_step * self._plan.group_size
         last = max(steps, self._start_step)

@@ -1,8 +1,10 @@
-"""The processes of a run, brains in simulated bodies: started and killed, by the manager's body too.
+"""The processes of a run, brains in simulated bodies: started and killed, by the bodies of manager and driver too.
 
 Invariants:
 - every brain is the one that runs live;
 - what is said to a part reaches its newest process; each has a higher incarnation than the one before;
+- the driver is one process for the whole run: with it the attempt would end. What it says to the manager arrives, since
+  live they share a process;
 - what survives a process is on the cluster's disks: data's log, the trainer's checkpoints.
 """
 
@@ -12,11 +14,22 @@ from functools import partial
 from typing import Final
 
 from engine.pipeline.data.brain import DataBrain
-from engine.pipeline.effects import Effect, EndPart, StartPart
+from engine.pipeline.driver.brain import DriverBrain
+from engine.pipeline.effects import (
+    Acknowledge,
+    AnnounceReady,
+    AnnounceSize,
+    Effect,
+    EndPart,
+    EndRun,
+    EnterPhase,
+    StartPart,
+)
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
-from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address
+from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address
 from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_driver import PartStarted
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
@@ -25,14 +38,19 @@ from engine.policy.recovery import Patience
 from engine.sim.bodies import CheckpointStore, DataBody, Log, TrainerBody
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
+from engine.sim.driver_oracle import DriverOracle
+from engine.sim.environment import EnvironmentWorker
 from engine.sim.kernel import Kernel
 from engine.sim.network import Network
+from engine.sim.outbox import Outbox
 from engine.sim.process import TICK_S, Brain, Process
 from engine.sim.relay_bodies import RelayBody
 from engine.sim.rollout_body import RolloutBody
 from engine.sim.setting import Setting
 
 START_S: Final = 3.0
+RESTED_S: Final = 2.0
+"""After a freeze: what has waited is heard by then."""
 # In proportion to what things cost here.
 REPACK_EVERY_S: Final = 0.5
 PATIENCE: Final = Patience(silent_s=5.0, trainer_silent_s=8.0, trainer_least_s=4.0, start_s=20.0)
@@ -47,6 +65,7 @@ class Brains:
     relay: type[RelayBrain] = RelayBrain
     trainer: type[TrainerBrain] = TrainerBrain
     manager: type[ManagerBrain] = ManagerBrain
+    driver: type[DriverBrain] = DriverBrain
 
 
 class Cluster:
@@ -56,16 +75,19 @@ class Cluster:
         *,
         kernel: Kernel,
         brains: Brains,
+        driven: DriverOracle,
         report: Callable[[Message], None],
         note: Callable[[Brain, Effect], None],
     ) -> None:
-        """`report`: to the driver; `note`: is told every effect before it is carried out."""
+        """`report`: is told what is said to the driver; `note`: every effect before it is carried out."""
         self._setting, self._kernel, self._brains, self._note = setting, kernel, brains, note
+        self._driven, self._report = driven, report
         self._processes: dict[Address, Process] = {}
         self._incarnations: dict[Address, int] = {}
         """The highest of each part that was started or ordered."""
         self._chance = Chance(setting.seed, "network")
-        self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes, report=report)
+        self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes)
+        setting.environment_answers = lambda: self._processes[ENVIRONMENT].is_at_work
         self._log = Log()
         self._store = CheckpointStore(saved={setting.start_step: DataBrain(setting.plan).progress})
 
@@ -88,11 +110,21 @@ class Cluster:
                 self._start_relay(part, incarnation)
             case "rollout":
                 self._start_replica(part, incarnation)
-            case _:
-                raise ValueError(f"the manager does not start {part}")
+            case "environment":
+                self._add(part, incarnation, EnvironmentWorker(incarnation=incarnation), tick_after_s=TICK_S)
+            case "manager" | "driver":
+                raise ValueError(f"nobody orders {part}")
+
+    def start_driver(self, brain: DriverBrain) -> None:
+        """Before all others, which report to it."""
+        process = self._process(0, brain)
+        process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._driven.on_heard
+        self._admit(DRIVER, process)
+        process.after(TICK_S, process.tick)
 
     def start_manager(self) -> None:
-        incarnations = {part: number for part, number in self._incarnations.items() if part != MANAGER}
+        unwatched = (MANAGER, DRIVER, ENVIRONMENT)
+        incarnations = {part: number for part, number in self._incarnations.items() if part not in unwatched}
         brain = self._brains.manager(
             now=self._kernel.now,
             incarnations=incarnations,
@@ -107,13 +139,44 @@ class Cluster:
         if part.kind == "rollout":
             self._setting.oracle.on_death(part.number)
 
-    def _add(self, part: Address, incarnation: int, brain: Brain) -> Process:
-        process = Process(
+    def _add(self, part: Address, incarnation: int, brain: Brain, *, tick_after_s: float | None = None) -> Process:
+        """`tick_after_s`: its first tick; None: left to chance."""
+        process = self._process(incarnation, brain)
+        outbox = Outbox(
+            self._setting.faults,
+            chance=Chance(self._setting.seed, f"outbox/{part}/{incarnation}"),
+            kernel=self._kernel,
+            sender=process,
+            driver=self._processes[DRIVER],
+        )
+        process.post = partial(self._post, outbox)
+        self._admit(part, process)
+        process.after(self._chance.uniform(0, TICK_S) if tick_after_s is None else tick_after_s, process.tick)
+        return process
+
+    def _process(self, incarnation: int, brain: Brain) -> Process:
+        return Process(
             incarnation=incarnation, brain=brain, kernel=self._kernel, post=self.network.post, note=self._note
         )
-        self._processes[part], self._incarnations[part] = process, incarnation
-        process.after(self._chance.uniform(0, TICK_S), process.tick)
-        return process
+
+    def _admit(self, part: Address, process: Process) -> None:
+        self._processes[part], self._incarnations[part] = process, process.incarnation
+
+    def _post(self, outbox: Outbox, to: Address, message: Message) -> None:
+        if to == DRIVER:
+            self._report(message)
+            outbox.put(message)
+        else:
+            self.network.post(to, message)
+
+    def _post_of_driver(self, to: Address, message: Message) -> None:
+        if to == MANAGER:
+            self.network.deliver(to, message)
+        elif to == DRIVER:
+            self._report(message)
+            self._processes[DRIVER].later(0.0, message)
+        else:
+            self.network.post(to, message)
 
     def _start_data(self, incarnation: int) -> None:
         setting = self._setting
@@ -173,10 +236,11 @@ class Cluster:
         body = RolloutBody(
             self._setting,
             replica=part.number,
+            incarnation=incarnation,
             clock=lambda: self._kernel.now,
             later=process.later,
             after=process.after,
-            post=self.network.post,
+            post=process.post,
         )
         process.perform, process.measure = body.perform, body.measure
 
@@ -190,5 +254,23 @@ class Cluster:
                 demand(effect.incarnation > self._incarnations[effect.part], f"{effect} a second time")
                 self._incarnations[effect.part] = effect.incarnation
                 self._kernel.after(START_S, partial(self.start, effect.part, effect.incarnation))
+                if effect.part == TRAINER:
+                    self._driven.on_trainer_ordered(effect.incarnation)
+                self.network.deliver(DRIVER, PartStarted(part=effect.part, incarnation=effect.incarnation))
             case _:
                 raise TypeError(f"the manager's body does not do {type(effect).__name__}")
+
+    def _drive(self, effect: Effect) -> None:
+        match effect:
+            case EndPart():
+                environment, driver = self._processes[ENVIRONMENT], self._processes[DRIVER]
+                rested_at = RESTED_S + max(environment.frozen_until, driver.frozen_until)
+                is_well = environment.is_alive and self._kernel.now > rested_at
+                demand(not is_well, f"{effect}, and nothing is the matter with it")
+                self._manage(effect)
+            case StartPart():
+                self._manage(effect)
+            case EnterPhase() | AnnounceReady() | AnnounceSize() | Acknowledge() | EndRun():
+                pass  # for people to read; the oracle of the driver has seen it
+            case _:
+                raise TypeError(f"the driver's body does not do {type(effect).__name__}")

@@ -8,8 +8,9 @@ from typing import Final, Literal
 
 from engine.sim.chance import Chance
 
-PartName = Literal["rollout", "relay", "data", "trainer", "manager"]
+PartName = Literal["rollout", "relay", "data", "trainer", "manager", "environment", "driver"]
 PARTS: Final[tuple[PartName, ...]] = ("rollout", "relay", "data", "trainer", "manager")
+OUTSIDE: Final[tuple[tuple[PartName, float], ...]] = (("environment", 0.2), ("driver", 0.1))
 # Faults come early, while most of the run lies ahead: a small job is done within some ten virtual seconds.
 LAST_FAULT_S: Final = 12.0
 QUIET_AT_S: Final = 25.0
@@ -24,8 +25,9 @@ class Blow:
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
-    kind: Literal["crash", "freeze", "leave", "resize"]
-    """`resize`: the manager is ordered to go on with `which` replicas."""
+    kind: Literal["crash", "freeze", "leave", "resize", "pause"]
+    """`resize`, `pause`: the driver is asked from outside, to go on with `which` replicas or to pause. A driver that
+    freezes takes the manager along: they share a process."""
     lasts_s: float = 0.0
     """A freeze; or how long a replica that must leave still has."""
     is_silent: bool = False
@@ -49,6 +51,11 @@ class Faults:
     """A checkpoint that cannot be verified any more when it is needed."""
     blows: tuple[Blow, ...] = ()
     quiet_at: float = QUIET_AT_S
+
+    @property
+    def is_rough(self) -> bool:
+        """Until it falls quiet; blows come besides."""
+        return self.delay_s > CALM_DELAY_S or max(self.drop, self.duplicate, self.corrupt) > 0
 
     def fall_quiet(self) -> None:
         self.delay_s, self.drop, self.duplicate, self.corrupt = CALM_DELAY_S, 0.0, 0.0, 0.0
@@ -76,6 +83,25 @@ def _blows(chance: Chance) -> tuple[Blow, ...]:
         if chance.happens(0.3):  # two at once
             blows.append(_blow(chance, at))
     return tuple(sorted(blows, key=lambda blow: blow.at))
+
+
+def from_outside(seed: int, *, num_replicas: int) -> tuple[Blow, ...]:
+    """What is asked of the run, and what strikes driver and environment: drawn apart from all other faults."""
+    chance = Chance(seed, "outside")
+    blows: list[Blow] = []
+    if chance.happens(0.2):
+        for _ in range(chance.whole(1, 2)):
+            at, size = chance.uniform(0.0, LAST_FAULT_S), chance.whole(1, num_replicas)
+            blows.append(Blow(at=at, part="driver", kind="resize", which=size))
+    if chance.happens(0.12):
+        blows.append(Blow(at=chance.uniform(0.0, QUIET_AT_S), part="driver", kind="pause", which=0))
+    for part, share in OUTSIDE:
+        if chance.happens(share):
+            kind: Literal["crash", "freeze"] = "crash" if part == "environment" and chance.happens(0.6) else "freeze"
+            at, lasts_s = chance.uniform(0.0, LAST_FAULT_S), chance.uniform(0.2, 12.0)
+            is_silent = chance.happens(0.5)
+            blows.append(Blow(at=at, part=part, which=0, kind=kind, lasts_s=lasts_s, is_silent=is_silent))
+    return tuple(blows)
 
 
 def _blow(chance: Chance, at: float) -> Blow:

@@ -1,13 +1,12 @@
 """What is between the processes: it loses, doubles, delays and reorders what they say.
 
-Invariants: the oracle sees every message that is sent, lost or not; what goes to the driver arrives, since that is a
-call which is repeated until it comes back.
+Invariant: the oracle sees every message that is sent, lost or not.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-from engine.pipeline.messages.addresses import DRIVER, Address, relay_address
+from engine.pipeline.messages.addresses import Address, relay_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.messages.to_rollout import WorkGranted
@@ -27,17 +26,12 @@ class Network:
         kernel: Kernel,
         chance: Chance,
         processes: Mapping[Address, Process],
-        report: Callable[[Message], None],
     ) -> None:
-        """`report`: the driver."""
         self._faults, self._oracle = setting.faults, setting.oracle
         self._kernel, self._chance = kernel, chance
-        self._processes, self._report = processes, report
+        self._processes = processes
 
     def post(self, to: Address, message: Message) -> None:
-        if to == DRIVER:
-            self._report(message)
-            return
         self._observe(message)
         faults = self._faults
         copies = 2 if faults.duplicate and self._chance.happens(faults.duplicate) else 1

@@ -29,11 +29,20 @@ class Process:
     post: Post
     note: Callable[[Brain, Effect], None]
     """Is told every effect before it is carried out."""
+    heard: Callable[[Message], None] = lambda message: None
+    """Is told every message after it was decided on."""
     perform: Callable[[Effect], None] = lambda effect: None
     measure: Callable[[], Message] | None = None
     on_carried: Callable[[CarriedChunk], None] | None = None
     is_alive: bool = True
     frozen_until: float = 0.0
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.is_alive and self.frozen_until <= self.kernel.now
+
+    def freeze(self, lasts_s: float) -> None:
+        self.frozen_until = max(self.frozen_until, self.kernel.now + lasts_s)
 
     def do(self, deed: Event) -> None:
         if not self.is_alive:
@@ -65,3 +74,4 @@ class Process:
                 self.post(effect.to, effect.message)
             else:
                 self.perform(effect)
+        self.heard(message)

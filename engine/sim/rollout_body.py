@@ -19,7 +19,7 @@ from engine.pipeline.effects import (
     StartSequences,
     StopSequences,
 )
-from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.addresses import DRIVER, rollout_address
 from engine.pipeline.messages.to_rollout import (
     InstallRefused,
     LoadMeasured,
@@ -33,7 +33,8 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
-from engine.sim.setting import Setting
+from engine.sim.self_report import observed
+from engine.sim.setting import ASK_AGAIN_S, Setting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,9 +55,17 @@ class Sequence:
 
 class RolloutBody:
     def __init__(
-        self, setting: Setting, *, replica: int, clock: Callable[[], float], later: Later, after: After, post: Post
+        self,
+        setting: Setting,
+        *,
+        replica: int,
+        incarnation: int,
+        clock: Callable[[], float],
+        later: Later,
+        after: After,
+        post: Post,
     ) -> None:
-        self._setting, self._replica = setting, replica
+        self._setting, self._replica, self._incarnation = setting, replica, incarnation
         self._costs, self._oracle = setting.costs, setting.oracle
         self._clock, self._later, self._after, self._post = clock, later, after, post
         self._weights = NO_WEIGHTS
@@ -64,9 +73,8 @@ class RolloutBody:
         self._slots: set[WeightsId] = set()
         self._held: dict[SampleKey, Sequence] = {}
         self._waiting: deque[SampleKey] = deque()
-        self._num_running = 0
+        self._num_running = self._num_tokens = 0
         self._paused_until = 0.0
-        self._num_tokens = 0
 
     def perform(self, effect: Effect) -> None:
         match effect:
@@ -95,13 +103,15 @@ class RolloutBody:
 
     def measure(self) -> LoadMeasured:
         now = self._clock()
+        num_tokens = self._num_tokens + sum(self._num_new(sequence, now) for sequence in self._held.values())
+        self._post(DRIVER, observed(self._replica, self._incarnation, self._weights.version, num_tokens, at=now))
         capacity = self._setting.plan.max_batch * self._costs.max_tokens / 2
         kept = dict.fromkeys(self._slots, 0)
         for sequence in self._held.values():
             kept[sequence.weights] += self._done_by(sequence, now)
         return LoadMeasured(
             kv_used=min(1.0, sum(kept.values()) / capacity),
-            num_tokens=self._num_tokens,
+            num_tokens=num_tokens,
             kv_by_weights=tuple((weights, min(1.0, kept[weights] / capacity)) for weights in sorted(kept)),
         )
 
@@ -154,6 +164,9 @@ class RolloutBody:
     def _end(self, sequence: Sequence, plan: int) -> None:
         if sequence.plan != plan or self._held.get(sequence.key) is not sequence:
             return
+        if not self._setting.environment_answers():
+            self._after(ASK_AGAIN_S, lambda: self._end(sequence, plan))
+            return
         self._write(sequence, sequence.num_total - sequence.num_done)
         self._remove(sequence)
         self._next_waiting()
@@ -194,10 +207,13 @@ class RolloutBody:
         ran = int((now - sequence.since) / self._costs.token_s + 1e-9)
         return min(sequence.num_total - 1, sequence.num_done + ran)
 
+    def _num_new(self, sequence: Sequence, now: float) -> int:
+        return self._done_by(sequence, now) - sequence.num_done
+
     def _advance(self, sequence: Sequence) -> None:
         """Up to now."""
         now = self._clock()
-        num_new = self._done_by(sequence, now) - sequence.num_done
+        num_new = self._num_new(sequence, now)
         if num_new > 0:
             self._write(sequence, num_new)
             sequence.since = now

@@ -8,7 +8,7 @@ from engine.policy.schedule import schedule_for
 from engine.sim.chance import Chance
 from engine.sim.cluster import Brains
 from engine.sim.costs import Costs
-from engine.sim.faults import Faults
+from engine.sim.faults import Faults, from_outside
 from engine.sim.world import Outcome, World
 from engine.spec.job import ScheduleSpec
 from engine.spec.schedules import ScheduleName
@@ -50,7 +50,7 @@ def evaluation_of(seed: int, schedule: ScheduleName) -> World:
         plan=plan,
         num_replicas=num_replicas_of(seed),
         costs=costs_of(seed),
-        faults=Faults.drawn(seed),
+        faults=faults_of(seed),
         start_step=start_step,
     )
 
@@ -70,13 +70,19 @@ def num_replicas_of(seed: int) -> int:
     return (1, 2, 2, 3, 3, 4)[Chance(seed, "replicas").whole(0, 5)]
 
 
+def faults_of(seed: int) -> Faults:
+    faults = Faults.drawn(seed)
+    asked = from_outside(seed, num_replicas=num_replicas_of(seed))
+    return replace(faults, blows=(*faults.blows, *asked))
+
+
 def world_of(seed: int, schedule: ScheduleName, *, faults: Faults | None = None, brains: Brains | None = None) -> World:
     return World(
         seed=seed,
         plan=plan_of(seed, schedule),
         num_replicas=num_replicas_of(seed),
         costs=costs_of(seed),
-        faults=Faults.drawn(seed) if faults is None else faults,
+        faults=faults_of(seed) if faults is None else faults,
         brains=brains or Brains(),
     )
 

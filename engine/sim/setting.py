@@ -1,12 +1,17 @@
 """What all bodies of one run share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import SampleKey
 from engine.sim.checks import Oracle
 from engine.sim.costs import Costs
 from engine.sim.faults import Faults
+
+ASK_AGAIN_S: Final = 0.25
+"""Of an environment that does not answer."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,5 +23,6 @@ class Setting:
     oracle: Oracle
     start_step: int = 0
     """Of the checkpoint that the run begins with."""
+    environment_answers: Callable[[], bool] = lambda: True
     hung: set[SampleKey] = field(default_factory=set)
     """Samples that hung once; they do not a second time."""

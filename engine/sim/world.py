@@ -3,32 +3,41 @@
 Invariants:
 - everything random comes from the seed;
 - the oracle looks at every effect as it is carried out;
-- the run ends when trainer and data both say so; one that does not is broken.
+- the run ends when the driver's brain says so, and never a second time; one that does not end, or fails, is broken.
 """
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
-from engine.pipeline.driver.run_end import RunEnd
+from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
-from engine.pipeline.messages.addresses import DATA, MANAGER, TRAINER, Address, relay_address, rollout_address
+from engine.pipeline.messages.addresses import (
+    DATA,
+    DRIVER,
+    ENVIRONMENT,
+    MANAGER,
+    TRAINER,
+    Address,
+    relay_address,
+    rollout_address,
+)
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
     EvaluationReported,
     FaultReported,
     LedgerReported,
-    PartFinished,
-    ResizeReported,
-    RunBroken,
-    TrainerReady,
+    PauseAsked,
+    ResizeAsked,
 )
-from engine.pipeline.messages.to_manager import LeaveOrdered, PartLost, ResizeOrdered
+from engine.pipeline.messages.to_manager import LeaveOrdered, PartLost
 from engine.pipeline.plan import Plan
+from engine.sim.chance import Chance
 from engine.sim.checks import InvariantBroken, Oracle
-from engine.sim.cluster import START_S, Brains, Cluster
+from engine.sim.cluster import PATIENCE, START_S, Brains, Cluster
 from engine.sim.costs import Costs
+from engine.sim.driver_oracle import DriverOracle
 from engine.sim.faults import Blow, Faults
 from engine.sim.kernel import Kernel
 from engine.sim.process import Brain
@@ -37,10 +46,16 @@ from engine.sim.setting import Setting
 NOTICE_S: Final = 0.2
 # Far beyond what the slowest seed needs; a run that is not over by then hangs.
 DEADLINE_S: Final = 1_000.0
+# By then whatever was under way at the end has arrived.
+AFTERWARDS_S: Final = 1.0
+# Beyond a sample that hangs until it is given up: losses that are noticed late, and starts.
+STILL_S: Final = 60.0
+LONGEST_LEAVE_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
+    end: Literal["succeeded", "paused"]
     virtual_s: float
     num_events: int
     oracle: Oracle
@@ -55,19 +70,22 @@ class World:
     costs: Costs = field(default_factory=Costs)
     brains: Brains = field(default_factory=Brains)
     trace: list[str] | None = None
+    no_progress_s: float | None = None
+    """After which the driver takes a run for broken; None: after longer than anything healthy takes."""
     start_step: int = 0
     """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
 
     kernel: Kernel = field(default_factory=Kernel, init=False)
     oracle: Oracle = field(init=False)
-    resized: list[int] = field(default_factory=list, init=False)
-    """The sizes that were reached."""
+    driven: DriverOracle = field(init=False)
     _cluster: Cluster = field(init=False)
-    _end: RunEnd = field(default_factory=RunEnd, init=False)
     _leaving: set[Address] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.plan, start_step=self.start_step)
+        self.driven = DriverOracle(
+            self.plan, oracle=self.oracle, num_replicas=self.num_replicas, start_step=self.start_step
+        )
         self.faults = replace(self.faults)
         setting = Setting(
             seed=self.seed,
@@ -77,67 +95,104 @@ class World:
             oracle=self.oracle,
             start_step=self.start_step,
         )
-        self._cluster = Cluster(setting, kernel=self.kernel, brains=self.brains, report=self._report, note=self._note)
+        self._cluster = Cluster(
+            setting,
+            kernel=self.kernel,
+            brains=self.brains,
+            driven=self.driven,
+            report=self._report,
+            note=self._note,
+        )
+        self._cluster.start_driver(self._driver())
         replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
         relays = [relay_address(host) for host in range(self.plan.num_relays)]
-        for part in (DATA, TRAINER, *relays, *replicas):
+        for part in (DATA, TRAINER, *relays, *replicas, ENVIRONMENT):
             self._cluster.start(part, 0)
         self._cluster.start_manager()
         for blow in self.faults.blows:
             self.kernel.after(blow.at, partial(self._strike, blow))
+        if self.faults.is_rough:
+            self.driven.disturbed_until = self.faults.quiet_at
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
+    def _driver(self) -> DriverBrain:
+        no_progress_s = STILL_S + 1.25 * self.plan.sample_deadline_s
+        return self.brains.driver(
+            self.plan,
+            now=self.kernel.now,
+            num_replicas=self.num_replicas,
+            start_step=self.start_step,
+            no_progress_s=no_progress_s if self.no_progress_s is None else self.no_progress_s,
+            leave_within_s=Chance(self.seed, "leave").uniform(0.0, LONGEST_LEAVE_S),
+            patience=PATIENCE,
+        )
+
     def run(self) -> Outcome:
-        while not self._end.has_come:
+        while self.driven.end is None:
             if not self.kernel.step() or self.kernel.now > DEADLINE_S:
-                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s; finished: {self._end.finished}")
-        self.oracle.on_end()
-        return Outcome(virtual_s=self.kernel.now, num_events=self.kernel.num_events, oracle=self.oracle)
+                raise InvariantBroken(f"no end after {self.kernel.now:.0f} s")
+        virtual_s, num_events = self.kernel.now, self.kernel.num_events
+        while self.kernel.now < virtual_s + AFTERWARDS_S and self.kernel.step():
+            pass  # the oracle sees to it that nothing is decided any more
+        end = self.driven.end.outcome
+        assert end != "failed", "the oracle has objected"
+        return Outcome(end=end, virtual_s=virtual_s, num_events=num_events, oracle=self.oracle)
 
     def _note(self, brain: Brain, effect: Effect) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.kernel.now:9.3f} {type(brain).__name__:14} {effect}")
+        if isinstance(brain, DriverBrain):
+            self.driven.on_decided(effect, self.kernel.now)
 
     def _report(self, message: Message) -> None:
+        self.driven.on_said(message)
         match message:
-            case TrainerReady() | PartFinished():
-                self._end.on_report(message)
-            case RunBroken():
-                raise InvariantBroken(f"the run was broken off: {message.message}")
             case AnswersCounted():
                 self.oracle.on_counted(message)
             case EvaluationReported():
                 self.oracle.evaluated.append(message)
             case FaultReported():
                 self.oracle.faults.append(message)
-            case ResizeReported():
-                self.resized.append(message.replicas)
             case LedgerReported():
                 self.oracle.ledger = message.counts
 
     def _strike(self, blow: Blow) -> None:
-        if blow.kind == "resize":
-            self._tell_manager(ResizeOrdered(replicas=blow.which, within_s=blow.lasts_s))
-            return
+        number = f"{blow.kind} {self.kernel.now}"
+        match blow.kind:
+            case "resize":
+                self._ask(ResizeAsked(request_id=number, replicas=blow.which))
+                return
+            case "pause":
+                self._ask(PauseAsked(request_id=number))
+                return
         parts = self._cluster.parts_of(blow.part)
         part = parts[blow.which % len(parts)]
         process = self._cluster.process(part)
         if not process.is_alive:
             return
+        self.driven.disturbed_until = max(self.driven.disturbed_until, self.kernel.now + blow.lasts_s)
         match blow.kind:
             case "leave":
                 self._leaving.add(part)
                 if not self._leaving.issuperset(parts):  # one replica stays
-                    self._tell_manager(LeaveOrdered(replica=part.number, within_s=blow.lasts_s))
+                    self._deliver(MANAGER, LeaveOrdered(replica=part.number, within_s=blow.lasts_s))
             case "freeze":
-                process.frozen_until = max(process.frozen_until, self.kernel.now + blow.lasts_s)
+                for frozen in (part, MANAGER) if part == DRIVER else (part,):
+                    self._cluster.process(frozen).freeze(blow.lasts_s)
             case "crash":
                 self._cluster.kill(part)
                 if part == MANAGER:
                     self.kernel.after(START_S, self._cluster.start_manager)
                 elif not blow.is_silent:
                     lost = PartLost(part=part, incarnation=process.incarnation, reason="killed")
-                    self.kernel.after(NOTICE_S, partial(self._tell_manager, lost))
+                    watched_by = DRIVER if part == ENVIRONMENT else MANAGER
+                    self.kernel.after(NOTICE_S, partial(self._deliver, watched_by, lost))
 
-    def _tell_manager(self, message: Message) -> None:
-        self._cluster.network.deliver(MANAGER, message)
+    def _ask(self, request: PauseAsked | ResizeAsked) -> None:
+        """Twice, as a request that is not acknowledged yet comes with every heartbeat."""
+        self.driven.on_asked(request, self.kernel.now)
+        for _ in range(2):
+            self._deliver(DRIVER, request)
+
+    def _deliver(self, to: Address, message: Message) -> None:
+        self._cluster.network.deliver(to, message)

@@ -15,9 +15,16 @@ from engine.pipeline.data.moves import Mover
 from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.data.prompts import PromptPool
 from engine.pipeline.data.state import DataState
-from engine.pipeline.effects import InstallWeights, ResumeSequences
+from engine.pipeline.driver.brain import DriverBrain
+from engine.pipeline.driver.environment import EnvironmentWatch
+from engine.pipeline.driver.readiness import Readiness
+from engine.pipeline.driver.requests import Requests
+from engine.pipeline.driver.run_end import RunEnd
+from engine.pipeline.driver.stillness import Stillness
+from engine.pipeline.effects import Acknowledge, Effect, EnterPhase, InstallWeights, ResumeSequences
 from engine.pipeline.journal import BatchMade, StepTrained, TrainerForked
 from engine.pipeline.manager import repacker
+from engine.pipeline.messages.to_driver import PauseAsked, ReplicaObserved, ResizeAsked
 from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
@@ -46,6 +53,7 @@ class Weather:
     plan: dict[str, Any] = field(default_factory=dict)
     costs: Costs = field(default_factory=lambda: Costs(median_tokens=60.0, max_tokens=1_000, train_s=0.3))
     num_replicas: int = 3
+    no_progress_s: float | None = None
 
     def world(self, seed: int) -> World:
         plan = Plan(
@@ -66,6 +74,7 @@ class Weather:
             num_replicas=self.num_replicas,
             faults=self.faults(seed),
             costs=self.costs,
+            no_progress_s=self.no_progress_s,
         )
 
 
@@ -285,6 +294,127 @@ def begins_a_window_on_old_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "may_train", lambda self, *, staleness: True)
 
 
+# ── the driver ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_ready_with_the_first_replica(patch: pytest.MonkeyPatch) -> None:
+    begin = Readiness.__init__
+    patch.setattr(
+        Readiness, "__init__", lambda self, plan, **fields: begin(self, plan, **{**fields, "num_replicas": 1})
+    )
+
+
+def is_not_ready_though_somebody_works(patch: pytest.MonkeyPatch) -> None:
+    """The trainer's first step is recorded of a job that is still starting."""
+    patch.setattr(Readiness, "_on_work", lambda self: [])
+
+
+def goes_back_to_an_earlier_phase(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Readiness, "_enter", lambda self, phase: [EnterPhase(phase=phase)])
+
+
+def believes_what_was_said_of_a_dead_trainer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunEnd, "finished", property(lambda self: sorted(self._finished)))
+
+
+def ends_again_whenever_it_is_told_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DriverBrain, "handle", DriverBrain._decide)
+
+
+def says_a_pause_once(patch: pytest.MonkeyPatch) -> None:
+    asked = Requests.on_pause_asked
+
+    def once(self: Requests, message: PauseAsked, now: float) -> list[Effect]:
+        effects = asked(self, message, now)
+        self._pause_said_at = float("inf")
+        return effects
+
+    patch.setattr(Requests, "on_pause_asked", once)
+
+
+def orders_a_resize_once(patch: pytest.MonkeyPatch) -> None:
+    say = Requests._say_resize
+
+    def once(self: Requests, now: float) -> list[Effect]:
+        return say(self, float("inf"))
+
+    patch.setattr(Requests, "_say_resize", once)
+
+
+def acknowledges_what_it_has_only_passed_on(patch: pytest.MonkeyPatch) -> None:
+    asked = Requests.on_resize_asked
+
+    def hasty(self: Requests, message: ResizeAsked, now: float) -> list[Effect]:
+        return [*asked(self, message, now), Acknowledge(request_id=message.request_id)]
+
+    patch.setattr(Requests, "on_resize_asked", hasty)
+
+
+def takes_a_request_that_is_shown_again_for_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Requests, "_is_new", lambda self, request_id: True)
+
+
+def forgets_those_that_another_request_overtakes(patch: pytest.MonkeyPatch) -> None:
+    asked = Requests.on_resize_asked
+
+    def forgetful(self: Requests, message: ResizeAsked, now: float) -> list[Effect]:
+        return [effect for effect in asked(self, message, now) if not isinstance(effect, Acknowledge)]
+
+    patch.setattr(Requests, "on_resize_asked", forgetful)
+
+
+def counts_no_token_as_movement(patch: pytest.MonkeyPatch) -> None:
+    hear = Stillness.hear
+    patch.setattr(
+        Stillness,
+        "hear",
+        lambda self, message, now: None if isinstance(message, ReplicaObserved) else hear(self, message, now),
+    )
+
+
+def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
+
+
+def replaces_no_environment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EnvironmentWatch, "_replace", lambda self, reason, now: [])
+
+
+def outside(*kinds: Any, **fields: Any) -> Callable[[int], Faults]:
+    """Requests one after the other, at other moments with every seed."""
+    return lambda seed: Faults(
+        blows=tuple(
+            Blow(at=1.0 + seed * 0.21 + 0.7 * number, part="driver", kind=kind, which=1 + number % 2)
+            for number, kind in enumerate(kinds)
+        ),
+        **fields,
+    )
+
+
+def dies_as_it_finishes(seed: int) -> Faults:
+    """Its last checkpoint rots, so that its successor trains again what data may have finished with."""
+    return Faults(rotten=1.0, blows=(Blow(at=7.2 + 0.2 * seed, part="trainer", which=0, kind="crash"),))
+
+
+def loses_a_replica_before_it_is_ready(seed: int) -> Faults:
+    """Nobody says so: it is missed once it should have started."""
+    return Faults(blows=(Blow(at=0.1 + 0.01 * seed, part="rollout", which=seed, kind="crash", is_silent=True),))
+
+
+def manager_dies_as_it_is_told(seed: int) -> Faults:
+    at = 1.0 + 0.2 * seed
+    return Faults(
+        blows=(
+            Blow(at=at, part="driver", kind="resize", which=1),
+            Blow(at=at + 0.01, part="manager", kind="crash", which=0),
+        )
+    )
+
+
+LONG: dict[str, Any] = {"steps": 150, "checkpoint_every": 50}
+"""Longer than anything that is asked for may take."""
+
+
 # Replicas go one after the other while others hold the same weights beside newer ones: most of what they run moves.
 LEAVING = Weather(
     faults=lambda seed: Faults(
@@ -324,6 +454,22 @@ BUGS: list[tuple[Bug, Weather]] = [
     (starts_what_it_runs_already, Weather(faults=lambda seed: Faults(duplicate=0.5))),
     (checkpoints_without_the_batch, Weather()),
     (begins_a_window_on_old_weights, Weather(schedule="sync")),
+    (is_ready_with_the_first_replica, Weather(faults=lambda seed: Faults(delay_s=0.5))),
+    (is_not_ready_though_somebody_works, Weather(faults=loses_a_replica_before_it_is_ready)),
+    (goes_back_to_an_earlier_phase, Weather()),
+    (
+        believes_what_was_said_of_a_dead_trainer,
+        Weather(faults=dies_as_it_finishes, plan={"steps": 2, "checkpoint_every": 1, "evaluation_prompts": 24}),
+    ),
+    (ends_again_whenever_it_is_told_again, Weather(faults=lambda seed: Faults(duplicate=0.5))),
+    (says_a_pause_once, Weather(faults=outside("pause", drop=0.6, quiet_at=8.0), plan=LONG)),
+    (orders_a_resize_once, Weather(faults=manager_dies_as_it_is_told, plan=LONG)),
+    (acknowledges_what_it_has_only_passed_on, Weather(faults=outside("resize"))),
+    (takes_a_request_that_is_shown_again_for_another, Weather(faults=outside("resize", "resize"))),
+    (forgets_those_that_another_request_overtakes, Weather(faults=outside("resize", "resize", "resize"))),
+    (counts_no_token_as_movement, Weather(schedule="sync", no_progress_s=4.0, plan={"max_batch": 2})),
+    (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
+    (replaces_no_environment, Weather(faults=blow("environment"))),
 ]
 
 

@@ -21,10 +21,7 @@ def resizes(seed: int) -> tuple[Blow, ...]:
     chance, whole = Chance(seed, "resize"), num_replicas_of(seed)
     sizes = [chance.whole(1, whole), whole, chance.whole(1, whole)]
     times = sorted(chance.uniform(0.5, 12.0) for _ in sizes)
-    return tuple(
-        Blow(at=at, part="manager", which=size, kind="resize", lasts_s=chance.uniform(0.0, 4.0))
-        for at, size in zip(times, sizes, strict=True)
-    )
+    return tuple(Blow(at=at, part="driver", which=size, kind="resize") for at, size in zip(times, sizes, strict=True))
 
 
 def world(seed: int, schedule: ScheduleName, faults: Faults) -> World:
@@ -46,7 +43,7 @@ def test_in_calm_weather_every_size_is_reached_and_those_that_left_come_back() -
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(1.0, 1), resize_at(8.0, 2))))
         outcome = calm.run()
         if outcome.virtual_s > 14:
-            assert calm.resized == [1, 2], f"seed {seed}"
+            assert calm.driven.sizes == [1, 2], f"seed {seed}"
             reached += 1
     assert reached >= 3
 
@@ -55,8 +52,8 @@ def test_replicas_that_are_to_leave_before_they_have_weights_leave() -> None:
     for seed in (seed for seed in range(20) if num_replicas_of(seed) > 1):
         calm = world_of(seed, "laminar", faults=Faults(blows=(resize_at(0.0, 1),)))
         calm.run()
-        assert calm.resized == [1], f"seed {seed}"
+        assert calm.driven.sizes == [1], f"seed {seed}"
 
 
 def resize_at(at: float, replicas: int) -> Blow:
-    return Blow(at=at, part="manager", which=replicas, kind="resize", lasts_s=1.0)
+    return Blow(at=at, part="driver", which=replicas, kind="resize")

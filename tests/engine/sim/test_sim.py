@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from engine.sim.chance import Chance
+from engine.sim.faults import Faults
 from engine.sim.scenario import SCHEDULES, replay_command, simulate, world_of
 from engine.sim.world import Outcome
 from engine.spec.schedules import ScheduleName
@@ -51,6 +52,18 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
     ],
 )
 def test_seeds_that_once_failed(seed: int, schedule: ScheduleName) -> None:
+    """With nothing asked from outside, as it was then."""
+    simulate(seed, schedule, Faults.drawn(seed))
+
+
+@pytest.mark.parametrize(
+    ("seed", "schedule"),
+    [
+        (78, "stream"),  # asked to pause after the last step, data handed out no prompt of the last evaluation
+        (4, "partial"),  # the same
+    ],
+)
+def test_seeds_that_once_failed_with_requests(seed: int, schedule: ScheduleName) -> None:
     run(seed, schedule)
 
 
@@ -68,6 +81,7 @@ def test_the_seeds_try_everything() -> None:
     actions = " ".join(fault.action for outcome in outcomes for fault in outcome.oracle.faults)
     assert sum(outcome.oracle.num_moved for outcome in outcomes) > 0
     assert any(outcome.oracle.ledger.get("rolled_back") for outcome in outcomes)
+    assert {outcome.end for outcome in outcomes} == {"succeeded", "paused"}
     for action in ("went back", "from its log", "that verifies", "the chain", "begun anew elsewhere", "newer weights"):
         assert action in actions, action
 

@@ -1,0 +1,30 @@
+"""The outbox of a process: what it has for the driver, which fetches it call by call.
+
+Invariants: what one process says arrives in its order, late and perhaps twice; between two processes there is no order;
+what has not arrived when the process dies is lost.
+"""
+
+from functools import partial
+
+from engine.pipeline.messages.message import Message
+from engine.sim.chance import Chance
+from engine.sim.faults import Faults
+from engine.sim.kernel import Kernel
+from engine.sim.process import Process
+
+
+class Outbox:
+    def __init__(self, faults: Faults, *, chance: Chance, kernel: Kernel, sender: Process, driver: Process) -> None:
+        self._faults, self._chance, self._kernel = faults, chance, kernel
+        self._sender, self._driver = sender, driver
+        self._last_at = 0.0
+
+    def put(self, message: Message) -> None:
+        copies = 2 if self._faults.duplicate and self._chance.happens(self._faults.duplicate) else 1
+        for _ in range(copies):
+            self._last_at = max(self._last_at, self._kernel.now + self._chance.uniform(0, self._faults.delay_s))
+            self._kernel.at(self._last_at, partial(self._arrive, message))
+
+    def _arrive(self, message: Message) -> None:
+        if self._sender.is_alive:
+            self._driver.hear(message)

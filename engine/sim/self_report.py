@@ -1,0 +1,19 @@
+"""What a simulated replica tells the driver of itself: how far it is, and nothing of what only people look at."""
+
+from engine.pipeline.messages.to_driver import ReplicaObserved
+
+
+def observed(replica: int, incarnation: int, version: int, num_decoded: int, *, at: float) -> ReplicaObserved:
+    return ReplicaObserved(
+        replica=replica,
+        incarnation=incarnation,
+        version=version,
+        observed_at=at,
+        spans=(),
+        kv_used=0.0,
+        num_running=0,
+        num_waiting=0,
+        num_with_environment=0,
+        num_prefilled=0,
+        num_decoded=num_decoded,
+    )

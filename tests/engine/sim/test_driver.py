@@ -1,0 +1,77 @@
+"""The driver under every kind of weather: whatever is asked of it, and whenever, a run has one end, and a true one.
+
+The oracle (engine/sim/driver_oracle.py) keeps its own book of what was asked, said and announced.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.sim.chance import Chance
+from engine.sim.faults import LAST_FAULT_S, Blow, Faults
+from engine.sim.scenario import SCHEDULES, faults_of, num_replicas_of, world_of
+from engine.sim.world import World
+from engine.spec.schedules import ScheduleName
+
+SEEDS = 30
+
+
+def asked(seed: int) -> tuple[Blow, ...]:
+    """Two sizes and a pause, or two, in whatever order."""
+    chance, whole = Chance(seed, "asked"), num_replicas_of(seed)
+    sizes = [
+        Blow(at=chance.uniform(0.0, LAST_FAULT_S), part="driver", kind="resize", which=chance.whole(1, whole))
+        for _ in range(2)
+    ]
+    pauses = [
+        Blow(at=chance.uniform(0.0, 2 * LAST_FAULT_S), part="driver", kind="pause", which=0)
+        for _ in range(chance.whole(1, 2))
+    ]
+    return (*sizes, *pauses)
+
+
+def world(seed: int, schedule: ScheduleName) -> World:
+    faults = faults_of(seed)
+    return world_of(seed, schedule, faults=replace(faults, blows=(*faults.blows, *asked(seed))))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: ScheduleName) -> None:
+    ends: list[str] = []
+    for seed in range(SEEDS):
+        try:
+            ends.append(world(seed, schedule).run().end)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the seed must be told
+            pytest.fail(f"{type(error).__name__}: {error}; seed {seed}, schedule {schedule}")
+    assert ends.count("paused") >= 5 and ends.count("succeeded") >= 5, ends
+
+
+def calm(seed: int, *blows: Blow) -> World:
+    return world_of(seed, "laminar", faults=Faults(blows=blows))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_pause_of_a_calm_run_comes_true_within_a_step_and_a_checkpoint(seed: int) -> None:
+    at = calm(seed).run().virtual_s / 2
+    run = calm(seed, Blow(at=at, part="driver", kind="pause", which=0))
+    outcome = run.run()
+    assert outcome.end == "paused"
+    assert outcome.virtual_s - at < run.costs.train_s + run.costs.save_s + 0.1
+
+
+def test_a_pause_in_the_last_evaluation_lets_it_come_to_its_end() -> None:
+    """Every sample of the last step is trained: there is nothing to go on with."""
+    ended = 0
+    for seed in range(10):
+        whole = calm(seed).run()
+        outcome = calm(seed, Blow(at=whole.virtual_s - 0.2, part="driver", kind="pause", which=0)).run()
+        ended += outcome.end == "succeeded"
+    assert ended >= 5
+
+
+def test_a_run_goes_on_after_the_environment_has_died() -> None:
+    """Again and again, and more slowly; it is replaced five times at most in ten minutes."""
+    deaths = tuple(Blow(at=1.0 + 4.0 * number, part="environment", which=0, kind="crash") for number in range(3))
+    outcome = calm(1, *deaths).run()
+    assert outcome.end == "succeeded"
+    assert [fault.component for fault in outcome.oracle.faults if fault.component == "environment"] != []
