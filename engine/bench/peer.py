@@ -14,6 +14,7 @@ from typing import Any, Final
 from engine.bench.report import Report, Row, Spread, in_turns
 from engine.bench.runs import own_ray, run_job
 from engine.spec.job import JobSpec
+from engine.spec.recipes import RECIPES
 
 PROMPTS: Final = 16
 GROUP: Final = 8
@@ -122,8 +123,8 @@ def train_with_trl(steps: int, warm_up: int) -> float:
                 max_steps=steps + warm_up,
                 learning_rate=3e-4,
                 beta=0.0,
-                epsilon=0.2,
-                epsilon_high=0.28,
+                epsilon=RECIPES["grpo"].clip_low,
+                epsilon_high=RECIPES["grpo"].clip_high,
                 temperature=1.0,
                 use_cpu=True,
                 bf16=False,

@@ -2,7 +2,7 @@
 
 1. May this replica start another group now?                       `lead_steps`, `window_steps`, `start_lag`
 2. When does a replica take new weights, and what is in flight?    `publish_every`, `in_flight`, `refresh_lag`
-3. Which finished trajectories may be trained on?                  `max_staleness`; any: engine/spec/schedules.py
+3. Which finished trajectories may be trained on?                  `max_staleness`
 4. What becomes of the few that take long?                         `repack`
 
               lead_steps  window_steps  start_lag  publish_every  in_flight  refresh_lag  max_staleness  repack
@@ -13,6 +13,8 @@
     partial        2           -           any           1        reprefill       -            any         no
     laminar        2           -           any           1        beside          -            any         yes
      with 1 slot   2           -           any           1        drain           2            any         yes
+
+Where this table says any, a job still has a bound: its own, or the one of engine/spec/schedules.py.
 
 `lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
 (η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,

@@ -152,6 +152,14 @@ def test_a_bound_on_staleness_tightens_every_answer() -> None:
     assert bounded.refresh_lag == 1
 
 
+@pytest.mark.parametrize("name", ["laminar", "partial", "bounded"])
+def test_without_a_bound_of_its_own_a_job_has_the_schedules(name: ScheduleName) -> None:
+    preset = schedule_for(ScheduleSpec(name=name), weight_slots=2)
+    assert preset.may_train(staleness=8) and not preset.may_train(staleness=9)
+    assert preset.may_start(demand(num_open=0), lag=8) and not preset.may_start(demand(num_open=0), lag=9)
+    assert schedule_for(ScheduleSpec(name=name, max_staleness=20), weight_slots=2).may_train(staleness=20)
+
+
 def test_a_looser_bound_does_not_loosen_sync() -> None:
     assert schedule_for(ScheduleSpec(name="sync", max_staleness=5), weight_slots=1) == SYNC
 
