@@ -1,7 +1,7 @@
 """The files of a checkpoint, wherever they are: a folder that this machine sees, or a bucket.
 
-    file:///store/jobs/<job>/attempt-1-epoch-1/checkpoints/step-000050      parts under their names
-    s3://bucket/prefix/jobs/<job>/attempt-1-epoch-1/checkpoints/step-000050 parts under parts/<sha256>
+    file:///store/jobs/<job>/attempt-1-fence-1/checkpoints/step-000050      parts under their names
+    s3://bucket/prefix/jobs/<job>/attempt-1-fence-1/checkpoints/step-000050 parts under parts/<sha256>
 
 Invariants:
 - an address that an engine reported is followed only within the folder or prefix of its own job, so no attempt can

@@ -71,7 +71,7 @@ class Job(models.Model):
     not_before = models.DateTimeField(null=True)  # after a failed start: wait until then
 
     version = models.PositiveIntegerField(default=1)  # of the row: the compare in every compare-and-set
-    epoch = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
+    fence = models.PositiveIntegerField(default=0)  # fences attempts: an engine write with an older one has no effect
     num_attempts = models.PositiveIntegerField(default=0)
     num_validations = models.PositiveSmallIntegerField(
         default=0
@@ -125,7 +125,7 @@ class JobAttempt(models.Model):
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     n = models.PositiveIntegerField()
-    epoch = models.PositiveIntegerField()
+    fence = models.PositiveIntegerField()
     submission_id = models.CharField(max_length=80, unique=True)
     token_sha256 = models.CharField(max_length=64, unique=True)  # the lookup of everything that a driver sends
     resume_from = models.CharField(max_length=2_000, blank=True, default="")
@@ -208,9 +208,9 @@ class OutboxMessage(models.Model):
 
 
 class ReconcileLease(models.Model):
-    """Who may reconcile. `expires_at` is compared with Postgres' clock only; whoever writes checks `epoch` first."""
+    """Who may reconcile. `expires_at` is compared with Postgres' clock only; whoever writes checks `fence` first."""
 
     name = models.CharField(primary_key=True, max_length=40)
     owner = models.CharField(max_length=64)
-    epoch = models.PositiveBigIntegerField()
+    fence = models.PositiveBigIntegerField()
     expires_at = models.DateTimeField()

@@ -2,7 +2,7 @@
 
 Invariants:
 - the lease's time is Postgres' and nobody else's;
-- every holder has an epoch of its own, and every write first proves in its own transaction that this epoch still
+- every holder has a fence of its own, and every write first proves in its own transaction that this fence still
   holds: a reconciler that was frozen and thawed changes nothing;
 - a holder stops by its own monotonic clock at two thirds of the lease, so it seldom comes to that.
 """
@@ -28,7 +28,7 @@ class LeaseLost(RuntimeError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     owner: str
-    epoch: int
+    fence: int
     stop_at: float
     """On this process' monotonic clock."""
 
@@ -42,44 +42,44 @@ def reconcile_lease(ttl_s: float = TTL_S) -> Iterator[Lease | None]:
     """None while somebody else holds it."""
     stop_at = time.monotonic() + ttl_s * 2 / 3
     owner = f"{socket.gethostname()[:30]}:{os.getpid()}:{secrets.token_hex(8)}"
-    epoch = _take(owner, ttl_s)
-    if epoch is None:
+    fence = _take(owner, ttl_s)
+    if fence is None:
         yield None
         return
     try:
-        yield Lease(owner=owner, epoch=epoch, stop_at=stop_at)
+        yield Lease(owner=owner, fence=fence, stop_at=stop_at)
     finally:
-        _let_go(epoch)
+        _let_go(fence)
 
 
 def prove(lease: Lease) -> None:
     """Inside the transaction that is to be fenced; the row stays share-locked until it ends."""
     with connection.cursor() as db:
         db.execute(
-            "SELECT 1 FROM jobs_reconcilelease WHERE name = %s AND epoch = %s AND expires_at > clock_timestamp()"
+            "SELECT 1 FROM jobs_reconcilelease WHERE name = %s AND fence = %s AND expires_at > clock_timestamp()"
             " FOR SHARE",
-            [NAME, lease.epoch],
+            [NAME, lease.fence],
         )
         if db.fetchone() is None:
-            raise LeaseLost(f"epoch {lease.epoch} is over")
+            raise LeaseLost(f"fence {lease.fence} is over")
 
 
 def _take(owner: str, ttl_s: float) -> int | None:
     with connection.cursor() as db:
         db.execute(
-            "INSERT INTO jobs_reconcilelease AS lease (name, owner, epoch, expires_at)"
+            "INSERT INTO jobs_reconcilelease AS lease (name, owner, fence, expires_at)"
             " VALUES (%s, %s, 1, clock_timestamp() + make_interval(secs => %s))"
-            " ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, epoch = lease.epoch + 1,"
-            " expires_at = excluded.expires_at WHERE lease.expires_at <= clock_timestamp() RETURNING epoch",
+            " ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = lease.fence + 1,"
+            " expires_at = excluded.expires_at WHERE lease.expires_at <= clock_timestamp() RETURNING fence",
             [NAME, owner, ttl_s],
         )
         row: tuple[int] | None = db.fetchone()
     return row[0] if row else None
 
 
-def _let_go(epoch: int) -> None:
+def _let_go(fence: int) -> None:
     with connection.cursor() as db:
         db.execute(
-            "UPDATE jobs_reconcilelease SET expires_at = clock_timestamp() WHERE name = %s AND epoch = %s",
-            [NAME, epoch],
+            "UPDATE jobs_reconcilelease SET expires_at = clock_timestamp() WHERE name = %s AND fence = %s",
+            [NAME, fence],
         )

@@ -4,7 +4,7 @@ Invariants:
 - one transaction a batch, under the job's lock: what the facts changed and `acked_seq` are committed together, so a
   replay, a doubled or an overlapping batch changes nothing;
 - facts are taken without a gap; a batch that starts too late is answered with where to go on from;
-- only the attempt that has not ended, in the job's present epoch, is heard; everybody else is told to stop. The one
+- only the attempt that has not ended, under the job's present fence, is heard; everybody else is told to stop. The one
   thing an ended attempt still hears is that what it sends again had arrived.
 """
 
@@ -25,10 +25,10 @@ from engine.spec.facts import Fact, RunFinished
 log = logging.getLogger(__name__)
 
 
-class StaleEpoch(Conflict):
+class StaleFence(Conflict):
     """This attempt is over; stop."""
 
-    code = "stale_epoch"
+    code = "stale_fence"
 
 
 class Gap(Conflict):
@@ -50,25 +50,25 @@ def ingest_facts(attempt: JobAttempt, batch: FactBatch, *, now: datetime) -> int
 
 def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> list[ControlRequest]:
     """What is still wanted of this driver."""
-    if (beat.attempt, beat.epoch) != (attempt.n, attempt.epoch):
-        raise StaleEpoch()
+    if (beat.attempt, beat.fence) != (attempt.n, attempt.fence):
+        raise StaleFence()
     live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
     if live.update(last_seen_at=now) != 1:
-        raise StaleEpoch()
+        raise StaleFence()
     rows = open_requests().filter(job_id=attempt.job_id).order_by("created_at")
     return [ControlRequest.model_validate(row, from_attributes=True) for row in rows]
 
 
 def _ingest(attempt: JobAttempt, batch: FactBatch, now: datetime) -> int:
-    if (batch.attempt, batch.epoch) != (attempt.n, attempt.epoch):
-        raise StaleEpoch()
+    if (batch.attempt, batch.fence) != (attempt.n, attempt.fence):
+        raise StaleFence()
     job = locked_job(attempt.job_id)
     attempt.refresh_from_db(fields=["acked_seq", "ended_at"])
     new = [fact for fact in batch.facts if fact.seq > attempt.acked_seq]
     if not new:
         return attempt.acked_seq
-    if attempt.ended_at is not None or attempt.epoch != job.epoch:
-        raise StaleEpoch()
+    if attempt.ended_at is not None or attempt.fence != job.fence:
+        raise StaleFence()
     if new[0].seq != attempt.acked_seq + 1:
         raise Gap(acked=attempt.acked_seq)
     # Before the effects: the last fact ends the attempt, and an ended attempt is written no more.

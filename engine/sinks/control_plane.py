@@ -2,7 +2,7 @@
 
     POST {control_url}/internal/engine/facts        FactBatch → FactAck
     POST {control_url}/internal/engine/heartbeat    Heartbeat → HeartbeatReply
-    errors: problem+json with `code`; 409 stale_epoch ends the attempt, 409 gap says where to go on from
+    errors: problem+json with `code`; 409 stale_fence ends the attempt, 409 gap says where to go on from
 
 Invariants:
 - an answer that cannot be understood counts as no answer: the call is made again;
@@ -29,7 +29,7 @@ class Unreachable(Exception):
     retryable = True
 
 
-class StaleEpoch(Exception):
+class StaleFence(Exception):
     """A newer attempt has taken over: stop at once."""
 
     retryable = False
@@ -56,9 +56,9 @@ class ControlPlane:
             trust_env=False,  # no proxy of the host's environment sees the token
         )
 
-    def send_facts(self, *, attempt: int, epoch: int, lines: list[bytes]) -> FactAck | Gap:
+    def send_facts(self, *, attempt: int, fence: int, lines: list[bytes]) -> FactAck | Gap:
         """`lines` are facts as the spool has them; they are not parsed again on their way out."""
-        head = f'{{"attempt":{attempt},"epoch":{epoch},"facts":['.encode()
+        head = f'{{"attempt":{attempt},"fence":{fence},"facts":['.encode()
         response = self._post("facts", head + b",".join(lines) + b"]}")
         if response.status_code == httpx.codes.CONFLICT:
             return self._gap(response)
@@ -78,8 +78,8 @@ class ControlPlane:
             response = self._client.post(path, content=content, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        if response.status_code == httpx.codes.CONFLICT and problem_of(response).get("code") == "stale_epoch":
-            raise StaleEpoch(str(problem_of(response).get("detail", "")))
+        if response.status_code == httpx.codes.CONFLICT and problem_of(response).get("code") == "stale_fence":
+            raise StaleFence(str(problem_of(response).get("detail", "")))
         if response.status_code in (httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY):
             raise Refused(f"{path} answered {response.status_code}: {response.text[:2_000]}")
         return response

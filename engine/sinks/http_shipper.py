@@ -8,7 +8,7 @@ Invariants:
   shipper tries for ever;
 - facts go out in order; what the control plane says it has is the only thing that moves the shipper on;
 - a request is handed to the driver once, however often a heartbeat shows it;
-- a stale epoch, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
+- a stale fence, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
 """
 
 import logging
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleEpoch, Unreachable
+from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
 from engine.sinks.spool import Spool
 from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
 from engine.spec.facts import FactBody
@@ -39,13 +39,13 @@ def retry_delay_s(num_failures: int, chance: random.Random) -> float:
 
 
 class HttpSink:
-    def __init__(self, *, spool: Spool, control: ControlPlane, attempt: int, epoch: int) -> None:
+    def __init__(self, *, spool: Spool, control: ControlPlane, attempt: int, fence: int) -> None:
         self._spool, self._control = spool, control
-        self._attempt, self._epoch = attempt, epoch
+        self._attempt, self._fence = attempt, fence
         self._requests: SimpleQueue[ControlRequest] = SimpleQueue()
         self._seen_requests: set[str] = set()
         self._acked = 0
-        self._ended_by: StaleEpoch | Refused | None = None
+        self._ended_by: StaleFence | Refused | None = None
         self._progress = threading.Condition()
         self._stopping = threading.Event()
         self._step: Callable[[], int] = lambda: 0
@@ -67,7 +67,7 @@ class HttpSink:
             self._progress.notify_all()
 
     def requests(self) -> list[ControlRequest]:
-        """What has come since the last call; raises `StaleEpoch` or `Refused` once that has ended shipping."""
+        """What has come since the last call; raises `StaleFence` or `Refused` once that has ended shipping."""
         if self._ended_by is not None:
             raise self._ended_by
         requests: list[ControlRequest] = []
@@ -113,7 +113,7 @@ class HttpSink:
                     log.warning("facts waiting=%d tries=%d error=%s", self._num_waiting, num_failures + 1, error)
                 self._stopping.wait(retry_delay_s(num_failures, self._chance))
                 num_failures += 1
-            except StaleEpoch as error:
+            except StaleFence as error:
                 self._end(error)
                 return
             except Refused as error:
@@ -126,7 +126,7 @@ class HttpSink:
 
     def _ship_once(self) -> None:
         lines = self._spool.lines_after(self._acked, max_facts=MAX_FACTS_PER_BATCH, max_bytes=MAX_BATCH_BYTES)
-        answer = self._control.send_facts(attempt=self._attempt, epoch=self._epoch, lines=lines)
+        answer = self._control.send_facts(attempt=self._attempt, fence=self._fence, lines=lines)
         if answer.acked > self._spool.last_seq:
             raise Refused(
                 f"the control plane has {answer.acked} facts of this attempt, its spool {self._spool.last_seq}"
@@ -142,12 +142,12 @@ class HttpSink:
     def _beat_for_ever(self) -> None:
         while not self._stopping.is_set():
             try:
-                reply = self._control.beat(Heartbeat(attempt=self._attempt, epoch=self._epoch, step=self._step()))
+                reply = self._control.beat(Heartbeat(attempt=self._attempt, fence=self._fence, step=self._step()))
                 for request in reply.requests:
                     self._pass_on(request)
             except Unreachable as error:
                 log.debug("heartbeat error=%s", error)  # the shipper says so louder, once there is something to ship
-            except StaleEpoch as error:
+            except StaleFence as error:
                 self._end(error)
                 return
             except Refused as error:
@@ -160,7 +160,7 @@ class HttpSink:
             self._seen_requests.add(request.id)
             self._requests.put(request)
 
-    def _end(self, error: StaleEpoch | Refused) -> None:
+    def _end(self, error: StaleFence | Refused) -> None:
         log.error("shipping ended error=%s message=%s", type(error).__name__, error)
         self._stopping.set()
         with self._progress:

@@ -1,7 +1,7 @@
 """What driver and control plane say to each other, and the order that starts an attempt.
 
 The driver is the only client: it ships facts, sends heartbeats, and learns what is wanted of it from the
-heartbeat's answer. Every message carries the attempt and its epoch; an old epoch is answered 409 `stale_epoch`.
+heartbeat's answer. Every message carries the attempt and its fence; an old fence is answered 409 `stale_fence`.
 """
 
 from typing import Annotated, Literal, Self
@@ -22,7 +22,7 @@ class AttemptOrder(Strict):
 
     job: Id
     attempt: int = Field(ge=1)
-    epoch: int = Field(ge=1)
+    fence: int = Field(ge=1)
     spec: JobSpec
     control_url: Annotated[Text, Field(max_length=500)]
     token: Annotated[Text, Field(max_length=200)]
@@ -38,7 +38,7 @@ class FactBatch(Strict):
     """POST {control_url}/internal/engine/facts, bearer token of the attempt."""
 
     attempt: int = Field(ge=1)
-    epoch: int = Field(ge=1)
+    fence: int = Field(ge=1)
     facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
 
 
@@ -53,7 +53,7 @@ class Heartbeat(Strict):
     """POST {control_url}/internal/engine/heartbeat, every few seconds."""
 
     attempt: int = Field(ge=1)
-    epoch: int = Field(ge=1)
+    fence: int = Field(ge=1)
     step: int = Field(ge=0)
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - `seq` counts 1, 2, 3, … within an attempt with no gap; a fact is never changed after it was spooled;
-- a fact with an old epoch has no effect: the control plane answers 409 and the driver stops.
+- a fact with an old fence has no effect: the control plane answers 409 and the driver stops.
 """
 
 from datetime import datetime

@@ -151,7 +151,7 @@ def _trajectory(job: Job, now: datetime) -> Trajectory:
     )  # fmt: skip
     attempt = job.attempts.get()
     fact = Fact(seq=1, at=now, body=TrajectoriesSampled(step=1, trajectories=[told]))
-    ingest_facts(attempt, FactBatch(attempt=attempt.n, epoch=attempt.epoch, facts=[fact]), now=now)
+    ingest_facts(attempt, FactBatch(attempt=attempt.n, fence=attempt.fence, facts=[fact]), now=now)
     return Trajectory.objects.get(job=job)
 
 

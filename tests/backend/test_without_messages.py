@@ -64,7 +64,7 @@ class Beat:
         attempt.refresh_from_db()
         first = attempt.acked_seq + 1
         facts = [{"seq": first + index, "at": self.now(), "body": body} for index, body in enumerate(bodies)]
-        batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+        batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
         ingest_facts(attempt, batch, now=self.now())
 
 
@@ -94,7 +94,7 @@ def test_a_job_goes_its_whole_way_when_no_message_ever_arrives(beat: Beat, make_
     first = beat.launched(job)
     beat.say(first, READY, {"type": "step_trained", "step": 2, "metrics": {}}, SAVED)
     pause_job(job.pk, actor="user:1", now=beat.now())
-    [request] = note_heartbeat(first, Heartbeat(attempt=1, epoch=1, step=2), now=beat.now())
+    [request] = note_heartbeat(first, Heartbeat(attempt=1, fence=1, step=2), now=beat.now())
     assert request.kind == "pause"
     beat.say(first, {"type": "run_finished", "outcome": "paused"})
     beat.ray.known[first.submission_id] = SubmissionStatus.SUCCEEDED

@@ -154,7 +154,7 @@ class Driver:
 
     async def _post(self, path: str, **body: Any) -> dict[str, Any]:
         order = self._one.order
-        sent = {"attempt": order.attempt, "epoch": order.epoch} | body
+        sent = {"attempt": order.attempt, "fence": order.fence} | body
         headers = {"Authorization": f"Bearer {order.token}"}
         while True:
             try:

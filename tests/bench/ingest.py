@@ -110,7 +110,7 @@ def parcels(lines: list[bytes]) -> list[list[bytes]]:
 
 
 def batch(site: Site, lines: list[bytes]) -> bytes:
-    return f'{{"attempt":1,"epoch":{site.epoch},"facts":['.encode() + b",".join(lines) + b"]}"
+    return f'{{"attempt":1,"fence":{site.fence},"facts":['.encode() + b",".join(lines) + b"]}"
 
 
 # ── MLflow ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,7 +29,7 @@ class Site:
     job: str
     token: str
     """Of the job's first attempt."""
-    epoch: int
+    fence: int
     process: subprocess.Popen[bytes]
 
 
@@ -119,5 +119,5 @@ def _made_a_job() -> dict[str, Any]:
         if attempt is None:
             raise RuntimeError("the scheduler did not start the bench's job")
         advance(locked, JobState.RUNNING, actor="engine:1", now=now, phase="training")
-    token = attempt_token(job.pk, attempt.n, attempt.epoch)
-    return {"key": key, "job": job.pk, "token": token, "epoch": attempt.epoch}
+    token = attempt_token(job.pk, attempt.n, attempt.fence)
+    return {"key": key, "job": job.pk, "token": token, "fence": attempt.fence}

@@ -267,7 +267,7 @@ def failed_with_evidence(world: World, *, at: datetime) -> Job:
     message = "The environment keeps dying: division by zero in grader.py, line 41."
     bodies.append({"type": "run_finished", "outcome": "failed", "failure_class": "user_code", "message": message})
     facts = [{"seq": seq, "at": end, "body": body} for seq, body in enumerate(bodies, start=1)]
-    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
     ingest_facts(attempt, batch, now=end)
     return job
 

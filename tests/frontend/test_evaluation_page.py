@@ -81,7 +81,7 @@ class Engine:
     def say(self, *bodies: dict[str, Any]) -> None:
         now = datetime.now(UTC)
         facts = [{"seq": self.sent + 1 + at, "at": now, "body": body} for at, body in enumerate(bodies)]
-        batch = {"attempt": self.attempt.n, "epoch": self.attempt.epoch, "facts": facts}
+        batch = {"attempt": self.attempt.n, "fence": self.attempt.fence, "facts": facts}
         ingest_facts(self.attempt, FactBatch.model_validate(batch), now=now)
         self.sent += len(bodies)
 

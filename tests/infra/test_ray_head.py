@@ -82,7 +82,7 @@ def test_it_takes_nothing_without_the_token(site: Site, token: str) -> None:
 
 
 ORDER = AttemptOrder(
-    job="job_launcher", attempt=1, epoch=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1",
+    job="job_launcher", attempt=1, fence=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1",
     token="lam_run_secret",
 )  # fmt: skip
 

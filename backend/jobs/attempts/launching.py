@@ -66,10 +66,10 @@ def order_for(attempt: JobAttempt) -> AttemptOrder:
     return AttemptOrder(
         job=attempt.job_id,
         attempt=attempt.n,
-        epoch=attempt.epoch,
+        fence=attempt.fence,
         spec=spec,
         control_url=settings.ENVIRONMENT.control_url,
-        token=attempt_token(attempt.job_id, attempt.n, attempt.epoch),
+        token=attempt_token(attempt.job_id, attempt.n, attempt.fence),
         resume_from=attempt.resume_from or None,
         replicas=replicas_granted(attempt.job, spec),
         runtime_left_s=max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),

@@ -1,9 +1,9 @@
 """The token with which an attempt's driver speaks to the control plane.
 
 Invariants:
-- the token follows from the service's secret and (job, attempt, epoch): the launcher makes it again when it needs it,
+- the token follows from the service's secret and (job, attempt, fence): the launcher makes it again when it needs it,
   and the database holds only its SHA-256;
-- a token speaks for one attempt; whether that attempt is still the job's present one is the epoch's question.
+- a token speaks for one attempt; whether that attempt is still the job's present one is the fence's question.
 """
 
 import base64
@@ -17,8 +17,8 @@ _BRAND = "lam_run_"
 _SALT = "backend.jobs.attempts.tokens"
 
 
-def attempt_token(job_id: str, n: int, epoch: int) -> str:
-    mac = salted_hmac(_SALT, f"{job_id}:{n}:{epoch}", algorithm="sha256").digest()
+def attempt_token(job_id: str, n: int, fence: int) -> str:
+    mac = salted_hmac(_SALT, f"{job_id}:{n}:{fence}", algorithm="sha256").digest()
     return _BRAND + base64.urlsafe_b64encode(mac).decode().rstrip("=")
 
 

@@ -90,7 +90,7 @@ class FaultOut(BaseModel):
 
 class AttemptOut(BaseModel):
     n: int
-    epoch: int
+    fence: int
     submission_id: str
     resume_from: str
     resume_step: int = Field(description="It goes on after this step.")
@@ -174,7 +174,7 @@ def represent_event(event: JobEvent) -> EventOut:
 def represent_attempt(attempt: JobAttempt) -> AttemptOut:
     return AttemptOut(
         n=attempt.n,
-        epoch=attempt.epoch,
+        fence=attempt.fence,
         submission_id=attempt.submission_id,
         resume_from=attempt.resume_from,
         resume_step=attempt.resume_step,

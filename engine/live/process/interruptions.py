@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from engine.sinks.control_plane import Refused, StaleEpoch
+from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
@@ -85,7 +85,7 @@ class PausedEarly(Ended):
 
 class Interruptions:
     def __init__(self, requests: Callable[[], list[ControlRequest]], *, max_runtime_s: float) -> None:
-        """`requests`: those that came since the last call; raises `StaleEpoch` or `Refused`."""
+        """`requests`: those that came since the last call; raises `StaleFence` or `Refused`."""
         self._requests = requests
         self._max_runtime_s = max_runtime_s
         self._deadline = time.monotonic() + max_runtime_s
@@ -114,7 +114,7 @@ class Interruptions:
     def _arrived(self) -> list[ControlRequest]:
         try:
             return self._requests()
-        except StaleEpoch as error:
+        except StaleFence as error:
             raise Fenced(str(error)) from error
         except Refused as error:
             raise RefusedByControlPlane(str(error)) from error

@@ -50,8 +50,8 @@ class Settings:
         """Files of prompts, by name."""
         return self.store / "data"
 
-    def attempt_folder(self, *, job: str, attempt: int, epoch: int) -> Path:
-        """The epoch is part of the name: an attempt that was fenced off never writes where its successor does."""
+    def attempt_folder(self, *, job: str, attempt: int, fence: int) -> Path:
+        """The fence is part of the name: an attempt that was fenced off never writes where its successor does."""
         if not _PLAIN_NAME.fullmatch(job):
             raise ValueError(f"job: letters, digits, dot, dash and underscore, got {job!r}")
-        return self.store / "jobs" / job / f"attempt-{attempt}-epoch-{epoch}"
+        return self.store / "jobs" / job / f"attempt-{attempt}-fence-{fence}"

@@ -5,7 +5,7 @@ paused, and everything was delivered, 1 otherwise; what happened is in the facts
 
 Invariants:
 - the first fact is on disk before anything is started, and facts are delivered after everything has ended;
-- a stale epoch ends actors and process at once, and nothing more is recorded.
+- a stale fence ends actors and process at once, and nothing more is recorded.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> int:
     try:
         order = AttemptOrder.model_validate_json(arguments.order.read_bytes())
         settings = Settings.from_environment()
-        folder = settings.attempt_folder(job=order.job, attempt=order.attempt, epoch=order.epoch)
+        folder = settings.attempt_folder(job=order.job, attempt=order.attempt, fence=order.fence)
     except (OSError, ValidationError, ValueError) as error:
         # There is no attempt to report to yet; the control plane sees the Ray job fail and reads its log.
         print(f"driver: {error}", file=sys.stderr)  # noqa: T201
@@ -58,9 +58,9 @@ def main() -> int:
 
 
 def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, own_lines: LineKeeper) -> int:
-    log.info("job=%s attempt=%d epoch=%d folder=%s", order.job, order.attempt, order.epoch, folder)
+    log.info("job=%s attempt=%d fence=%d folder=%s", order.job, order.attempt, order.fence, folder)
     control = ControlPlane(order.control_url, order.token)
-    sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, epoch=order.epoch)
+    sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, fence=order.fence)
     plan = AttemptPlan(
         spec=order.spec,
         checkpoints=folder / "checkpoints",

@@ -48,7 +48,7 @@ def save(job: Job, store_dir: Path, now: datetime) -> Save:
     """Written as the engine writes it, and recorded as its fact is; verified unless told otherwise."""
 
     def make(step: int, *, of: Job = job, attempt: int = 1, at: datetime = now, is_verified: bool = True) -> Checkpoint:
-        folder = store_dir / "jobs" / of.pk / f"attempt-{attempt}-epoch-{attempt}" / "checkpoints" / f"step-{step:06d}"
+        folder = store_dir / "jobs" / of.pk / f"attempt-{attempt}-fence-{attempt}" / "checkpoints" / f"step-{step:06d}"
         told = CheckpointSaved(
             step=step,
             version=step,

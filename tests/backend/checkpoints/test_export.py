@@ -43,7 +43,7 @@ def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path / "store", store_url="")
     spec = make_spec(trainer={"lora_rank": lora_rank})
     trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
-    folder = tmp_path / "store/jobs" / job.pk / "attempt-1-epoch-1/checkpoints/step-000001"
+    folder = tmp_path / "store/jobs" / job.pk / "attempt-1-fence-1/checkpoints/step-000001"
     trainer.prepare_save(folder)()
     digest = verify_checkpoint(folder)
     saved = CheckpointSaved(step=1, version=1, uri=folder.as_uri(), manifest_sha256=digest, num_bytes=1)

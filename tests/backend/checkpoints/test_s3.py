@@ -136,7 +136,7 @@ def remote(url: str, endpoint: str, root: Path) -> RemoteCheckpoints:
 
 
 def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5) -> Path:
-    folder = root / "jobs" / job / "attempt-1-epoch-1" / "checkpoints" / f"step-{step:06d}"
+    folder = root / "jobs" / job / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
     write_files(folder)
     finish_checkpoint(folder, step=step, progress=PROGRESS)
     return folder
@@ -151,11 +151,11 @@ class TestTravel:
         here, there = tmp_path / "here", tmp_path / "there"
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(told.put, remote(url, server.endpoint, here))
-        folder = here / "jobs" / "job_a" / "attempt-1-epoch-1" / "checkpoints" / "step-000005"
+        folder = here / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
         writer.put(lambda: (write_files(folder), None)[1], folder, step=5, progress=PROGRESS)
         written = told.get(timeout=30)
         assert isinstance(written, CheckpointWritten), written
-        assert written.uri == f"{url}/jobs/job_a/attempt-1-epoch-1/checkpoints/step-000005"
+        assert written.uri == f"{url}/jobs/job_a/attempt-1-fence-1/checkpoints/step-000005"
         found = open_checkpoint(written.uri, remote(url, server.endpoint, there))
         assert found.data_progress() == PROGRESS and found.step == 5
         assert verify_checkpoint(found.folder) == written.manifest_sha256

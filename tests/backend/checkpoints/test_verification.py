@@ -109,7 +109,7 @@ class TestVerification:
         (folder_of(rotten) / "model.safetensors").write_bytes(b"rot")
         failed = {"type": "run_finished", "outcome": "failed", "failure_class": "data", "message": "step-10: hash"}
         fact = {"seq": 1, "at": now.isoformat(), "body": failed}
-        batch = {"attempt": attempt.n, "epoch": attempt.epoch, "facts": [fact]}
+        batch = {"attempt": attempt.n, "fence": attempt.fence, "facts": [fact]}
         ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
         job.refresh_from_db()
         assert job.state == JobState.RECOVERING, "the job lives on"

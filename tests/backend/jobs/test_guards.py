@@ -100,7 +100,7 @@ def test_what_is_over_changes_no_more(job: Job, change: str) -> None:
 
 @pytest.mark.parametrize(
     "column",
-    ["spec = '{}'", "team_id = 'team_x'", "project_id = 'proj_x'", "start_from = 'x'", "parent_id = id", "epoch = -1"],
+    ["spec = '{}'", "team_id = 'team_x'", "project_id = 'proj_x'", "start_from = 'x'", "parent_id = id", "fence = -1"],
 )
 def test_what_never_changes(job: Job, column: str) -> None:
     assert refused(f"UPDATE jobs_job SET {column} WHERE id = %s", job.pk)
@@ -134,7 +134,7 @@ def test_events_are_not_truncated(job: Job) -> None:
 
 def test_one_live_attempt_and_one_live_reservation_a_role(job: Job, attempt: Any) -> None:
     assert refused(
-        "INSERT INTO jobs_jobattempt (job_id, n, epoch, submission_id, token_sha256, resume_from, resume_step, "
+        "INSERT INTO jobs_jobattempt (job_id, n, fence, submission_id, token_sha256, resume_from, resume_step, "
         "acked_seq, created_at, outcome, message, failure_class, evidence) "
         "VALUES (%s, 2, 2, 'x', 'x', '', 0, 0, now(), '', '', '', '{}')",
         job.pk,

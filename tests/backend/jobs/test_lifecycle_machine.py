@@ -31,7 +31,7 @@ from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
 from backend.pools.models import Reservation, ResourcePool
 from backend.reconcile.round import reconcile
-from backend.telemetry.ingest import StaleEpoch, ingest_facts, note_heartbeat
+from backend.telemetry.ingest import StaleFence, ingest_facts, note_heartbeat
 from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import NOW, MakeJob
 from tests.backend.fake_ray import FakeRay
@@ -168,7 +168,7 @@ class Lifecycle(RuleBasedStateMachine):
         attempt = self.attempt(which)
         if attempt is None or attempt.submitted_at is None:
             return
-        beat = Heartbeat(attempt=attempt.n, epoch=attempt.epoch, step=0)
+        beat = Heartbeat(attempt=attempt.n, fence=attempt.fence, step=0)
         kinds = {request.kind for request in note_heartbeat(attempt, beat, now=self.now)}
         outcome = "cancelled" if "cancel" in kinds else "paused" if "pause" in kinds else None
         if outcome is not None:
@@ -182,7 +182,7 @@ class Lifecycle(RuleBasedStateMachine):
             return
         ghost = ghosts[which % len(ghosts)]
         before = Job.objects.filter(pk=ghost.job_id).values().get()
-        with pytest.raises(StaleEpoch):
+        with pytest.raises(StaleFence):
             self.say_as(ghost, {"type": "run_finished", "outcome": "succeeded"})
         assert Job.objects.filter(pk=ghost.job_id).values().get() == before
 
@@ -296,7 +296,7 @@ class Lifecycle(RuleBasedStateMachine):
     def say_as(self, attempt: JobAttempt, *bodies: dict[str, Any]) -> None:
         first = attempt.acked_seq + 1
         facts = [{"seq": first + index, "at": self.now, "body": body} for index, body in enumerate(bodies)]
-        batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+        batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
         ingest_facts(attempt, batch, now=self.now)
 
     def asked(self, ask: Callable[[], tuple[Job, bool]], *, may: bool) -> bool | None:

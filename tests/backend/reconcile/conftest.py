@@ -76,7 +76,7 @@ class World:
         attempt = self.attempt
         body = {"type": "run_finished", "outcome": outcome} | about
         fact = {"seq": attempt.acked_seq + 1, "at": self.now, "body": body}
-        batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": [fact]})
+        batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": [fact]})
         ingest_facts(attempt, batch, now=self.now)
         self.job.refresh_from_db()
 

@@ -19,7 +19,7 @@ class TestLaunching:
     def test_the_order_names_everything_a_driver_needs(self, world: World) -> None:
         launch_attempt(world.job.pk, world.ray)
         [order] = world.ray.orders
-        assert (order.job, order.attempt, order.epoch, order.resume_from) == (world.job.pk, 1, 1, None)
+        assert (order.job, order.attempt, order.fence, order.resume_from) == (world.job.pk, 1, 1, None)
         assert order.token.startswith("lam_run_") and order.control_url.startswith("http")
         assert world.attempt.submitted_at is not None
 

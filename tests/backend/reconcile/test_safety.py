@@ -95,13 +95,13 @@ class TestLease:
         world.later(60)
         assert world.state() == ("running", 1)
 
-    def test_a_lease_that_was_let_go_is_taken_at_once_with_a_new_epoch(self, db: None) -> None:
-        epochs = []
+    def test_a_lease_that_was_let_go_is_taken_at_once_with_a_new_fence(self, db: None) -> None:
+        fences = []
         for _ in range(3):
             with reconcile_lease() as lease:
                 assert lease is not None
-                epochs.append(lease.epoch)
-        assert epochs == [1, 2, 3]
+                fences.append(lease.fence)
+        assert fences == [1, 2, 3]
 
     def test_a_reconciler_that_froze_beyond_its_lease_writes_nothing(self, world: World) -> None:
         world.run()
@@ -122,7 +122,7 @@ class TestLease:
             assert old is not None
             ReconcileLease.objects.update(expires_at=datetime(2020, 1, 1, tzinfo=None).astimezone())
             with reconcile_lease() as new:
-                assert new is not None and new.epoch == old.epoch + 1
+                assert new is not None and new.fence == old.fence + 1
                 with transaction.atomic(), pytest.raises(LeaseLost):
                     prove(old)
                 with transaction.atomic():

@@ -45,7 +45,7 @@ class TestSilence:
         assert world.state() == ("running", 1), "its last facts may be on their way"
         world.later(11)
         assert world.state() == ("starting", 2)
-        assert (world.attempt.epoch, world.attempt.resume_from) == (2, "file:///store/1-100")
+        assert (world.attempt.fence, world.attempt.resume_from) == (2, "file:///store/1-100")
         first = world.job.attempts.get(n=1)
         assert first.outcome == "lost" and "last words" in first.message
         assert first.evidence["log_tail"] == "last words, lam_run_… and Bearer …" and "secret" not in first.message
@@ -57,7 +57,7 @@ class TestSilence:
         world.ray_says(S.SUCCEEDED)
         world.later(20)
         fact = {"seq": 1, "at": world.now, "body": {"type": "run_finished", "outcome": "succeeded"}}
-        batch = FactBatch.model_validate({"attempt": 1, "epoch": 1, "facts": [fact]})
+        batch = FactBatch.model_validate({"attempt": 1, "fence": 1, "facts": [fact]})
         ingest_facts(world.attempt, batch, now=world.now)
         world.later(60)
         assert world.state() == ("succeeded", 1)
@@ -111,7 +111,7 @@ class TestSilence:
         world.run()
         body = {"type": "run_finished", "outcome": "failed", "failure_class": "infrastructure", "message": "node lost"}
         batch = FactBatch.model_validate(
-            {"attempt": 1, "epoch": 1, "facts": [{"seq": 1, "at": world.now, "body": body}]}
+            {"attempt": 1, "fence": 1, "facts": [{"seq": 1, "at": world.now, "body": body}]}
         )
         ingest_facts(world.attempt, batch, now=world.now)
         world.later(3)

@@ -64,8 +64,8 @@ class Driver:
     """Says what a driver says, with the token of its attempt."""
 
     def __init__(self, attempt: JobAttempt) -> None:
-        self.n, self.epoch, self.sent = attempt.n, attempt.epoch, 0
-        self.token = attempt_token(attempt.job_id, attempt.n, attempt.epoch)
+        self.n, self.fence, self.sent = attempt.n, attempt.fence, 0
+        self.token = attempt_token(attempt.job_id, attempt.n, attempt.fence)
         self.client = Client(raise_request_exception=False)
 
     def post(self, path: str, body: object, *, token: str | None = None) -> Any:
@@ -75,7 +75,7 @@ class Driver:
 
     def batch(self, first: int, bodies: Sequence[Body]) -> Body:
         facts = [{"seq": first + index, "at": AT, "body": body} for index, body in enumerate(bodies)]
-        return {"attempt": self.n, "epoch": self.epoch, "facts": facts}
+        return {"attempt": self.n, "fence": self.fence, "facts": facts}
 
     def send(self, first: int, *bodies: Body) -> Any:
         return self.post("facts", self.batch(first, bodies))
@@ -88,7 +88,7 @@ class Driver:
         return answer
 
     def beat(self) -> Any:
-        return self.post("heartbeat", {"attempt": self.n, "epoch": self.epoch, "step": 0})
+        return self.post("heartbeat", {"attempt": self.n, "fence": self.fence, "step": 0})
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ class TestOnce:
         assert driver.send(1, FINISHED, step(1)).status_code == 422
         assert driver.say(FINISHED)
         answer = driver.send(2, step(1))
-        assert (answer.status_code, answer.json()["code"]) == (409, "stale_epoch")
+        assert (answer.status_code, answer.json()["code"]) == (409, "stale_fence")
 
     def test_a_failure_in_the_middle_leaves_no_trace(self, driver: Driver, job: Job) -> None:
         driver.say(READY)
@@ -295,19 +295,19 @@ class TestWhoMaySpeak:
         for answer in (driver.send(3, step(2)), driver.send(3, FINISHED), driver.beat()):
             assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (
                 409,
-                "stale_epoch",
+                "stale_fence",
                 False,
             )
         assert everything(job) == before
         second.say(READY, step(1, loss=0.5))
         assert series(job, "loss") == [(1, 1.0), (1, 0.5)]
 
-    @pytest.mark.parametrize("change", [{"attempt": 2}, {"epoch": 2}, {"attempt": 2, "epoch": 2}])
-    def test_a_token_speaks_for_its_own_attempt_and_epoch(self, driver: Driver, job: Job, change: Body) -> None:
+    @pytest.mark.parametrize("change", [{"attempt": 2}, {"fence": 2}, {"attempt": 2, "fence": 2}])
+    def test_a_token_speaks_for_its_own_attempt_and_fence(self, driver: Driver, job: Job, change: Body) -> None:
         answer = driver.post("facts", driver.batch(1, [READY]) | change)
-        assert (answer.status_code, answer.json()["code"]) == (409, "stale_epoch")
-        beat = {"attempt": 1, "epoch": 1, "step": 0} | change
-        assert driver.post("heartbeat", beat).json()["code"] == "stale_epoch"
+        assert (answer.status_code, answer.json()["code"]) == (409, "stale_fence")
+        beat = {"attempt": 1, "fence": 1, "step": 0} | change
+        assert driver.post("heartbeat", beat).json()["code"] == "stale_fence"
 
     @pytest.mark.parametrize("token", ["", "lam_run_", "lam_run_" + "A" * 43, "\x00", "lam_live_x"])
     @pytest.mark.parametrize("path", ["facts", "heartbeat"])

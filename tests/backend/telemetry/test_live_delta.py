@@ -29,7 +29,7 @@ class Engine:
             for body in bodies[at : at + 200]:
                 self.seq += 1
                 facts.append({"seq": self.seq, "at": self.now, "body": body})
-            batch = {"attempt": self.attempt.n, "epoch": self.attempt.epoch, "facts": facts}
+            batch = {"attempt": self.attempt.n, "fence": self.attempt.fence, "facts": facts}
             ingest_facts(self.attempt, FactBatch.model_validate(batch), now=self.now)
 
 

@@ -150,7 +150,7 @@ def test_a_file_that_no_row_names_goes_too(talked: Callable[..., Job], store: Fo
     """An archiving put it there and crashed before it said so."""
     job = talked()
     store.put(f"jobs/{job.pk}/trajectories/999999.parquet", b"orphan")
-    store.put(f"jobs/{job.pk}/attempt-1-epoch-1/checkpoints/step-000001/model", b"weights")
+    store.put(f"jobs/{job.pk}/attempt-1-fence-1/checkpoints/step-000001/model", b"weights")
     remove_all(store)
     assert files(store, job) == []
     assert len(list(store.list(f"jobs/{job.pk}/"))) == 1, "checkpoints have rules of their own"

@@ -53,7 +53,7 @@ class Life:
         facts = [
             {"seq": first + index, "at": "2020-01-01T00:00:00Z", "body": body} for index, body in enumerate(bodies)
         ]
-        document = {"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts}
+        document = {"attempt": attempt.n, "fence": attempt.fence, "facts": facts}
         ingest_facts(attempt, FactBatch.model_validate(document), now=self.at(second))
         self.sent[attempt.n] = first + len(bodies) - 1
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.sinks import http_shipper
-from engine.sinks.control_plane import ControlPlane, Refused, StaleEpoch
+from engine.sinks.control_plane import ControlPlane, Refused, StaleFence
 from engine.sinks.http_shipper import HttpSink, retry_delay_s
 from engine.sinks.spool import Spool
 from engine.spec.control import ControlRequest, FactBatch, Heartbeat
@@ -95,7 +95,7 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlPlane]:
 @pytest.fixture
 def sink(control: FakeControlPlane, tmp_path: Path) -> Iterator[HttpSink]:
     client = ControlPlane(control.url + "/", "secret-token")
-    made = HttpSink(spool=Spool(tmp_path / "facts.jsonl"), control=client, attempt=1, epoch=3)
+    made = HttpSink(spool=Spool(tmp_path / "facts.jsonl"), control=client, attempt=1, fence=3)
     yield made
     made.close(timeout_s=0)
     client.close()
@@ -118,7 +118,7 @@ def what_ended(sink: HttpSink) -> Exception:
     def came() -> bool:
         try:
             sink.requests()
-        except (StaleEpoch, Refused) as error:
+        except (StaleFence, Refused) as error:
             seen.append(error)
         return bool(seen)
 
@@ -126,14 +126,14 @@ def what_ended(sink: HttpSink) -> Exception:
     return seen[0]
 
 
-def test_facts_arrive_in_order_with_the_token_and_the_epoch(control: FakeControlPlane, sink: HttpSink) -> None:
+def test_facts_arrive_in_order_with_the_token_and_the_fence(control: FakeControlPlane, sink: HttpSink) -> None:
     sink.start(step=lambda: 7)
     for number in range(1, 31):
         sink.record(step(number))
     assert sink.close(timeout_s=5)
     assert control.facts == list(range(1, 31))
     assert control.tokens == {"Bearer secret-token"}
-    assert {(batch.attempt, batch.epoch) for batch in control.batches} == {(1, 3)}
+    assert {(batch.attempt, batch.fence) for batch in control.batches} == {(1, 3)}
     assert control.beats[0].step == 7
 
 
@@ -177,11 +177,11 @@ def test_an_answer_that_is_no_answer_is_asked_for_again(control: FakeControlPlan
 
 
 @pytest.mark.parametrize("path", ["/facts", "/heartbeat"])
-def test_a_stale_epoch_ends_shipping_and_tells_the_driver(control: FakeControlPlane, sink: HttpSink, path: str) -> None:
-    control.trouble = lambda asked: (409, problem(409, "stale_epoch")) if asked.endswith(path) else None
+def test_a_stale_fence_ends_shipping_and_tells_the_driver(control: FakeControlPlane, sink: HttpSink, path: str) -> None:
+    control.trouble = lambda asked: (409, problem(409, "stale_fence")) if asked.endswith(path) else None
     sink.record(step(1))
     sink.start(step=lambda: 0)
-    assert isinstance(what_ended(sink), StaleEpoch)
+    assert isinstance(what_ended(sink), StaleFence)
     before = time.monotonic()
     sink.close(timeout_s=60)
     assert time.monotonic() - before < 5, "a fenced driver does not wait for delivery"

@@ -12,7 +12,7 @@ from tests.backend.conftest import MakeCheckpoint
 
 
 def test_an_admitted_job_starts_with_reservations_attempt_event_and_launch(job: Job, attempt: JobAttempt) -> None:
-    assert (job.state, job.epoch, job.num_attempts) == ("starting", 1, 1)
+    assert (job.state, job.fence, job.num_attempts) == ("starting", 1, 1)
     assert dict(job.reservations.values_list("role", "devices")) == {"trainer": 1, "rollout": 2}
     assert attempt.submission_id == f"{job.pk}-1-1"
     assert OutboxMessage.objects.filter(topic="launch", key=job.pk).count() == 1
@@ -30,7 +30,7 @@ def test_a_token_is_made_again_and_only_its_digest_is_stored(job: Job, attempt: 
     assert attempt_of_token("\ud800\x00") is None
 
 
-def test_a_recovering_job_keeps_its_devices_and_gets_a_new_epoch(
+def test_a_recovering_job_keeps_its_devices_and_gets_a_new_fence(
     job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime
 ) -> None:
     make_checkpoint(job, step=7)
@@ -41,6 +41,6 @@ def test_a_recovering_job_keeps_its_devices_and_gets_a_new_epoch(
     attempt.refresh_from_db()
     job.refresh_from_db()
     assert attempt.ended_at == now and attempt.outcome == "superseded"
-    assert (second.n, second.epoch, second.resume_from, second.resume_step) == (2, 2, "file:///store/1-7", 7)
-    assert (job.state, job.epoch, job.num_attempts) == ("starting", 2, 2)
+    assert (second.n, second.fence, second.resume_from, second.resume_step) == (2, 2, "file:///store/1-7", 7)
+    assert (job.state, job.fence, job.num_attempts) == ("starting", 2, 2)
     assert job.reservations.filter(released_at=None).count() == 2

@@ -22,7 +22,7 @@ from tests.backend.fake_ray import FakeRay
 
 def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
     facts = [{"seq": seq, "at": now, "body": body} for seq, body in enumerate(bodies, start=1)]
-    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
     ingest_facts(attempt, batch, now=now)
 
 
@@ -115,7 +115,7 @@ class TestLastWords:
         say(attempt, lines("driver", ("error", "the first"), at=now), now=now)
         JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now)
         second = JobAttempt.objects.create(
-            job=job, n=2, epoch=job.epoch, submission_id="s2", token_sha256="t2", created_at=now
+            job=job, n=2, fence=job.fence, submission_id="s2", token_sha256="t2", created_at=now
         )
         say(second, lines("driver", ("error", "the second"), at=now), FAILED, now=now)
         assert [line.message for line in evidence_of(second).lines] == ["the second"]
@@ -143,7 +143,7 @@ def test_out_of_time_is_explained_by_the_attempt_that_ran_out(job: Job, attempt:
     with transaction.atomic():
         run_out_of_time(held(job, attempt), now)
     body = FAILED | {"failure_class": "platform", "message": "killed while saving"}
-    batch = {"attempt": 1, "epoch": attempt.epoch, "facts": [{"seq": 3, "at": now, "body": body}]}
+    batch = {"attempt": 1, "fence": attempt.fence, "facts": [{"seq": 3, "at": now, "body": body}]}
     ingest_facts(attempt, FactBatch.model_validate(batch), now=now)
     job.refresh_from_db()
     told = explain_failure(job)
@@ -185,7 +185,7 @@ def test_each_class_is_counted_for_itself_back_to_the_last_checkpoint(job: Job, 
         JobAttempt.objects.create(
             job=job,
             n=n,
-            epoch=n,
+            fence=n,
             submission_id=f"s{n}",
             token_sha256=f"t{n}",
             created_at=attempt.created_at,

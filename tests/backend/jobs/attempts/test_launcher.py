@@ -25,7 +25,7 @@ TOKEN = "a-token-for-tests"
 
 def order(job: str = "job_launcher") -> AttemptOrder:
     return AttemptOrder(
-        job=job, attempt=1, epoch=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1", token="lam_run_secret"
+        job=job, attempt=1, fence=1, spec=JobSpec(name="Sums"), control_url="http://127.0.0.1:1", token="lam_run_secret"
     )
 
 

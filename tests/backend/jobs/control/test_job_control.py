@@ -220,7 +220,7 @@ def test_faults_are_listed_newest_first(api: Api, job: Job, attempt: JobAttempt,
         {"type": "fault_detected", "component": f"rollout/{n}", "message": "died", "action": "replaced"} for n in (0, 1)
     ]
     facts = [{"seq": n, "at": now, "body": body} for n, body in enumerate(bodies, start=1)]
-    ingest_facts(attempt, FactBatch.model_validate({"attempt": 1, "epoch": 1, "facts": facts}), now=now)
+    ingest_facts(attempt, FactBatch.model_validate({"attempt": 1, "fence": 1, "facts": facts}), now=now)
     rows = api.get(f"/jobs/{job.pk}/faults").json()["data"]
     assert [(row["component"], row["attempt"], row["action"]) for row in rows] == [
         ("rollout/1", 1, "replaced"),

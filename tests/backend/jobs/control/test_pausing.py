@@ -30,7 +30,7 @@ def say(attempt: JobAttempt, *bodies: dict[str, Any], now: datetime) -> None:
     attempt.refresh_from_db()
     first = attempt.acked_seq + 1
     facts = [{"seq": first + index, "at": now, "body": body} for index, body in enumerate(bodies)]
-    batch = FactBatch.model_validate({"attempt": attempt.n, "epoch": attempt.epoch, "facts": facts})
+    batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
     ingest_facts(attempt, batch, now=now)
 
 
@@ -58,7 +58,7 @@ def test_a_pause_reaches_the_driver_and_its_last_word_frees_the_devices(
     running: Job, attempt: JobAttempt, now: datetime
 ) -> None:
     assert pause_job(running.pk, actor="user:1", now=now)[1]
-    beat = Heartbeat(attempt=attempt.n, epoch=attempt.epoch, step=3)
+    beat = Heartbeat(attempt=attempt.n, fence=attempt.fence, step=3)
     [request] = note_heartbeat(attempt, beat, now=now)
     assert request.kind == "pause"
     assert running.reservations.filter(released_at=None).exists(), "devices are held until the engine lets go"
@@ -95,7 +95,7 @@ def test_a_resumed_job_waits_at_the_end_of_the_line_and_goes_on_from_its_checkpo
     assert schedule_pool(running.pool_id, now=later) == 1
     second = running.attempts.latest("n")
     assert (second.n, second.resume_from, second.resume_step) == (2, "file:///c/3", 3)
-    assert note_heartbeat(second, Heartbeat(attempt=2, epoch=2, step=3), now=later) == [], "no old wish is left"
+    assert note_heartbeat(second, Heartbeat(attempt=2, fence=2, step=3), now=later) == [], "no old wish is left"
 
 
 def test_a_preempted_job_goes_back_to_its_old_place(running: Job, attempt: JobAttempt, now: datetime) -> None:
@@ -152,7 +152,7 @@ def test_a_failed_pause_is_not_paused_twice_for_a_replayed_fact(
 ) -> None:
     pause_job(running.pk, actor="user:1", now=now)
     say(attempt, finished("paused"), now=now)
-    batch = {"attempt": 1, "epoch": 1, "facts": [{"seq": 1, "at": now, "body": finished("paused")}]}
+    batch = {"attempt": 1, "fence": 1, "facts": [{"seq": 1, "at": now, "body": finished("paused")}]}
     assert ingest_facts(attempt, FactBatch.model_validate(batch), now=now) == 1
     assert running.events.filter(to_state="paused").count() == 1
 

@@ -84,7 +84,7 @@ def test_settings_fail_loudly_and_a_jobs_id_is_no_way_out_of_the_store(tmp_path:
     with pytest.raises(ValueError, match="LAMINAR_STORE_DIR"):
         Settings.from_environment({"LAMINAR_STORE_DIR": "relative"})
     settings = Settings.from_environment({"LAMINAR_STORE_DIR": str(tmp_path)})
-    assert settings.attempt_folder(job="j1", attempt=2, epoch=3) == tmp_path / "jobs" / "j1" / "attempt-2-epoch-3"
+    assert settings.attempt_folder(job="j1", attempt=2, fence=3) == tmp_path / "jobs" / "j1" / "attempt-2-fence-3"
     for job in ("../x", "a/b", "..", ""):
         with pytest.raises(ValueError, match="job:"):
-            settings.attempt_folder(job=job, attempt=1, epoch=1)
+            settings.attempt_folder(job=job, attempt=1, fence=1)

@@ -10,7 +10,7 @@ from engine.live.process.interruptions import (
     PausedEarly,
     RefusedByControlPlane,
 )
-from engine.sinks.control_plane import Refused, StaleEpoch
+from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
 PAUSE = ControlRequest(id="p", kind="pause")
@@ -49,7 +49,7 @@ def test_a_cancel_wins_over_a_pause_that_came_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "end"), [(StaleEpoch("epoch 2 runs"), Fenced), (Refused("heartbeat: 422"), RefusedByControlPlane)]
+    ("error", "end"), [(StaleFence("fence 2 runs"), Fenced), (Refused("heartbeat: 422"), RefusedByControlPlane)]
 )
 def test_the_end_of_shipping_ends_the_attempt(error: Exception, end: type[Exception]) -> None:
     def requests() -> list[ControlRequest]:

@@ -76,7 +76,7 @@ def start(
     order = AttemptOrder(
         job="job-1",
         attempt=1 if resume_from is None else 2,
-        epoch=1 if resume_from is None else 2,
+        fence=1 if resume_from is None else 2,
         resume_from=resume_from,
         spec=JobSpec.model_validate(spec),
         control_url=f"http://127.0.0.1:{ingest.server.server_address[1]}",
@@ -110,7 +110,7 @@ def test_an_order_is_carried_out_and_every_fact_delivered(
     assert types.count("step_trained") == 2 and types.count("evaluated") == 2
     last = ingest.facts[-1].body
     assert isinstance(last, RunFinished) and last.outcome == "succeeded"
-    spool = tmp_path / "store" / "jobs" / "job-1" / "attempt-1-epoch-1" / "facts.jsonl"
+    spool = tmp_path / "store" / "jobs" / "job-1" / "attempt-1-fence-1" / "facts.jsonl"
     assert spool.read_text().count("\n") == len(ingest.facts)
 
 

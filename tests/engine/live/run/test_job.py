@@ -17,7 +17,7 @@ import pytest
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
-from engine.sinks.control_plane import StaleEpoch
+from engine.sinks.control_plane import StaleFence
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import (
@@ -197,15 +197,15 @@ def test_a_cancel_stops_everything_within_seconds(tmp_path: Path, processes_of: 
 
 
 def test_a_fenced_attempt_stops_and_says_nothing_more(tmp_path: Path, processes_of: ProcessesOf) -> None:
-    fenced: list[StaleEpoch] = []
+    fenced: list[StaleFence] = []
 
     def requests() -> list[ControlRequest]:
         for error in fenced:
             raise error
         return []
 
-    sink = WatchingSink(1, lambda: fenced.append(StaleEpoch("epoch 2 runs")))
-    with pytest.raises(Fenced, match="epoch 2 runs"):
+    sink = WatchingSink(1, lambda: fenced.append(StaleFence("fence 2 runs")))
+    with pytest.raises(Fenced, match="fence 2 runs"):
         run(spec(steps=1_000, rollout=ALONE), tmp_path, sink, requests)
     assert not sink.of(RunFinished)
     assert nothing_is_left(processes_of)
