@@ -1,7 +1,8 @@
 """The oracle of the driver: keeps its own book of what was asked, said and announced, and objects at once.
 
 Invariants held after every effect of the driver:
-- the pipeline is ready at most once, not before it could be, and before any step is recorded;
+- the pipeline is ready at most once, not before it could be, and before any step is recorded, or the result of a run
+  that only evaluates; unless that trainer died before it was ever heard;
 - phases only go forward, and each has its ground;
 - every request is acknowledged at most once, and not before it has come true or was overtaken; once nothing disturbs
   the run any more it comes true soon;
@@ -52,7 +53,7 @@ class DriverOracle:
         self._phase = PHASES.index("loading_weights")
         self._newest_trainer = 0
         self._finished: set[tuple[str, int]] = set()
-        self._is_ready = False
+        self._has_heard_trainer = self._is_ready = False
         self.sizes: list[int] = []
         """That were announced."""
         self.disturbed_until = 0.0
@@ -99,8 +100,9 @@ class DriverOracle:
             at = self._asked[message.request_id].at
             forgotten = [asked for asked in self._open(ResizeAsked) if asked.at < at]
             demand(not forgotten, f"overtaken by {message} and not acknowledged: {forgotten}")
-        is_work = isinstance(message, StepReported)
-        is_work |= self._plan.only_evaluates and isinstance(message, EvaluationReported)
+        self._has_heard_trainer |= isinstance(message, TrainerReady)
+        is_result = self._plan.only_evaluates and isinstance(message, EvaluationReported)
+        is_work = isinstance(message, StepReported) or (is_result and self._has_heard_trainer)
         if self.end is None:
             demand(self._is_ready or not is_work, f"{type(message).__name__} is recorded before the pipeline is ready")
 

@@ -7,6 +7,8 @@
         │                         └── SequencesHandedOver: rollout/i ──▶ rollout/j
         └────────────────── VersionAnnounced, WeightsServed ───────────────────────────┘
 
+Every part reports to the driver, which says `PauseRequested` to trainer and data, and `ResizeOrdered` to the manager.
+
 Invariants:
 - rollout ⇄ data speak in states, not in changes: a `ReplicaSynced` says all that the replica holds, so a lost or
   doubled message is mended by the next one; so do relays among themselves (`to_relay`);

@@ -57,11 +57,12 @@ def test_every_component_decides_again_what_it_decided() -> None:
         relay=recorded(RelayBrain),
         trainer=recorded(TrainerBrain),
         manager=recorded(ManagerBrain),
+        driver=recorded(DriverBrain),
     )
     for seed in (2, 21):
         world_of(seed, "laminar", brains=brains).run()
     assert {type(brain) for brain, _, _ in HEARD} == {
-        DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain,
+        DataBrain, RolloutBrain, RelayBrain, TrainerBrain, ManagerBrain, DriverBrain,
     }  # fmt: skip
     for brain, heard, decided in HEARD:
         assert [brain.handle(message, now) for now, message in heard] == decided and decided
