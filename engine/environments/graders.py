@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.environments.port import GraderError
+from engine.environments.port import FailureKind, GraderError
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.outcome import Limits, OutOfMemory, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
@@ -46,6 +46,8 @@ class SandboxedGrader:
 
 def grader_error(what: str, error: CallFailed) -> GraderError:
     """A process that ended may do better next time; code that raised will raise again, and a hunger stays."""
-    hopeless = error.outcome is None or isinstance(error.outcome, OutOfMemory)
-    hopeless = hopeless or (isinstance(error.outcome, TimedOut) and error.outcome.clock == "cpu")
-    return GraderError(f"{what}: {error}", retryable=not hopeless)
+    outcome = error.outcome
+    hopeless = outcome is None or isinstance(outcome, OutOfMemory)
+    hopeless = hopeless or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
+    kind: FailureKind = "timeout" if isinstance(outcome, TimedOut) else "error"
+    return GraderError(f"{what}: {error}", retryable=not hopeless, kind=kind)

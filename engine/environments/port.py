@@ -17,12 +17,16 @@ from typing import Literal, Protocol
 Split = Literal["train", "held_out"]
 
 
+FailureKind = Literal["timeout", "error"]
+"""Why there is no verdict: it took too long, or something else went wrong."""
+
+
 class GraderError(Exception):
     """The grader could not reach a verdict; the trajectory has no reward, which is not reward 0."""
 
-    def __init__(self, message: str = "", *, retryable: bool = True) -> None:
+    def __init__(self, message: str = "", *, retryable: bool = True, kind: FailureKind = "error") -> None:
         super().__init__(message or type(self).__doc__)
-        self.retryable = retryable
+        self.retryable, self.kind = retryable, kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ import time
 from typing import Final
 
 from engine.environments.graders import grader_error, inside_file
-from engine.environments.port import GraderError, Verdict
+from engine.environments.port import FailureKind, GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Finished, Killed, Limits, Outcome, Refused
+from engine.environments.sandbox.outcome import Finished, Killed, Limits, Outcome, Refused, TimedOut
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
 
@@ -57,13 +57,15 @@ class UnitTests:
         for at, (given, expected) in enumerate(cases, start=1):
             outcome = run_python(program, stdin=given, limits=self._limits)
             if not isinstance(outcome, Finished) and not _is_crash(outcome):
-                raise GraderError(f"unit_tests: case {at} {outcome}", retryable=isinstance(outcome, Refused))
+                kind: FailureKind = "timeout" if isinstance(outcome, TimedOut) else "error"
+                raise GraderError(f"unit_tests: case {at} {outcome}", retryable=isinstance(outcome, Refused), kind=kind)
             right = isinstance(outcome, Finished) and outcome.exit_code == 0
             right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)  # type: ignore[union-attr]
             passed += right
             failure = failure or ("" if right else f"case {at}: {outcome}")
             if time.monotonic() > deadline:
-                raise GraderError(f"unit_tests: {len(cases)} cases took longer than {self._timeout_s:g} s")
+                reason = f"unit_tests: {len(cases)} cases took longer than {self._timeout_s:g} s"
+                raise GraderError(reason, kind="timeout")
         return _verdict(passed, len(cases), failure)
 
     def _of_tests(self, tests: str, program: str) -> Verdict:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.environments.port import Split
+from engine.environments.port import FailureKind, Split
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 
@@ -36,6 +36,13 @@ class TrajectoryContent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    kind: FailureKind
+    reason: str
+    """For a person; nothing is decided by its words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRun:
     """So many tokens, one after the other, by the same weights."""
 
@@ -58,8 +65,8 @@ class Trajectory:
     """It reached the longest length allowed."""
     environment_s: float = 0.0
     """How long it was with its environment, all turns together."""
-    failure: str = ""
-    """Why there is no reward (the grader failed); empty for a graded one."""
+    failure: Failure | None = None
+    """Why there is no reward (the grader failed); None for a graded one."""
     content: TrajectoryContent | None = None
 
     @property

@@ -28,7 +28,7 @@ from engine.pipeline.messages.to_rollout import (
     TrajectoriesEnded,
     WeightsInstalled,
 )
-from engine.pipeline.records import HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.pipeline.records import Failure, HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post
 from engine.sim.chance import Chance
@@ -187,9 +187,9 @@ class RolloutBody:
 
     def _trajectory(self, sequence: Sequence) -> Trajectory:
         key, setting = sequence.key, self._setting
-        failure = ""
+        failure: Failure | None = None
         if setting.faults.grader_fails and Chance(setting.seed, f"grader/{key}").happens(setting.faults.grader_fails):
-            failure = "the grader broke"
+            failure = Failure(kind="error", reason="the grader broke")
         oldest = min(run.weights for run in sequence.runs)
         is_signal = key.group.ordinal % 5 != 0
         return Trajectory(

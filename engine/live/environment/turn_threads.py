@@ -18,9 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from engine.environments.port import Environment, Observation, Prompt, Verdict
+from engine.environments.port import Environment, FailureKind, GraderError, Observation, Prompt, Verdict
 from engine.live.environment.turns import Answer, Ask, AskId
 from engine.pipeline.messages.addresses import Address
+from engine.pipeline.records import Failure
 
 TRIES: Final = 3
 REASON_CHARACTERS: Final = 500
@@ -30,7 +31,7 @@ IDLE_S: Final = 30.0
 REMEMBERED: Final = 4_096  # answers that may be asked for again after a move or a lost message
 
 
-Said = Prompt | Observation | Verdict
+Said = Prompt | Observation | Verdict | Failure
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +71,8 @@ class TurnThreads:
             if known is None and self.num_left_behind < MAX_LEFT_BEHIND:
                 self._begin(ask)
                 return
-        self._answer(ask.by, known or Answer(id=ask.id, said=None, failure=f"{MAX_LEFT_BEHIND} calls of it hang"))
+        hang = Failure(kind="error", reason=f"{MAX_LEFT_BEHIND} calls of it hang")
+        self._answer(ask.by, known or Answer(id=ask.id, said=hang))
 
     def _begin(self, ask: Ask) -> None:
         now = time.monotonic()
@@ -95,8 +97,7 @@ class TurnThreads:
                     self._num_threads -= 1
                     return
                 pending.is_begun = True
-            said, failure = self._respond(pending)
-            if self._finish(pending, said, failure):
+            if self._finish(pending, self._respond(pending)):
                 continue
             with self._lock:  # it was given up meanwhile, and its place was given to another thread
                 self.num_left_behind -= 1
@@ -115,23 +116,22 @@ class TurnThreads:
             if not has_work and not self._line:
                 return None
 
-    def _respond(self, pending: Pending) -> tuple[Said | None, str]:
-        reason = ""
-        for _ in range(TRIES):
+    def _respond(self, pending: Pending) -> Said:
+        tries_left = TRIES
+        while True:
+            tries_left -= 1
             try:
-                return self._asked(pending.ask), ""
+                return self._asked(pending.ask)
             except Exception as error:  # noqa: BLE001 - a customer's code; whatever it raises is no reward of 0
-                reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
-                if pending.is_over or not getattr(error, "retryable", False):
-                    break
-        return None, reason
+                if not tries_left or pending.is_over or not getattr(error, "retryable", False):
+                    return _failure(error)
 
     def _asked(self, ask: Ask) -> Said:
         if ask.prompt is None:
             return self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
         return self._environment.respond(ask.prompt, ask.turns)
 
-    def _finish(self, pending: Pending, said: Said | None, failure: str, *, is_given_up: bool = False) -> bool:
+    def _finish(self, pending: Pending, said: Said, *, is_given_up: bool = False) -> bool:
         """False if it was given up before."""
         with self._lock:
             if pending.is_over:
@@ -143,7 +143,7 @@ class TurnThreads:
             ask = pending.ask
             del self._pending[ask.id]
             seconds = time.monotonic() - pending.asked_at
-            answer = Answer(id=ask.id, said=said, failure=failure, seconds=seconds)
+            answer = Answer(id=ask.id, said=said, seconds=seconds)
             self._remembered[ask.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
@@ -166,4 +166,10 @@ class TurnThreads:
             self._give_up(pending)
 
     def _give_up(self, pending: Pending) -> None:
-        self._finish(pending, None, f"no answer within {self._timeout_s:g} s", is_given_up=True)
+        overdue = Failure(kind="timeout", reason=f"no answer within {self._timeout_s:g} s")
+        self._finish(pending, overdue, is_given_up=True)
+
+
+def _failure(error: Exception) -> Failure:
+    kind: FailureKind = error.kind if isinstance(error, GraderError) else "error"
+    return Failure(kind=kind, reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.pipeline.messages.addresses import Address
-from engine.pipeline.records import SampleKey
+from engine.pipeline.records import Failure, SampleKey
 
 AskId = tuple[SampleKey, int, str]
 """A trajectory, how many turns it has, and what was said in them: the same sample may be told anew elsewhere."""
@@ -32,8 +32,6 @@ class Ask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     id: AskId
-    said: Prompt | Observation | Verdict | None
-    failure: str = ""
-    """Why there is neither; empty otherwise."""
+    said: Prompt | Observation | Verdict | Failure
     seconds: float = 0.0
     """From the ask until the answer."""

@@ -112,8 +112,8 @@ def _sample(read: ReadTrajectory) -> TrajectorySample:
 
 
 def _outcome(trajectory: Trajectory) -> Outcome:
-    if trajectory.failure:
-        return "timeout" if "took longer than" in trajectory.failure else "error"
+    if trajectory.failure is not None:
+        return trajectory.failure.kind
     if not trajectory.trusted:
         return "untrusted"
     return "cut" if trajectory.cut else "rewarded"

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from engine.environments.port import Prompt, Turn, Verdict
 from engine.inference.port import KvPages, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
-from engine.pipeline.records import SampleKey, SampleProgress, Trajectory, TrajectoryContent, VersionRun
+from engine.pipeline.records import Failure, SampleKey, SampleProgress, Trajectory, TrajectoryContent, VersionRun
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
@@ -105,12 +105,12 @@ class Conversation:
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def judged(self, verdict: Verdict) -> Trajectory:
-        return replace(self._ended(verdict.reward, verdict.remark, ""), trusted=verdict.trusted)
+        return replace(self._ended(verdict.reward, verdict.remark), trusted=verdict.trusted)
 
-    def failed(self, reason: str) -> Trajectory:
-        return self._ended(0.0, reason, reason)
+    def failed(self, failure: Failure) -> Trajectory:
+        return self._ended(0.0, failure.reason, failure)
 
-    def _ended(self, reward: float, remark: str, failure: str) -> Trajectory:
+    def _ended(self, reward: float, remark: str, failure: Failure | None = None) -> Trajectory:
         oldest = min(self.versions, default=self.weights)
         runs = _runs(self.versions)
         return Trajectory(

@@ -24,7 +24,7 @@ from engine.live.rollout.moved_kv import KvBySample, MovedKv
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.models.tokenizer import Tokenizer
-from engine.pipeline.records import GroupTask, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.records import Failure, GroupTask, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
@@ -124,10 +124,10 @@ class Samples:
             sampling=sampling_of(key, self._spec),
             weights=self._unprompted.pop(key),
         )
-        if isinstance(said, Prompt):
-            self._submit(conversation, {})
+        if isinstance(said, Failure):
+            self._ended.append(conversation.failed(replace(said, reason=f"no prompt: {said.reason}")))
         else:
-            self._ended.append(conversation.failed(f"no prompt: {answer.failure}"))
+            self._submit(conversation, {})
 
     def _go_on(self, conversation: Conversation, answer: Answer) -> None:
         conversation.environment_s += answer.seconds
@@ -142,8 +142,8 @@ class Samples:
                 conversation.was_cut = True
                 verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
                 self._ended.append(conversation.judged(verdict))
-            case _:
-                self._ended.append(conversation.failed(answer.failure))
+            case Failure():
+                self._ended.append(conversation.failed(answer.said))
 
     def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
         slot = self._slots.of(conversation.weights)
@@ -151,7 +151,7 @@ class Samples:
         try:
             slot.engine.submit([request])
         except ValueError as error:  # this prompt does not fit the model; others do
-            self._ended.append(conversation.failed(str(error)))
+            self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
             return
         slot.decoding[request.sequence_id] = conversation
 

@@ -174,9 +174,11 @@ class DataBrain:
     def _take(self, trajectory: Trajectory) -> list[Effect]:
         if not self._state.is_wanted(trajectory):
             return []
-        num_failed = self._state.num_failed_groups
+        num_failed, failure = self._state.num_failed_groups, trajectory.failure
         self._record(TrajectoryTaken(trajectory=trajectory))
-        return self._judge_grader(trajectory.failure) if self._state.num_failed_groups > num_failed else []
+        if failure is None or self._state.num_failed_groups == num_failed:
+            return []
+        return self._judge_grader(failure.reason)
 
     def _judge_grader(self, reason: str) -> list[Effect]:
         failed, ended = self._state.num_failed_groups, self._state.num_ended_groups

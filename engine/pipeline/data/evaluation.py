@@ -64,7 +64,7 @@ class Evaluation:
         return self.num_prompts - len(self.groups)
 
     def accepts(self, trajectory: Trajectory) -> bool:
-        fits = self.any_version or trajectory.writers == (self.weights,) or bool(trajectory.failure)
+        fits = self.any_version or trajectory.writers == (self.weights,) or trajectory.failure is not None
         return fits and trajectory.key.group.evaluation == self.version and self.groups.misses(trajectory.key)
 
     def take(self, trajectory: Trajectory) -> None:
@@ -95,7 +95,7 @@ class Evaluation:
         num_newer = sum(trajectory.weights.version != self.version for trajectory in graded)
         num_untrusted = sum(not trajectory.trusted for trajectory in graded)
         if num_failed:
-            reason = next(trajectory.failure for trajectory in self._answered if trajectory.failure)
+            reason = next(trajectory.failure.reason for trajectory in self._answered if trajectory.failure)
             reports.append(
                 self._fault(f"{num_failed} held-out answers got no verdict: {reason}", "left out of the mean")
             )

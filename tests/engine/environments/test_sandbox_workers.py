@@ -151,10 +151,10 @@ def test_no_answer_can_change_how_the_next_is_judged() -> None:
 
 def test_a_grader_that_hangs_is_retryable_and_one_that_raises_is_not() -> None:
     grader = SandboxedGrader(main="def f(x):\n    while x > 1: pass\n    return 1 / x", timeout_s=20, call_s=0.3)
-    for argument, retryable in ((2, True), (0, False)):
+    for argument, kind, retryable in ((2, "timeout", True), (0, "error", False)):
         with pytest.raises(GraderError) as caught:
             grader.call("f", argument)
-        assert caught.value.retryable is retryable
+        assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
 
 
 def test_a_program_that_passes_all_tests_is_worth_one() -> None:
@@ -210,9 +210,10 @@ def test_no_cheat_is_paid(cheats: list[str]) -> None:
 
 def test_a_program_that_hangs_or_hoards_is_an_error_and_not_reward_zero() -> None:
     judged = UnitTests(timeout_s=1, patience_s=20)
-    for body in ("while True: pass", "return bytearray(1 << 40)"):
-        with pytest.raises(GraderError):
+    for body, kind in (("while True: pass", "timeout"), ("return bytearray(1 << 40)", "error")):
+        with pytest.raises(GraderError) as caught:
             judged.verdict(TESTS, f"def add(a, b):\n    {body}")
+        assert caught.value.kind == kind
 
 
 def test_tests_that_are_broken_are_the_graders_error() -> None:

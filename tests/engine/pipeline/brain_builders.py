@@ -13,6 +13,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import (
+    Failure,
     GroupKey,
     GroupTask,
     HeldGroup,
@@ -72,7 +73,7 @@ def answers(
             weights=WeightsId(epoch, version),
             reward=reward,
             num_tokens=5,
-            failure=failure,
+            failure=Failure(kind="error", reason=failure) if failure else None,
         )
         for task in tasks
         for sample in task.samples

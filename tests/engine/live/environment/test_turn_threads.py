@@ -10,7 +10,7 @@ from engine.environments.port import GraderError, Observation, Prompt, Turn, Ver
 from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.pipeline.messages.addresses import Address, rollout_address
-from engine.pipeline.records import GroupKey, SampleKey
+from engine.pipeline.records import Failure, GroupKey, SampleKey
 
 PROMPT = Prompt(split="train", ordinal=0, text="2+2=", facts={})
 REPLICA = rollout_address(0)
@@ -45,6 +45,8 @@ class Scripted:
                 raise ZeroDivisionError("of course")
             case "flaky":
                 raise GraderError("busy", retryable=True)
+            case "late":
+                raise GraderError("case 1 took longer than 1 s", retryable=False, kind="timeout")
         return RIGHT
 
 
@@ -83,16 +85,25 @@ def test_what_a_grader_raises_is_a_reason_and_no_verdict(turn: str, num_calls: i
     asking = Asking()
     asking.threads.ask(ask(0, turn))
     _, answer = asking.next()
-    assert answer.said is None
-    assert ("of course" in answer.failure) or ("busy" in answer.failure)
+    assert answer.said in (
+        Failure(kind="error", reason="ZeroDivisionError: of course"),
+        Failure(kind="error", reason="GraderError: busy"),
+    )
     assert asking.environment.num_calls == num_calls
+
+
+def test_a_grader_says_itself_that_it_took_too_long() -> None:
+    asking = Asking()
+    asking.threads.ask(ask(0, "late"))
+    said = asking.next()[1].said
+    assert isinstance(said, Failure) and said.kind == "timeout"
 
 
 def test_a_hung_grader_is_given_up_in_time_and_its_late_answer_is_dropped() -> None:
     asking = Asking(timeout_s=0.05)
     asking.threads.ask(ask(0, "wait"))
     _, answer = asking.next()
-    assert answer.said is None and "0.05 s" in answer.failure
+    assert answer.said == Failure(kind="timeout", reason="no answer within 0.05 s")
     asking.environment.gate.set()
     asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1
@@ -106,7 +117,8 @@ def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:
         asking.next()
         sample += 1
     asking.threads.ask(ask(-1, "quick"))
-    assert "calls of it hang" in asking.next()[1].failure
+    said = asking.next()[1].said
+    assert isinstance(said, Failure) and "calls of it hang" in said.reason
     asking.environment.gate.set()
 
 

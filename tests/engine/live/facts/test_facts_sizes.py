@@ -7,7 +7,7 @@ import pytest
 from engine.live.facts.from_reports import log_lines, replicas_observed, trajectories_sampled
 from engine.live.facts.recorder import Recorder
 from engine.pipeline.messages.to_driver import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
-from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.policy.lineage import WeightsId
 from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
@@ -21,7 +21,7 @@ def size(fact: FactBody) -> int:
     return len(fact.model_dump_json().encode())
 
 
-def read(ordinal: int, *, failure: str = "", cut: bool = False, trusted: bool = True) -> ReadTrajectory:
+def read(ordinal: int, *, failure: Failure | None = None, cut: bool = False, trusted: bool = True) -> ReadTrajectory:
     num_tokens = 50_000
     content = TrajectoryContent(
         prompt_ids=(1,),
@@ -86,7 +86,8 @@ def test_long_lines_are_told_in_several_facts_and_the_loss_once() -> None:
 
 
 def test_the_outcome_of_a_trajectory_is_told() -> None:
-    failed = (read(3, failure="took longer than 5 s"), read(4, failure="no such tool"))
+    late, broken = Failure(kind="timeout", reason="no answer"), Failure(kind="error", reason="took longer than 5 s")
+    failed = (read(3, failure=late), read(4, failure=broken))
     reads = (read(0), read(1, cut=True), read(2, cut=True, trusted=False), *failed)
     told = trajectories_sampled(StepReported(step=1, metrics={}, to_read=reads))
     outcomes = [sample.outcome for fact in told for sample in fact.trajectories]

@@ -118,4 +118,4 @@ def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
     talk.add_turn(output(3), "one", named)
     assert talk.judged(VERDICT).trusted
     doubtful = talk.judged(replace(VERDICT, trusted=False))
-    assert (doubtful.trusted, doubtful.reward, doubtful.failure) == (False, 0.5, "")
+    assert (doubtful.trusted, doubtful.reward, doubtful.failure) == (False, 0.5, None)

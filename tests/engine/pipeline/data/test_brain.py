@@ -16,7 +16,7 @@ from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_relay import VersionReleased
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import DataProgress
+from engine.pipeline.records import DataProgress, Failure
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS, schedule_for
 from engine.spec.job import ScheduleSpec
@@ -212,7 +212,9 @@ def test_with_a_spare_the_first_samples_to_come_make_the_group() -> None:
     (task,) = granted(room.sync(wants=3))
     assert task.samples == (0, 1, 2)
     failed, *graded = answers([task])
-    effects = room.sync(wants=0, finished=(replace(failed, failure="no sandbox"), *graded))
+    effects = room.sync(
+        wants=0, finished=(replace(failed, failure=Failure(kind="error", reason="no sandbox")), *graded)
+    )
     (batch,) = of(effects, BatchReady)
     assert [key.sample for key in keys_of(batch)] == [1, 2]
 
