@@ -78,7 +78,7 @@ class Assignment:
             book.give_back(book.owned_by(owner))
 
     def _judge_what_it_holds(self, replica: KnownReplica, now: float) -> None:
-        for held in replica.holds.values():
+        for held in replica.groups.values():
             group = self._group(held.key)
             if held.is_over and (group is None or group.owner != replica.owner):
                 continue
@@ -111,7 +111,7 @@ class Assignment:
     def _look_for_what_is_lost(self, replica: KnownReplica, now: float) -> None:
         for book in self._state.books():
             for group in book.owned_by(replica.owner):
-                held = replica.holds.get(group.key)
+                held = replica.groups.get(group.key)
                 is_held = held is not None and held.lease <= group.lease
                 absent = group.missing.difference(held.samples if held is not None and is_held else ())
                 if not absent:
@@ -137,7 +137,7 @@ class Assignment:
 
     def _is_coming(self, group: OpenGroup) -> bool:
         source = None if group.source is None else self.replicas.of(group.source)
-        return source is not None and group.key in source.holds
+        return source is not None and group.key in source.groups
 
     def _give_back(self, book: GroupBook, group: OpenGroup) -> None:
         book.give_back([group])
@@ -184,7 +184,7 @@ class Assignment:
     def _see_off(self, replica: KnownReplica, now: float) -> None:
         replica.wants = replica.room = 0
         for book in self._state.books():  # what was on its way to it, or came to late
-            book.give_back(group for group in book.owned_by(replica.owner) if group.key not in replica.holds)
+            book.give_back(group for group in book.owned_by(replica.owner) if group.key not in replica.groups)
         if replica.is_empty:
             replica.is_released = True
         else:
@@ -200,8 +200,8 @@ class Assignment:
             with_room = [replica for replica in self.replicas if replica.is_open]
             while any(self._assign_one(each, now, prompts) for each in sorted(with_room, key=lambda each: -each.wants)):
                 pass
-        hold = None if prompts is None else prompts.hold()
-        grants = [replica.grant(self._hold_for(replica, hold)) for replica in self.replicas]
+        to_hold = None if prompts is None else prompts.to_hold()
+        grants = [replica.grant(self._to_hold(replica, to_hold)) for replica in self.replicas]
         return [grant for grant in grants if grant is not None]
 
     def _assign_one(self, replica: KnownReplica, now: float, prompts: PromptPool) -> bool:
@@ -256,9 +256,9 @@ class Assignment:
 
     # ── weights to hold ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _hold_for(self, replica: KnownReplica, hold: WeightsId | None) -> WeightsId | None:
+    def _to_hold(self, replica: KnownReplica, for_training: WeightsId | None) -> WeightsId | None:
         wanted = self._wanted_for_evaluation(replica)
-        return wanted if wanted is not None else (hold if replica.weights == hold else None)
+        return wanted if wanted is not None else (for_training if replica.weights == for_training else None)
 
     def _wanted_for_evaluation(self, replica: KnownReplica) -> WeightsId | None:
         """The weights that this replica should hold for an evaluation's sake."""
@@ -284,7 +284,7 @@ class Assignment:
             return None
         staying = [replica for replica in self.replicas if not replica.is_leaving and replica.missing != weights]
         return min(
-            staying, key=lambda replica: (replica.hold != weights, len(replica.in_use), replica.number), default=None
+            staying, key=lambda each: (each.told_to_hold != weights, len(each.in_use), each.number), default=None
         )
 
     def _group(self, key: GroupKey) -> OpenGroup | None:

@@ -30,14 +30,14 @@ class KnownReplica:
     """Fresh sequences that it may still be granted, some of them for places that are about to be free."""
     room: int = 0
     """Sequences of its residents that it could still take over."""
-    holds: dict[GroupKey, HeldGroup] = field(default_factory=dict)
+    groups: dict[GroupKey, HeldGroup] = field(default_factory=dict)
     reserved: frozenset[int] = frozenset()
     """Leases that it keeps room for."""
     is_empty: bool = True
     """It holds nothing, and nothing is on its way to it."""
     is_leaving: bool = False
-    hold: WeightsId | None = None
-    """What it says that it was told to hold."""
+    told_to_hold: WeightsId | None = None
+    """The weights that it was last told to hold, or says that it was."""
     missing: WeightsId | None = None
     # To be said with the next grant:
     confirmed: list[SampleKey] = field(default_factory=list)
@@ -45,7 +45,7 @@ class KnownReplica:
     revoked: list[HeldGroup] = field(default_factory=list)
     handovers: list[HandOver] = field(default_factory=list)
     reservations: tuple[Reservation, ...] = ()
-    told: frozenset[int] = frozenset()
+    told_to_reserve: frozenset[int] = frozenset()
     """Leases that it was last told to keep room for, or said that it does."""
     is_released: bool = False
 
@@ -61,10 +61,10 @@ class KnownReplica:
         self.serial, self.weights = message.serial, message.weights
         self.residents = frozenset({message.weights, *message.beside})
         self.wants, self.room, self.is_leaving = message.wants, message.room, message.is_leaving
-        self.holds = {held.key: held for held in message.holds}
+        self.groups = {held.key: held for held in message.groups}
         self.reserved = frozenset(held.lease for held in message.reserved)
-        self.is_empty = not message.holds and not message.reserved
-        self.hold, self.missing, self.told = message.hold, message.missing, self.reserved
+        self.is_empty = not message.groups and not message.reserved
+        self.told_to_hold, self.missing, self.told_to_reserve = message.told_to_hold, message.missing, self.reserved
         return True
 
     @property
@@ -75,7 +75,7 @@ class KnownReplica:
     @property
     def in_use(self) -> frozenset[WeightsId]:
         """Weights that something runs on."""
-        return frozenset(held.weights for held in self.holds.values() if not held.is_over)
+        return frozenset(held.weights for held in self.groups.values() if not held.is_over)
 
     @property
     def has_promised(self) -> bool:
@@ -84,7 +84,7 @@ class KnownReplica:
 
     def weights_for(self, key: GroupKey, exact: WeightsId | None) -> WeightsId:
         """Those that this group runs on here, or would."""
-        held = self.holds.get(key)
+        held = self.groups.get(key)
         return held.weights if held is not None and not held.is_over else exact or self.weights
 
     def take_room(self, num_samples: int) -> None:
@@ -92,23 +92,23 @@ class KnownReplica:
         self.room -= num_samples
         self.is_empty = False
 
-    def grant(self, hold: WeightsId | None) -> Send | None:
+    def grant(self, to_hold: WeightsId | None) -> Send | None:
         """What there is to say; None if nothing."""
         awaited = frozenset(reservation.lease for reservation in self.reservations)
         speaks = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
-        if not speaks and hold == self.hold and awaited == self.told:
+        if not speaks and to_hold == self.told_to_hold and awaited == self.told_to_reserve:
             return None
         grant = WorkGranted(
             incarnation=self.incarnation,
             taken=tuple(self.confirmed),
             tasks=tuple(self.tasks),
-            hold=hold,
+            to_hold=to_hold,
             revoked=tuple(self.revoked),
             reserved=self.reservations,
             handovers=tuple(self.handovers),
             is_released=self.is_released,
         )
-        self.hold, self.told = hold, awaited
+        self.told_to_hold, self.told_to_reserve = to_hold, awaited
         self.confirmed, self.tasks, self.revoked, self.handovers, self.is_released = [], [], [], [], False
         return Send(to=rollout_address(self.number), message=grant)
 

@@ -66,7 +66,7 @@ class PromptPool:
         start_lag = self._schedule.start_lag
         return start_lag is None or self._lag(weights) <= start_lag
 
-    def hold(self) -> WeightsId | None:
+    def to_hold(self) -> WeightsId | None:
         """Replicas that hold these weights should keep them, until the window's last group is begun."""
         self._close_what_is_too_old()
         window = self._window

@@ -17,15 +17,15 @@ class ReplicaSynced:
     """Fresh sequences that it could start at once, or very soon."""
     room: int
     """Sequences of the weights that it holds that it could take over, although it may want no fresh ones."""
-    holds: tuple[HeldGroup, ...]
+    groups: tuple[HeldGroup, ...]
     """What it runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
     beside: tuple[WeightsId, ...] = ()
     """Other weights that it holds, since what began on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
     """What it keeps room for; no samples are listed."""
-    hold: WeightsId | None = None
-    """What it was last told of this; data says it again if it differs."""
+    told_to_hold: WeightsId | None = None
+    """These weights, until told otherwise; None: the newest. Data says it again if it is not what data told last."""
     missing: WeightsId | None = None
     """It was told to hold these weights, and no relay has them."""
     is_leaving: bool = False

@@ -21,7 +21,7 @@ class WorkGranted:
     incarnation: int
     taken: tuple[SampleKey, ...] = ()
     tasks: tuple[GroupTask, ...] = ()
-    hold: WeightsId | None = None
+    to_hold: WeightsId | None = None
     """The weights that this replica should hold until told otherwise; None: the newest."""
     revoked: tuple[HeldGroup, ...] = ()
     """Samples that are not its own (any more) under this lease or a lower one: stop them."""

@@ -112,7 +112,7 @@ class RolloutBrain:
         if message.incarnation != self._incarnation:
             return []
         self._work.confirm(message.taken)
-        self._weights.on_hold(message.hold)
+        self._weights.on_told_to_hold(message.to_hold)
         effects: list[Effect] = []
         stopped = self._work.revoke(message.revoked)
         if stopped:
@@ -265,11 +265,11 @@ class RolloutBrain:
             weights=self._weights.fresh,
             wants=self._wants(),
             room=self._room(),
-            holds=self._work.holds(),
+            groups=self._work.groups(),
             finished=self._work.to_hand_over(all_of_them=is_quiet_too_long),
             beside=tuple(sorted(self._weights.residents - {self._weights.fresh})),
             reserved=self._work.reserved(),
-            hold=self._weights.hold,
+            told_to_hold=self._weights.told_to_hold,
             missing=self._weights.missing,
             is_leaving=self._leaves_at is not None,
             progress=self._stopped,

@@ -34,7 +34,7 @@ class ReplicaWeights:
         self._relay = relay_address(plan.relay_of(replica))
         self.fresh = NO_WEIGHTS
         """Those that fresh work starts on. Others may be in use beside them."""
-        self.hold: WeightsId | None = None
+        self.told_to_hold: WeightsId | None = None
         """Those that it should hold until told otherwise; None: the newest."""
         self.missing: WeightsId | None = None
         """It was told to hold these, and no relay has them."""
@@ -65,7 +65,7 @@ class ReplicaWeights:
     def admits_fresh_work(self) -> bool:
         if not self.keeps_version:
             return True
-        refresh = "keep" if self.hold is not None else self._refresh()
+        refresh = "keep" if self.told_to_hold is not None else self._refresh()
         would_fill_it = self.fresh not in self._work.in_use
         return not (refresh == "drain" or (refresh == "install" and would_fill_it))
 
@@ -82,9 +82,9 @@ class ReplicaWeights:
 
     # ── what should be there ──────────────────────────────────────────────────────────────────────────────────────
 
-    def on_hold(self, hold: WeightsId | None) -> None:
-        if hold != self.hold:
-            self.hold, self._pulling_since = hold, None
+    def on_told_to_hold(self, to_hold: WeightsId | None) -> None:
+        if to_hold != self.told_to_hold:
+            self.told_to_hold, self._pulling_since = to_hold, None
 
     def on_announced(self, weights: WeightsId) -> None:
         if weights > self._newest:
@@ -92,7 +92,7 @@ class ReplicaWeights:
 
     def on_missing(self, weights: WeightsId) -> bool:
         """Whether that is news."""
-        if weights != self.hold:
+        if weights != self.told_to_hold:
             return False
         self.missing = weights
         return True
@@ -107,8 +107,8 @@ class ReplicaWeights:
 
     def turn(self) -> bool:
         """Fresh work starts on weights that are here already, where those are the wanted ones. Whether it did turn."""
-        wanted = self._newest if self.hold is None else self.hold
-        is_step = wanted > self.fresh if self.hold is None else wanted != self.fresh
+        wanted = self._newest if self.told_to_hold is None else self.told_to_hold
+        is_step = wanted > self.fresh if self.told_to_hold is None else wanted != self.fresh
         if not (is_step and wanted in self._work.in_use) or self.is_installing:
             return False
         self.fresh = wanted
@@ -133,15 +133,15 @@ class ReplicaWeights:
             replica=self._replica,
             incarnation=self._incarnation,
             held=self.fresh,
-            exact=self.hold if wanted is not None else None,
+            exact=self.told_to_hold if wanted is not None else None,
         )
         return [Send(to=self._relay, message=message)]
 
     def _wanted(self) -> WeightsId | None:
         """The weights to install next; None to keep what is there."""
-        if self.hold is not None:
-            differs = self.hold not in (self.fresh, self.missing)
-            return self.hold if differs and self.has_free_slot else None
+        if self.told_to_hold is not None:
+            differs = self.told_to_hold not in (self.fresh, self.missing)
+            return self.told_to_hold if differs and self.has_free_slot else None
         return self._newest if self._refresh() == "install" else None
 
     def _refresh(self) -> Refresh:
@@ -151,11 +151,11 @@ class ReplicaWeights:
     def on_served(self, message: WeightsServed) -> list[Effect]:
         served = message.manifest.weights
         self._newest = max(self._newest, served)
-        is_wanted = self.hold in (None, served) and served != self.fresh
-        is_newer = self.hold is not None or served > self.fresh
+        is_wanted = self.told_to_hold in (None, served) and served != self.fresh
+        is_newer = self.told_to_hold is not None or served > self.fresh
         in_use = self._work.in_use
         has_place = self.has_free_slot and served not in in_use
-        may_install = has_place or (self.hold is None and not self.keeps_version)
+        may_install = has_place or (self.told_to_hold is None and not self.keeps_version)
         if self.is_installing or self._is_leaving or not (is_wanted and is_newer and may_install):
             return []
         self.is_installing = True

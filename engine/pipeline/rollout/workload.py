@@ -235,7 +235,7 @@ class Workload:
     def running(self) -> tuple[HeldGroup, ...]:
         return tuple(running.held(key) for key, running in self._running.items())
 
-    def holds(self) -> tuple[HeldGroup, ...]:
+    def groups(self) -> tuple[HeldGroup, ...]:
         held: dict[GroupKey, set[int]] = {}
         leases: dict[GroupKey, int] = {}
         weights: dict[GroupKey, WeightsId] = {}

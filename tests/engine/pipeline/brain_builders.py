@@ -145,7 +145,7 @@ class Room:
             weights=WeightsId(fields.pop("epoch", 0), version),
             wants=wants,
             room=fields.pop("room", wants),
-            holds=fields.pop("holds", ()),
+            groups=fields.pop("groups", ()),
             finished=fields.pop("finished", ()),
             **fields,
         )

@@ -52,8 +52,8 @@ def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None
     room = Room(replace(PLAN, evaluate_every=1)).past_the_evaluation()
     room.train(1)
     (grant,) = to_replica(room.handle(BatchWanted(step=2)), 0)
-    assert grant.hold == WeightsId(0, 1) and grant.tasks == ()
-    tasks = granted(room.sync(version=1, wants=8, hold=WeightsId(0, 1)))
+    assert grant.to_hold == WeightsId(0, 1) and grant.tasks == ()
+    tasks = granted(room.sync(version=1, wants=8, told_to_hold=WeightsId(0, 1)))
     assert [task.exact for task in tasks[:2]] == [WeightsId(0, 1)] * 2
 
 
@@ -103,7 +103,7 @@ def test_a_group_larger_than_a_replica_is_assigned_to_an_empty_one() -> None:
 def test_what_is_on_its_way_counts_as_room_taken() -> None:
     room = Room().past_the_evaluation()
     assert len(granted(room.sync(wants=4))) == 2
-    assert granted(room.sync(wants=4, holds=())) == []
+    assert granted(room.sync(wants=4, groups=())) == []
 
 
 def test_the_schedule_bounds_what_is_open() -> None:
@@ -126,7 +126,7 @@ def test_a_grant_that_was_lost_is_granted_again() -> None:
     room = Room().past_the_evaluation()
     tasks = granted(room.sync(wants=4))
     room.now = 5.0
-    assert granted(room.sync(wants=4, holds=())) == tasks
+    assert granted(room.sync(wants=4, groups=())) == tasks
 
 
 def test_an_old_sync_that_comes_late_changes_nothing() -> None:
@@ -147,9 +147,9 @@ def test_a_barrier_starts_a_step_only_on_the_newest_weights() -> None:
 def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
     room = Room(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
     (grant,) = to_replica(room.sync(wants=2), 0)
-    assert len(grant.tasks) == 1 and grant.hold == WeightsId(0, 0)
-    (grant,) = to_replica(room.sync(wants=6, holds=holding(grant.tasks), hold=grant.hold), 0)
-    assert len(grant.tasks) == 3 and grant.hold is None, "two steps' worth are begun"
+    assert len(grant.tasks) == 1 and grant.to_hold == WeightsId(0, 0)
+    (grant,) = to_replica(room.sync(wants=6, groups=holding(grant.tasks), told_to_hold=grant.to_hold), 0)
+    assert len(grant.tasks) == 3 and grant.to_hold is None, "two steps' worth are begun"
 
 
 # ── batches and ends ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ class Hall(Room):
         super().__init__()
         self.past_the_evaluation()
         (self.task,) = granted(self.sync(SOURCE, wants=2))
-        self.sync(SOURCE, wants=0, holds=holding([self.task]))
+        self.sync(SOURCE, wants=0, groups=holding([self.task]))
         self.sync(HOST, wants=0, room=8)
 
     def planned(self) -> Reservation:
@@ -37,7 +37,7 @@ class Hall(Room):
         return self.sync(HOST, wants=0, room=6, reserved=reserved)
 
     def source_says(self, *tasks: GroupTask) -> list[WorkGranted]:
-        return to_replica(self.sync(SOURCE, wants=0, holds=holding(tasks)), SOURCE)
+        return to_replica(self.sync(SOURCE, wants=0, groups=holding(tasks)), SOURCE)
 
     def moved(self) -> GroupTask:
         (task,) = granted(self.reserve(self.planned()))
@@ -116,7 +116,7 @@ def test_a_source_that_is_lost_after_the_new_lease_costs_the_host_only_the_hando
     hall = Hall()
     task = hall.moved()
     hall.handle(ReplicaGone(replica=SOURCE, incarnation=0))
-    assert hall.sync(HOST, wants=0, room=6, holds=holding([task])) == [], "it owns it still"
+    assert hall.sync(HOST, wants=0, room=6, groups=holding([task])) == [], "it owns it still"
 
 
 def test_a_host_that_is_lost_after_the_new_lease_does_not_give_it_back_to_the_source() -> None:
@@ -140,7 +140,7 @@ def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_c
     hall = Hall()
     task = hall.moved()
     hall.sync(SOURCE, wants=0, finished=answers([hall.task]))
-    (grant,) = to_replica(hall.sync(HOST, wants=0, room=6, holds=holding([task])), HOST)
+    (grant,) = to_replica(hall.sync(HOST, wants=0, room=6, groups=holding([task])), HOST)
     assert grant.revoked == holding([task])
 
 
@@ -149,7 +149,7 @@ def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_c
 
 def test_what_runs_on_a_replica_that_leaves_moves_to_who_has_room() -> None:
     hall = Hall()
-    effects = hall.sync(SOURCE, wants=0, holds=holding([hall.task]), is_leaving=True)
+    effects = hall.sync(SOURCE, wants=0, groups=holding([hall.task]), is_leaving=True)
     (reservation,) = to_replica(effects, HOST)[0].reserved
     (task,) = granted(hall.reserve(reservation))
     assert task.key == hall.task.key and task.is_handed_over
@@ -159,7 +159,7 @@ def test_a_replica_that_leaves_gets_nothing_more_and_is_released_when_it_is_empt
     hall = Hall()
     hall.sync(HOST, wants=0, room=0)
     (grant,) = to_replica(
-        hall.sync(SOURCE, wants=0, is_leaving=True, holds=holding([hall.task]), finished=answers([hall.task])), SOURCE
+        hall.sync(SOURCE, wants=0, is_leaving=True, groups=holding([hall.task]), finished=answers([hall.task])), SOURCE
     )
     assert grant.taken and not grant.is_released
     (grant,) = to_replica(hall.sync(SOURCE, wants=8, is_leaving=True), SOURCE)
@@ -183,8 +183,8 @@ def two_versions() -> tuple[Room, GroupTask, GroupTask]:
     """A source that runs one group on version 0 and one on version 1; a host that holds both."""
     room = Room(BESIDE).past_the_evaluation()
     (old,) = granted(room.sync(SOURCE, wants=2))
-    (new,) = granted(room.sync(SOURCE, version=1, wants=2, beside=(V0,), holds=holding([old])))
-    room.sync(SOURCE, version=1, wants=0, beside=(V0,), holds=(*holding([old]), *holding([new], version=1)))
+    (new,) = granted(room.sync(SOURCE, version=1, wants=2, beside=(V0,), groups=holding([old])))
+    room.sync(SOURCE, version=1, wants=0, beside=(V0,), groups=(*holding([old]), *holding([new], version=1)))
     room.sync(HOST, version=1, wants=0, room=8, beside=(V0,))
     return room, old, new
 

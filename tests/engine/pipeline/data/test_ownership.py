@@ -44,9 +44,9 @@ def test_of_two_replicas_that_both_think_a_group_is_theirs_one_is_told_that_it_i
     room.handle(ReplicaGone(replica=0, incarnation=0))
     second = granted(room.sync(1, wants=4))
     assert [task.key for task in second] == [task.key for task in first]
-    (to_slow,) = to_replica(room.sync(0, wants=0, holds=holding(first)), 0)
+    (to_slow,) = to_replica(room.sync(0, wants=0, groups=holding(first)), 0)
     assert to_slow.revoked == holding(first), "it was only slow"
-    assert of(room.sync(1, wants=0, holds=holding(second)), WorkGranted) == []
+    assert of(room.sync(1, wants=0, groups=holding(second)), WorkGranted) == []
 
 
 def test_the_dead_replicas_late_delivery_still_counts_but_its_wishes_do_not() -> None:
@@ -72,7 +72,7 @@ def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up
     room.sync(1, wants=0)
     room.now = 100.0
     assert of(room.handle(Tick()), FaultReported)[0].action == "begun anew elsewhere"
-    assert stuck.key not in [task.key for task in granted(room.sync(0, wants=8, holds=holding([stuck])))]
+    assert stuck.key not in [task.key for task in granted(room.sync(0, wants=8, groups=holding([stuck])))]
     assert stuck.key in [task.key for task in granted(room.sync(1, wants=8))]
     room.now = 200.0
     effects = room.handle(Tick())
@@ -99,7 +99,7 @@ def test_what_an_unfinished_sample_said_goes_on_elsewhere_when_its_replica_is_lo
     (again,) = granted(effects)
     assert again.key == task.key and again.exact == WeightsId(0, 0)
     assert again.progress == (said(task.key, 0, num_tokens=7),), "also where nothing fresh is wanted"
-    room.sync(1, wants=0, holds=holding([again]), finished=answers([again]))
+    room.sync(1, wants=0, groups=holding([again]), finished=answers([again]))
     room.sync(1, wants=0, finished=answers(granted(room.sync(1, wants=2))))
     (batch,) = room.batch(1)
     assert (batch.buffer.num_tokens_saved, batch.buffer.num_tokens_lost) == (7, 0)

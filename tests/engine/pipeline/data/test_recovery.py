@@ -126,7 +126,7 @@ def test_what_is_delivered_to_a_brain_that_never_heard_of_it_counts() -> None:
     room = Room().past_the_evaluation()
     tasks = granted(room.sync(wants=4))
     room.restart().handle(BatchWanted(step=1))
-    effects = room.sync(wants=0, holds=holding(tasks), finished=answers(tasks))
+    effects = room.sync(wants=0, groups=holding(tasks), finished=answers(tasks))
     assert len(keys_of(of(effects, BatchReady)[0])) == 4
 
 
@@ -135,7 +135,7 @@ def test_a_new_data_brain_listens_before_it_grants() -> None:
     tasks = granted(room.sync(0, wants=4))
     room.restart()
     assert granted(room.sync(1, wants=8)) == []
-    (to_worker,) = to_replica(room.sync(0, wants=0, holds=holding(tasks)), 0) or [WorkGranted(incarnation=0)]
+    (to_worker,) = to_replica(room.sync(0, wants=0, groups=holding(tasks)), 0) or [WorkGranted(incarnation=0)]
     assert to_worker.revoked == (), "it goes on with what it works on"
     room.now += LISTEN_S
     fresh = granted(room.handle(Tick()))
@@ -149,8 +149,8 @@ def test_of_two_that_work_on_a_group_a_new_data_brain_keeps_the_higher_lease() -
     room.handle(ReplicaGone(replica=0, incarnation=0))
     new = granted(room.sync(1, wants=2))
     room.restart()
-    assert to_replica(room.sync(1, wants=0, holds=holding(new)), 1) == []
-    (to_slow,) = to_replica(room.sync(0, wants=0, holds=holding(old)), 0)
+    assert to_replica(room.sync(1, wants=0, groups=holding(new)), 1) == []
+    (to_slow,) = to_replica(room.sync(0, wants=0, groups=holding(old)), 0)
     assert to_slow.revoked == holding(old)
 
 
@@ -228,7 +228,7 @@ def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> No
     tasks = granted(room.sync(version=2, wants=4))
     (batch,) = forked(room, at=kept, wants=2)
     assert keys_of(batch) == keys_of(undone), "version 1 wrote them, and it lives"
-    late = room.sync(version=2, wants=0, holds=holding(tasks), finished=answers(tasks, version=2))
+    late = room.sync(version=2, wants=0, groups=holding(tasks), finished=answers(tasks, version=2))
     assert to_replica(late, 0)[0].taken, "confirmed, so that it is not said for ever"
     room.handle(BatchWanted(step=3, epoch=1, checkpointed=1))
     again = granted(room.sync(version=2, epoch=1, wants=4, incarnation=1))

@@ -131,19 +131,19 @@ def test_it_asks_the_relay_on_its_own_host() -> None:
 def test_an_evaluation_holds_it_at_its_version_until_released() -> None:
     brain = ready()
     brain.handle(VersionAnnounced(weights=WeightsId(0, 3)), 1.0)
-    (wanted,) = of(brain.handle(grant(hold=V2), 1.1), WeightsWanted)
+    (wanted,) = of(brain.handle(grant(to_hold=V2), 1.1), WeightsWanted)
     assert wanted.exact == V2
     assert of(brain.handle(served(3), 1.2), InstallWeights) == []
     assert of(brain.handle(served(2), 1.3), InstallWeights)
     (sync,) = of(brain.handle(WeightsInstalled(weights=V2), 1.4), ReplicaSynced)
-    assert (sync.weights, sync.wants, sync.hold) == (V2, 8, V2)
-    (wanted,) = of(brain.handle(grant(hold=None), 1.5), WeightsWanted)
+    assert (sync.weights, sync.wants, sync.told_to_hold) == (V2, 8, V2)
+    (wanted,) = of(brain.handle(grant(to_hold=None), 1.5), WeightsWanted)
     assert wanted.exact is None
 
 
 def test_a_version_that_no_relay_has_is_reported() -> None:
     brain = ready()
-    brain.handle(grant(hold=V2), 1.0)
+    brain.handle(grant(to_hold=V2), 1.0)
     (sync,) = of(brain.handle(VersionMissing(weights=V2), 1.1), ReplicaSynced)
     assert sync.missing == V2
 
@@ -169,7 +169,7 @@ def test_newer_weights_come_beside_those_that_something_runs_on() -> None:
     assert of(brain.handle(served(1), 1.2), InstallWeights)
     (sync,) = of(brain.handle(WeightsInstalled(weights=V1), 1.3), ReplicaSynced)
     assert (sync.weights, sync.beside, sync.wants) == (V1, (V0,), 6)
-    assert sync.holds[0].weights == V0
+    assert sync.groups[0].weights == V0
 
 
 def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
@@ -177,7 +177,7 @@ def test_fresh_work_starts_on_the_newest_and_what_runs_keeps_its_own() -> None:
     (start,) = of(brain.handle(grant(OTHER), 1.4), StartSequences)
     assert start.tasks[0].exact == V1
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
-    assert {held.key: held.weights for held in sync.holds} == {KEY: V0, OTHER.key: V1}
+    assert {held.key: held.weights for held in sync.groups} == {KEY: V0, OTHER.key: V1}
 
 
 def test_a_slot_in_use_is_never_overwritten_and_the_first_that_is_free_takes_the_newest() -> None:
@@ -223,10 +223,10 @@ def test_what_comes_late_of_a_group_runs_on_the_weights_of_the_rest() -> None:
 
 def test_an_evaluation_by_weights_that_are_in_use_needs_no_second_copy() -> None:
     brain = beside()
-    effects = brain.handle(grant(hold=V0), 1.4)
+    effects = brain.handle(grant(to_hold=V0), 1.4)
     assert of(effects, WeightsWanted) == []
     (sync,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
-    assert (sync.weights, sync.hold) == (V0, V0)
+    assert (sync.weights, sync.told_to_hold) == (V0, V0)
 
 
 def test_its_load_is_told_for_each_version() -> None:
@@ -244,7 +244,7 @@ def test_its_load_is_told_for_each_version() -> None:
 def test_a_finished_trajectory_is_handed_over_until_it_is_confirmed() -> None:
     brain = running()
     (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
-    assert len(sync.finished) == 1 and sync.holds == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
+    assert len(sync.finished) == 1 and sync.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
     assert of(brain.handle(Tick(), 1.3), ReplicaSynced) == []
     (again,) = of(brain.handle(Tick(), 4.0), ReplicaSynced)
     assert again.finished == sync.finished
@@ -290,7 +290,7 @@ def test_a_higher_lease_takes_over_what_runs_under_a_lower_one() -> None:
     brain = running()
     assert of(brain.handle(grant(replace(TASK, lease=9)), 1.1), StartSequences) == []
     (sync,) = of(brain.handle(ended(0), 1.2), ReplicaSynced)
-    assert sync.holds[0].lease == 9
+    assert sync.groups[0].lease == 9
 
 
 def test_a_grant_with_a_lower_lease_starts_nothing() -> None:
@@ -322,7 +322,7 @@ def test_what_is_revoked_stops_and_is_not_listed_any_more() -> None:
     brain = running()
     effects = brain.handle(grant(revoked=(HeldGroup(key=KEY, lease=5, samples=(0, 1)),)), 1.2)
     assert of(effects, StopSequences)[0].groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
-    assert of(effects, ReplicaSynced)[0].holds == ()
+    assert of(effects, ReplicaSynced)[0].groups == ()
 
 
 def test_what_is_revoked_under_a_lower_lease_goes_on() -> None:
@@ -382,7 +382,7 @@ def test_what_has_not_moved_in_time_is_stopped_and_handed_to_data_as_tokens() ->
     assert stop.reports and stop.groups[0].samples == (0, 1)
     progress = (said(KEY, 0, num_tokens=4), said(KEY, 1, num_tokens=2))
     (sync,) = of(brain.handle(ProgressReported(progress=progress, is_stopped=True), 12.6), ReplicaSynced)
-    assert sync.progress == progress and sync.holds == ()
+    assert sync.progress == progress and sync.groups == ()
 
 
 def test_it_has_left_when_it_is_empty_and_data_needs_nothing_more_of_it() -> None:

@@ -74,7 +74,7 @@ def test_reserved_and_awaited_samples_take_room_like_running_ones() -> None:
     assert sync.room == 6 and [held.lease for held in sync.reserved] == [9]
     host.handle(TOLD, 1.1)
     (sync,) = of(host.handle(Tick(), 4.0), ReplicaSynced)
-    assert sync.room == 6 and [held.lease for held in sync.holds] == [9] and sync.reserved == ()
+    assert sync.room == 6 and [held.lease for held in sync.groups] == [9] and sync.reserved == ()
 
 
 # ── the source ────────────────────────────────────────────────────────────────────────────────────────────────────────
