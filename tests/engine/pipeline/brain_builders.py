@@ -110,7 +110,7 @@ class Disk:
         return Recovered(snapshot=self.snapshot, records=tuple(self.records), serial=self.serial)
 
 
-class Room:
+class DataWithDisk:
     """A data brain with its disk, and replicas that say what a test wants."""
 
     def __init__(self, plan: Plan = PLAN, **options: Any) -> None:
@@ -131,7 +131,7 @@ class Room:
                 done += self.handle(Persisted(serial=effect.serial))
         return done
 
-    def restart(self) -> "Room":
+    def restart(self) -> "DataWithDisk":
         self.incarnation += 1
         self.brain = DataBrain(self.plan, incarnation=self.incarnation, recovered=self.disk.recovered(), **self.options)
         return self
@@ -151,7 +151,7 @@ class Room:
         )
         return self.handle(message)
 
-    def past_the_evaluation(self) -> "Room":
+    def past_the_evaluation(self) -> "DataWithDisk":
         tasks = granted(self.sync())
         self.sync(finished=answers(tasks), wants=0)
         return self

@@ -32,7 +32,7 @@ from engine.spec.facts import Evaluated, PromptsAnswered
 from engine.spec.job import EvaluationSpec, JobSpec, ResourceSpec, RolloutSpec, TrainerSpec, TrainingSpec
 from engine.spec.schedules import ScheduleName
 from tests.engine.pipeline.brain_builders import PLAN as WIDE
-from tests.engine.pipeline.brain_builders import Room, answers, granted, of
+from tests.engine.pipeline.brain_builders import DataWithDisk, answers, granted, of
 
 PLAN = replace(WIDE, steps=0)
 STEP = 50
@@ -41,9 +41,9 @@ REPORT = EvaluationReported(
 )
 
 
-def begun(plan: Plan = PLAN) -> tuple[Room, list[GroupTask]]:
+def begun(plan: Plan = PLAN) -> tuple[DataWithDisk, list[GroupTask]]:
     """Data that was told to evaluate, and what it hands out."""
-    data = Room(plan, start_step=STEP)
+    data = DataWithDisk(plan, start_step=STEP)
     assert granted(data.sync(version=STEP)) == []
     return data, granted(data.handle(TrainingEnded(weights=WeightsId(0, STEP))))
 
@@ -182,7 +182,7 @@ def test_data_that_is_started_again_counts_what_it_knows() -> None:
 
 
 def test_where_something_is_trained_nothing_is_counted() -> None:
-    data = Room(WIDE)
+    data = DataWithDisk(WIDE)
     tasks = granted(data.sync(version=0))
     assert tasks[0].key.evaluation == 0
     assert of(data.sync(version=0, finished=answers(tasks, version=0)), AnswersCounted) == []

@@ -21,7 +21,7 @@ def problem(status: int, code: str = "refused", **headers: str) -> wire.Reply:
 
 
 @dataclass
-class Hands:
+class ScriptedWire:
     """`answers`: for each Send or Open in turn, a Reply, or Lost; `chunks`: for each Open in turn, what it gives."""
 
     answers: list[wire.Reply | wire.Lost]

@@ -11,7 +11,7 @@ from frontend.client.laminar_client.calls.telemetry import events, logs
 from frontend.client.laminar_client.errors import Conflict, NotAllowed, Unreachable
 from frontend.client.laminar_client.sse import SseReader
 from frontend.client.laminar_client.wire import Lost
-from tests.frontend.client.scripted_wire import Hands, problem, reply
+from tests.frontend.client.scripted_wire import ScriptedWire, problem, reply
 
 EVENT = {"at": "2026-01-05T12:00:00Z", "type": "state_changed", "actor": "", "from_state": "", "to_state": "",
          "reason": "", "message": "ü\u2028x", "data": {}}  # fmt: skip
@@ -51,46 +51,46 @@ def test_an_event_that_a_broken_connection_cut_is_not_given() -> None:
 
 
 def test_a_broken_stream_is_gone_on_with_and_no_event_comes_twice() -> None:
-    hands = Hands(
+    scripted = ScriptedWire(
         [reply(), Lost("cut"), problem(503), reply(), reply()],
         chunks=[[frame(1), frame(2)[:20]], [frame(1), frame(2), Lost("cut")], [frame(2), frame(3), END]],
     )
-    hands.run(events("job_1", follow=True))
-    assert [event.seq for event in hands.given] == [1, 2, 3]
-    asked = [request.headers["Last-Event-ID"] for request in hands.requests]
+    scripted.run(events("job_1", follow=True))
+    assert [event.seq for event in scripted.given] == [1, 2, 3]
+    asked = [request.headers["Last-Event-ID"] for request in scripted.requests]
     assert asked == ["0", "1", "1", "1", "2"]
 
 
 def test_a_connection_that_brought_nothing_does_not_forget_the_place() -> None:
-    hands = Hands([reply()] * 3, chunks=[[frame(1), Lost("cut")], [Lost("cut")], [frame(2), END]])
-    hands.run(events("job_1", follow=True))
-    assert [request.headers["Last-Event-ID"] for request in hands.requests] == ["0", "1", "1"]
-    assert [event.seq for event in hands.given] == [1, 2]
+    scripted = ScriptedWire([reply()] * 3, chunks=[[frame(1), Lost("cut")], [Lost("cut")], [frame(2), END]])
+    scripted.run(events("job_1", follow=True))
+    assert [request.headers["Last-Event-ID"] for request in scripted.requests] == ["0", "1", "1"]
+    assert [event.seq for event in scripted.given] == [1, 2]
 
 
 def test_a_job_that_is_over_and_seen_needs_no_stream() -> None:
-    hands = Hands([reply(204, b"")], chunks=[[]])
-    hands.run(events("job_1", after=9, follow=True))
-    assert hands.given == []
+    scripted = ScriptedWire([reply(204, b"")], chunks=[[]])
+    scripted.run(events("job_1", after=9, follow=True))
+    assert scripted.given == []
 
 
 def test_a_key_that_ends_meanwhile_ends_the_stream() -> None:
-    hands = Hands([reply()], chunks=[[frame(1), b'event: goodbye\ndata: {"code": "unauthenticated"}\n\n']])
+    scripted = ScriptedWire([reply()], chunks=[[frame(1), b'event: goodbye\ndata: {"code": "unauthenticated"}\n\n']])
     with pytest.raises(NotAllowed):
-        hands.run(events("job_1", follow=True))
+        scripted.run(events("job_1", follow=True))
 
 
 def test_forgotten_events_are_told_as_such() -> None:
-    hands = Hands([problem(410, "gone")])
+    scripted = ScriptedWire([problem(410, "gone")])
     with pytest.raises(Conflict):
-        hands.run(events("job_1", follow=True))
+        scripted.run(events("job_1", follow=True))
 
 
 def test_a_server_that_never_answers_ends_the_patience() -> None:
-    hands = Hands([Lost("nobody there")] * 10)
+    scripted = ScriptedWire([Lost("nobody there")] * 10)
     with pytest.raises(Unreachable, match="nobody there"):
-        hands.run(events("job_1", follow=True))
-    assert len(hands.requests) == 4
+        scripted.run(events("job_1", follow=True))
+    assert len(scripted.requests) == 4
 
 
 def line(place: str, message: str, event: str = "line") -> bytes:
@@ -100,7 +100,7 @@ def line(place: str, message: str, event: str = "line") -> bytes:
 
 def test_followed_log_lines_go_on_behind_the_last_whole_one() -> None:
     """The place is the server's word, within a batch of lines too; one that comes alone counts as well."""
-    hands = Hands(
+    scripted = ScriptedWire(
         [reply(), reply(), Lost("cut"), reply()],
         chunks=[
             [line("7.1", "a"), line("7.2", "b")[:-1], Lost("cut")],
@@ -108,7 +108,7 @@ def test_followed_log_lines_go_on_behind_the_last_whole_one() -> None:
             [line("11", "c"), END],
         ],
     )
-    hands.run(logs("job_1", level="info", tail=5, follow=True))
-    assert [each.message for each in hands.given] == ["a", "b", "3 lines were left out", "c"]
-    assert [request.headers.get("Last-Event-ID") for request in hands.requests] == [None, "7.1", "11.0", "11.0"]
-    assert {dict(request.query)["level"] for request in hands.requests} == {"info"}
+    scripted.run(logs("job_1", level="info", tail=5, follow=True))
+    assert [each.message for each in scripted.given] == ["a", "b", "3 lines were left out", "c"]
+    assert [request.headers.get("Last-Event-ID") for request in scripted.requests] == [None, "7.1", "11.0", "11.0"]
+    assert {dict(request.query)["level"] for request in scripted.requests} == {"info"}

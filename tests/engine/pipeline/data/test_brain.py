@@ -20,7 +20,7 @@ from engine.pipeline.records import DataProgress, Failure
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS, schedule_for
 from engine.spec.job import ScheduleSpec
-from tests.engine.pipeline.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, to_replica
+from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, answers, granted, holding, keys_of, of, to_replica
 
 CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
 
@@ -29,12 +29,12 @@ CAPPED = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_st
 
 
 def test_the_evaluation_before_training_is_complete_before_training_starts() -> None:
-    room = Room()
-    tasks = granted(room.sync(wants=1))
+    data = DataWithDisk()
+    tasks = granted(data.sync(wants=1))
     assert [task.key.split for task in tasks] == ["held_out"]
-    second = granted(room.sync(wants=8, finished=answers(tasks)))
+    second = granted(data.sync(wants=8, finished=answers(tasks)))
     assert [task.key.split for task in second] == ["held_out"]
-    effects = room.sync(wants=8, finished=answers(second))
+    effects = data.sync(wants=8, finished=answers(second))
     assert of(effects, EvaluationReported) == [
         EvaluationReported(weights=WeightsId(0, 0), num_prompts=2, reward_mean=1.0, reward_std=0.0, length_mean=5.0)
     ]
@@ -43,42 +43,42 @@ def test_the_evaluation_before_training_is_complete_before_training_starts() -> 
 
 
 def test_a_group_that_wants_exact_weights_is_assigned_only_to_a_replica_that_holds_them() -> None:
-    room = Room()
-    assert granted(room.sync(0, version=1)) == []
-    assert [task.exact for task in granted(room.sync(1, version=0))] == [WeightsId(0, 0)] * 2
+    data = DataWithDisk()
+    assert granted(data.sync(0, version=1)) == []
+    assert [task.exact for task in granted(data.sync(1, version=0))] == [WeightsId(0, 0)] * 2
 
 
 def test_an_evaluation_in_between_sends_an_idle_replica_to_its_version() -> None:
-    room = Room(replace(PLAN, evaluate_every=1)).past_the_evaluation()
-    room.train(1)
-    (grant,) = to_replica(room.handle(BatchWanted(step=2)), 0)
+    data = DataWithDisk(replace(PLAN, evaluate_every=1)).past_the_evaluation()
+    data.train(1)
+    (grant,) = to_replica(data.handle(BatchWanted(step=2)), 0)
     assert grant.to_hold == WeightsId(0, 1) and grant.tasks == ()
-    tasks = granted(room.sync(version=1, wants=8, told_to_hold=WeightsId(0, 1)))
+    tasks = granted(data.sync(version=1, wants=8, told_to_hold=WeightsId(0, 1)))
     assert [task.exact for task in tasks[:2]] == [WeightsId(0, 1)] * 2
 
 
 def test_an_evaluation_whose_version_is_lost_is_answered_by_newer_weights_and_says_so() -> None:
-    room = Room()
-    tasks = granted(room.sync(version=4, wants=8, missing=WeightsId(0, 0)))
+    data = DataWithDisk()
+    tasks = granted(data.sync(version=4, wants=8, missing=WeightsId(0, 0)))
     assert {task.exact for task in tasks} == {None}
-    effects = room.sync(version=4, wants=0, finished=answers(tasks, version=4))
+    effects = data.sync(version=4, wants=0, finished=answers(tasks, version=4))
     assert of(effects, FaultReported)[0].action == "2 answers are by newer weights"
 
 
 def test_a_graders_failure_is_no_reward_of_zero() -> None:
-    room = Room()
-    tasks = granted(room.sync())
-    effects = room.sync(wants=0, finished=(*answers(tasks[:1]), *answers(tasks[1:], failure="timeout")))
+    data = DataWithDisk()
+    tasks = granted(data.sync())
+    effects = data.sync(wants=0, finished=(*answers(tasks[:1]), *answers(tasks[1:], failure="timeout")))
     (report,) = of(effects, EvaluationReported)
     assert (report.num_prompts, report.reward_mean) == (1, 1.0)
     assert "1 held-out answers got no verdict: timeout" in of(effects, FaultReported)[0].message
 
 
 def test_held_out_rewards_that_are_not_trusted_count_as_nothing_and_are_told() -> None:
-    room = Room()
-    tasks = granted(room.sync())
+    data = DataWithDisk()
+    tasks = granted(data.sync())
     doubtful = [replace(each, reward=5.0, trusted=False) for each in answers(tasks[1:])]
-    effects = room.sync(wants=0, finished=(*answers(tasks[:1]), *doubtful))
+    effects = data.sync(wants=0, finished=(*answers(tasks[:1]), *doubtful))
     (report,) = of(effects, EvaluationReported)
     assert (report.num_prompts, report.reward_mean) == (2, 0.5)
     assert "1 held-out rewards are not trusted" in of(effects, FaultReported)[0].message
@@ -88,67 +88,67 @@ def test_held_out_rewards_that_are_not_trusted_count_as_nothing_and_are_told() -
 
 
 def test_nothing_is_assigned_to_a_replica_without_room_and_its_last_place_is_not_left_empty() -> None:
-    room = Room(replace(PLAN, groups_per_step=8)).past_the_evaluation()
-    assert len(granted(room.sync(wants=4))) == 2
-    assert len(granted(room.sync(1, wants=5))) == 3, "one sample of the last group waits there"
-    assert granted(room.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
+    data = DataWithDisk(replace(PLAN, groups_per_step=8)).past_the_evaluation()
+    assert len(granted(data.sync(wants=4))) == 2
+    assert len(granted(data.sync(1, wants=5))) == 3, "one sample of the last group waits there"
+    assert granted(data.sync(1, wants=1, room=1)) == [], "what is on its way takes more than that"
 
 
 def test_a_group_larger_than_a_replica_is_assigned_to_an_empty_one() -> None:
-    room = Room(replace(PLAN, group_size=20)).past_the_evaluation()
-    assert [len(task.samples) for task in granted(room.sync(wants=8))] == [20]
-    assert granted(room.sync(wants=8)) == []
+    data = DataWithDisk(replace(PLAN, group_size=20)).past_the_evaluation()
+    assert [len(task.samples) for task in granted(data.sync(wants=8))] == [20]
+    assert granted(data.sync(wants=8)) == []
 
 
 def test_what_is_on_its_way_counts_as_room_taken() -> None:
-    room = Room().past_the_evaluation()
-    assert len(granted(room.sync(wants=4))) == 2
-    assert granted(room.sync(wants=4, groups=())) == []
+    data = DataWithDisk().past_the_evaluation()
+    assert len(granted(data.sync(wants=4))) == 2
+    assert granted(data.sync(wants=4, groups=())) == []
 
 
 def test_the_schedule_bounds_what_is_open() -> None:
-    room = Room(replace(PLAN, max_batch=80)).past_the_evaluation()
+    data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
     for _ in range(5):
-        room.sync(wants=0, finished=answers(granted(room.sync(wants=80))))
-    assert room.counts["open"] == 3 * PLAN.groups_per_step * PLAN.group_size
+        data.sync(wants=0, finished=answers(granted(data.sync(wants=80))))
+    assert data.counts["open"] == 3 * PLAN.groups_per_step * PLAN.group_size
 
 
 def test_work_is_shared_by_who_has_most_room() -> None:
-    room = Room().past_the_evaluation()
-    room.sync(0, wants=0)
-    room.sync(1, wants=0)
-    first = granted(room.sync(0, wants=8))
-    second = granted(room.sync(1, wants=8))
+    data = DataWithDisk().past_the_evaluation()
+    data.sync(0, wants=0)
+    data.sync(1, wants=0)
+    first = granted(data.sync(0, wants=8))
+    second = granted(data.sync(1, wants=8))
     assert len(first) == 4 and len(second) == 2, "three steps' worth are open, no more"
 
 
 def test_a_grant_that_was_lost_is_granted_again() -> None:
-    room = Room().past_the_evaluation()
-    tasks = granted(room.sync(wants=4))
-    room.now = 5.0
-    assert granted(room.sync(wants=4, groups=())) == tasks
+    data = DataWithDisk().past_the_evaluation()
+    tasks = granted(data.sync(wants=4))
+    data.now = 5.0
+    assert granted(data.sync(wants=4, groups=())) == tasks
 
 
 def test_an_old_sync_that_comes_late_changes_nothing() -> None:
-    room = Room().past_the_evaluation()
-    room.sync(wants=0, serial=100)
-    assert granted(room.sync(wants=8, serial=50)) == []
+    data = DataWithDisk().past_the_evaluation()
+    data.sync(wants=0, serial=100)
+    assert granted(data.sync(wants=8, serial=50)) == []
 
 
 def test_a_barrier_starts_a_step_only_on_the_newest_weights() -> None:
-    room = Room(replace(PLAN, schedule=PRESETS["sync"])).past_the_evaluation()
-    room.train(1)
-    room.handle(BatchWanted(step=2))
-    assert granted(room.sync(0, version=0)) == []
-    (grant,) = to_replica(room.sync(1, version=1), 1)
+    data = DataWithDisk(replace(PLAN, schedule=PRESETS["sync"])).past_the_evaluation()
+    data.train(1)
+    data.handle(BatchWanted(step=2))
+    assert granted(data.sync(0, version=0)) == []
+    (grant,) = to_replica(data.sync(1, version=1), 1)
     assert len(grant.tasks) == 2, "one step's worth"
 
 
 def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
-    room = Room(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
-    (grant,) = to_replica(room.sync(wants=2), 0)
+    data = DataWithDisk(replace(PLAN, schedule=PRESETS["stream"], max_batch=80)).past_the_evaluation()
+    (grant,) = to_replica(data.sync(wants=2), 0)
     assert len(grant.tasks) == 1 and grant.to_hold == WeightsId(0, 0)
-    (grant,) = to_replica(room.sync(wants=6, groups=holding(grant.tasks), told_to_hold=grant.to_hold), 0)
+    (grant,) = to_replica(data.sync(wants=6, groups=holding(grant.tasks), told_to_hold=grant.to_hold), 0)
     assert len(grant.tasks) == 3 and grant.to_hold is None, "two steps' worth are begun"
 
 
@@ -156,63 +156,63 @@ def test_a_window_that_is_not_begun_holds_its_replicas_at_its_weights() -> None:
 
 
 def test_groups_reach_the_trainer_whole_and_a_step_always_gets_the_same_batch() -> None:
-    room = Room().past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    samples = answers(granted(room.sync(wants=8)))
-    assert of(room.sync(wants=0, finished=samples[:3]), BatchReady) == []
-    (batch,) = of(room.sync(wants=0, finished=samples[3:4]), BatchReady)
+    data = DataWithDisk().past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    samples = answers(granted(data.sync(wants=8)))
+    assert of(data.sync(wants=0, finished=samples[:3]), BatchReady) == []
+    (batch,) = of(data.sync(wants=0, finished=samples[3:4]), BatchReady)
     assert [len(group.trajectories) for group in batch.groups] == [2, 2]
-    assert room.batch(1) == [batch]
+    assert data.batch(1) == [batch]
 
 
 def test_a_sample_delivered_twice_counts_once() -> None:
-    room = Room().past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    samples = answers(granted(room.sync(wants=8)))
-    room.sync(wants=0, finished=samples[:2])
-    room.sync(wants=0, finished=samples[:2])
-    (batch,) = of(room.sync(wants=0, finished=(*samples[:2], *samples[2:4])), BatchReady)
+    data = DataWithDisk().past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    samples = answers(granted(data.sync(wants=8)))
+    data.sync(wants=0, finished=samples[:2])
+    data.sync(wants=0, finished=samples[:2])
+    (batch,) = of(data.sync(wants=0, finished=(*samples[:2], *samples[2:4])), BatchReady)
     assert len(set(keys_of(batch))) == 4
 
 
 def test_stale_groups_are_dropped_with_a_reason_and_replaced() -> None:
-    room = Room(CAPPED).past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    room.sync(wants=0, finished=answers(granted(room.sync(wants=8))))
-    room.handle(BatchWanted(step=2))
-    stale = granted(room.sync(version=1, wants=8))
-    effects = room.sync(version=1, wants=8, finished=answers(stale, version=0))
+    data = DataWithDisk(CAPPED).past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    data.sync(wants=0, finished=answers(granted(data.sync(wants=8))))
+    data.handle(BatchWanted(step=2))
+    stale = granted(data.sync(version=1, wants=8))
+    effects = data.sync(version=1, wants=8, finished=answers(stale, version=0))
     assert of(effects, BatchReady) == []
     assert len(granted(effects)) == len(stale)
-    assert room.counts == {"trained": 4, "filtered": 0, "dropped_stale": 4, "failed": 0, "open": 4}
+    assert data.counts == {"trained": 4, "filtered": 0, "dropped_stale": 4, "failed": 0, "open": 4}
 
 
 def test_a_group_without_a_signal_is_filtered_and_replaced() -> None:
-    room = Room(replace(PLAN, filters=True)).past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    tasks = granted(room.sync(wants=4))
-    effects = room.sync(wants=8, finished=answers(tasks))
-    assert of(effects, BatchReady) == [] and room.counts["filtered"] == 4
+    data = DataWithDisk(replace(PLAN, filters=True)).past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    tasks = granted(data.sync(wants=4))
+    effects = data.sync(wants=8, finished=answers(tasks))
+    assert of(effects, BatchReady) == [] and data.counts["filtered"] == 4
     mixed = granted(effects)[:2]
     worth = [replace(answer, reward=float(answer.key.sample)) for answer in answers(mixed)]
-    assert of(room.sync(wants=0, finished=tuple(worth)), BatchReady)
+    assert of(data.sync(wants=0, finished=tuple(worth)), BatchReady)
 
 
 def test_rewards_that_are_not_trusted_are_no_signal() -> None:
-    room = Room(replace(PLAN, filters=True)).past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    tasks = granted(room.sync(wants=4))
+    data = DataWithDisk(replace(PLAN, filters=True)).past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    tasks = granted(data.sync(wants=4))
     worth = [replace(each, reward=float(each.key.sample), trusted=each.key.sample == 0) for each in answers(tasks)]
-    assert of(room.sync(wants=0, finished=tuple(worth)), BatchReady) == [] and room.counts["filtered"] == 4
+    assert of(data.sync(wants=0, finished=tuple(worth)), BatchReady) == [] and data.counts["filtered"] == 4
 
 
 def test_with_a_spare_the_first_samples_to_come_make_the_group() -> None:
-    room = Room(replace(PLAN, num_spare=1, groups_per_step=1)).past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    (task,) = granted(room.sync(wants=3))
+    data = DataWithDisk(replace(PLAN, num_spare=1, groups_per_step=1)).past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    (task,) = granted(data.sync(wants=3))
     assert task.samples == (0, 1, 2)
     failed, *graded = answers([task])
-    effects = room.sync(
+    effects = data.sync(
         wants=0, finished=(replace(failed, failure=Failure(kind="error", reason="no sandbox")), *graded)
     )
     (batch,) = of(effects, BatchReady)
@@ -220,34 +220,34 @@ def test_with_a_spare_the_first_samples_to_come_make_the_group() -> None:
 
 
 def test_a_group_that_cannot_become_whole_fails() -> None:
-    room = Room().past_the_evaluation()
-    tasks = granted(room.sync(wants=4))
-    room.sync(wants=0, finished=answers(tasks[:1], failure="timeout")[:1])
-    assert room.counts["failed"] == 2
+    data = DataWithDisk().past_the_evaluation()
+    tasks = granted(data.sync(wants=4))
+    data.sync(wants=0, finished=answers(tasks[:1], failure="timeout")[:1])
+    assert data.counts["failed"] == 2
 
 
 def test_a_grader_that_fails_on_most_groups_breaks_the_run() -> None:
-    room = Room(replace(PLAN, max_batch=80)).past_the_evaluation()
+    data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
     broken: list[RunBroken] = []
     for _ in range(10):
-        tasks = granted(room.sync(wants=80))
-        broken += of(room.sync(wants=0, finished=answers(tasks, failure="no sandbox")), RunBroken)
+        tasks = granted(data.sync(wants=80))
+        broken += of(data.sync(wants=0, finished=answers(tasks, failure="no sandbox")), RunBroken)
     assert broken and broken[0].failure_class == "reward" and "no sandbox" in broken[0].message
 
 
-def finished_training(plan: Plan = PLAN) -> Room:
-    room = Room(plan).past_the_evaluation()
+def finished_training(plan: Plan = PLAN) -> DataWithDisk:
+    data = DataWithDisk(plan).past_the_evaluation()
     for step in range(1, plan.steps + 1):
-        room.train(step)
-    return room
+        data.train(step)
+    return data
 
 
 def test_the_last_evaluation_ends_the_run_and_the_ledger_adds_up() -> None:
-    room = finished_training()
-    room.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3))
-    tasks = granted(room.sync(version=3, wants=8))
+    data = finished_training()
+    data.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3))
+    tasks = granted(data.sync(version=3, wants=8))
     assert {task.exact for task in tasks} == {WeightsId(0, 3)}
-    effects = room.sync(version=3, wants=8, finished=answers(tasks, version=3))
+    effects = data.sync(version=3, wants=8, finished=answers(tasks, version=3))
     assert of(effects, PartFinished) == [PartFinished(part="data")]
     assert of(effects, LedgerReported)[-1].counts == {
         "trained": 12, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 0,
@@ -255,32 +255,32 @@ def test_the_last_evaluation_ends_the_run_and_the_ledger_adds_up() -> None:
 
 
 def test_data_is_not_done_before_the_last_weights_are_kept() -> None:
-    room = finished_training()
-    room.handle(TrainingEnded(weights=WeightsId(0, 3)))
-    tasks = granted(room.sync(version=3, wants=8))
-    assert of(room.sync(version=3, wants=8, finished=answers(tasks, version=3)), PartFinished) == []
-    assert of(room.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3)), PartFinished)
+    data = finished_training()
+    data.handle(TrainingEnded(weights=WeightsId(0, 3)))
+    tasks = granted(data.sync(version=3, wants=8))
+    assert of(data.sync(version=3, wants=8, finished=answers(tasks, version=3)), PartFinished) == []
+    assert of(data.handle(TrainingEnded(weights=WeightsId(0, 3), checkpointed=3)), PartFinished)
 
 
 def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
     progress = DataProgress(ended=((0, 2), (3, 5)), ledger=(("trained", 8),))
-    room = Room(start_step=2, progress=progress)
-    tasks = granted(room.sync(version=2, wants=8))
+    data = DataWithDisk(start_step=2, progress=progress)
+    tasks = granted(data.sync(version=2, wants=8))
     assert [task.key.ordinal for task in tasks] == [2, 5]
-    assert room.counts == {"trained": 8, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 4}
+    assert data.counts == {"trained": 8, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 4}
 
 
 def test_a_tick_alone_only_says_that_data_is_alive() -> None:
-    assert of(Room().handle(Tick()), PartReported) == [PartReported(part=DATA, incarnation=0)]
-    assert len(Room().handle(Tick())) == 1
+    assert of(DataWithDisk().handle(Tick()), PartReported) == [PartReported(part=DATA, incarnation=0)]
+    assert len(DataWithDisk().handle(Tick())) == 1
 
 
 def test_data_that_pauses_begins_nothing_new_but_what_the_end_of_a_run_needs() -> None:
     """After the last step nothing is left to be paused: the run goes on to its end."""
-    room = Room(replace(PLAN, steps=2), start_step=1)
-    room.handle(PauseRequested())
-    assert granted(room.sync(version=1)) == []
-    ending = Room(replace(PLAN, steps=2), start_step=2)
+    data = DataWithDisk(replace(PLAN, steps=2), start_step=1)
+    data.handle(PauseRequested())
+    assert granted(data.sync(version=1)) == []
+    ending = DataWithDisk(replace(PLAN, steps=2), start_step=2)
     ending.handle(PauseRequested())
     ending.handle(TrainingEnded(weights=WeightsId(0, 2), checkpointed=2))
     assert {task.key.evaluation for task in granted(ending.sync(version=2))} == {2}

@@ -7,7 +7,7 @@ from engine.pipeline.messages.to_data import ProgressStreamed, RepackPlanned, Re
 from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.records import GroupTask, HeldGroup, Move, Reservation
 from engine.policy.lineage import WeightsId
-from tests.engine.pipeline.brain_builders import BESIDE, Room, answers, granted, holding, of, said, to_replica
+from tests.engine.pipeline.brain_builders import BESIDE, DataWithDisk, answers, granted, holding, of, said, to_replica
 
 SOURCE, HOST = 0, 1
 
@@ -17,7 +17,7 @@ def move(*, source: int = SOURCE, host: int = HOST) -> RepackPlanned:
     return RepackPlanned(moves=(wish,))
 
 
-class Hall(Room):
+class SourceAndHost(DataWithDisk):
     """Two replicas of version 0: one group runs on the source, the host has room."""
 
     def __init__(self) -> None:
@@ -45,102 +45,102 @@ class Hall(Room):
 
 
 def test_until_the_host_has_reserved_room_for_all_of_it_the_source_owns_and_runs_it() -> None:
-    hall = Hall()
-    reservation = hall.planned()
-    assert (reservation.key, reservation.num_samples) == (hall.task.key, 2)
-    assert hall.source_says(hall.task) == []
-    assert granted(hall.sync(HOST, wants=0, room=8)) == []
+    pair = SourceAndHost()
+    reservation = pair.planned()
+    assert (reservation.key, reservation.num_samples) == (pair.task.key, 2)
+    assert pair.source_says(pair.task) == []
+    assert granted(pair.sync(HOST, wants=0, room=8)) == []
 
 
 def test_a_reservation_gives_the_host_the_lease_and_the_source_only_hands_over_from_then_on() -> None:
-    hall = Hall()
-    task = hall.moved()
-    assert task.is_handed_over and task.lease > hall.task.lease and task.exact == WeightsId(0, 0)
-    (grant,) = hall.source_says(hall.task)
+    pair = SourceAndHost()
+    task = pair.moved()
+    assert task.is_handed_over and task.lease > pair.task.lease and task.exact == WeightsId(0, 0)
+    (grant,) = pair.source_says(pair.task)
     (order,) = grant.handovers
     assert (order.key, order.lease, order.host) == (task.key, task.lease, HOST) and grant.revoked == ()
 
 
 def test_the_source_is_told_to_hand_over_until_it_no_longer_lists_it() -> None:
-    hall = Hall()
-    hall.moved()
-    assert all(hall.source_says(hall.task)[0].handovers for _ in range(2))
-    assert hall.source_says() == []
+    pair = SourceAndHost()
+    pair.moved()
+    assert all(pair.source_says(pair.task)[0].handovers for _ in range(2))
+    assert pair.source_says() == []
 
 
 def test_a_host_that_does_not_answer_in_time_changes_nothing() -> None:
-    hall = Hall()
-    reservation = hall.planned()
-    hall.now += RESERVE_WITHIN_S + 0.1
-    (cancelled,) = to_replica(hall.handle(Tick()), HOST)
+    pair = SourceAndHost()
+    reservation = pair.planned()
+    pair.now += RESERVE_WITHIN_S + 0.1
+    (cancelled,) = to_replica(pair.handle(Tick()), HOST)
     assert cancelled.reserved == ()
-    assert granted(hall.reserve(reservation)) == [], "it comes too late"
-    assert hall.source_says(hall.task) == []
+    assert granted(pair.reserve(reservation)) == [], "it comes too late"
+    assert pair.source_says(pair.task) == []
 
 
 def test_a_host_with_other_weights_by_now_gets_nothing() -> None:
-    hall = Hall()
-    hall.planned()
-    assert granted(hall.sync(HOST, version=1, wants=0, room=8)) == []
-    assert hall.source_says(hall.task) == []
+    pair = SourceAndHost()
+    pair.planned()
+    assert granted(pair.sync(HOST, version=1, wants=0, room=8)) == []
+    assert pair.source_says(pair.task) == []
 
 
 def test_a_source_is_in_one_move_and_no_host_of_another() -> None:
-    hall = Hall()
-    hall.planned()
-    hall.sync(2, wants=0, room=8)
-    assert of(hall.handle(move(host=2)), WorkGranted) == []
-    assert of(hall.handle(move(source=2, host=SOURCE)), WorkGranted) == []
+    pair = SourceAndHost()
+    pair.planned()
+    pair.sync(2, wants=0, room=8)
+    assert of(pair.handle(move(host=2)), WorkGranted) == []
+    assert of(pair.handle(move(source=2, host=SOURCE)), WorkGranted) == []
 
 
 def test_what_is_still_on_its_way_to_the_source_does_not_move() -> None:
-    room = Room().past_the_evaluation()
-    granted(room.sync(SOURCE, wants=2))
-    room.sync(HOST, wants=0, room=8)
-    assert of(room.handle(move()), WorkGranted) == []
+    data = DataWithDisk().past_the_evaluation()
+    granted(data.sync(SOURCE, wants=2))
+    data.sync(HOST, wants=0, room=8)
+    assert of(data.handle(move()), WorkGranted) == []
 
 
 def test_the_host_is_granted_again_what_it_does_not_list_with_what_data_knows_of_it() -> None:
-    hall = Hall()
-    task = hall.moved()
-    hall.now += 2.1
-    (again,) = granted(hall.sync(HOST, wants=0, room=6))
+    pair = SourceAndHost()
+    task = pair.moved()
+    pair.now += 2.1
+    (again,) = granted(pair.sync(HOST, wants=0, room=6))
     assert again.is_handed_over and again.lease == task.lease, "the source may still send it"
-    hall.source_says()
-    hall.now += 2.1
-    (again,) = granted(hall.sync(HOST, wants=0, room=6))
+    pair.source_says()
+    pair.now += 2.1
+    (again,) = granted(pair.sync(HOST, wants=0, room=6))
     assert not again.is_handed_over, "the source holds it no more: the host begins from what data knows"
 
 
 def test_a_source_that_is_lost_after_the_new_lease_costs_the_host_only_the_handover() -> None:
-    hall = Hall()
-    task = hall.moved()
-    hall.handle(ReplicaGone(replica=SOURCE, incarnation=0))
-    assert hall.sync(HOST, wants=0, room=6, groups=holding([task])) == [], "it owns it still"
+    pair = SourceAndHost()
+    task = pair.moved()
+    pair.handle(ReplicaGone(replica=SOURCE, incarnation=0))
+    assert pair.sync(HOST, wants=0, room=6, groups=holding([task])) == [], "it owns it still"
 
 
 def test_a_host_that_is_lost_after_the_new_lease_does_not_give_it_back_to_the_source() -> None:
-    hall = Hall()
-    hall.moved()
-    hall.handle(ReplicaGone(replica=HOST, incarnation=0))
-    (grant,) = hall.source_says(hall.task)
-    assert grant.revoked == holding([hall.task]), "its lease is void: the host might still have begun"
-    (again,) = granted(hall.sync(2, wants=2))
-    assert again.key == hall.task.key
+    pair = SourceAndHost()
+    pair.moved()
+    pair.handle(ReplicaGone(replica=HOST, incarnation=0))
+    (grant,) = pair.source_says(pair.task)
+    assert grant.revoked == holding([pair.task]), "its lease is void: the host might still have begun"
+    (again,) = granted(pair.sync(2, wants=2))
+    assert again.key == pair.task.key
 
 
 def test_a_loss_during_a_reservation_leaves_the_group_with_its_owner() -> None:
-    hall = Hall()
-    hall.planned()
-    hall.handle(ReplicaGone(replica=HOST, incarnation=0))
-    assert hall.source_says(hall.task) == []
+    pair = SourceAndHost()
+    pair.planned()
+    pair.handle(ReplicaGone(replica=HOST, incarnation=0))
+    assert pair.source_says(pair.task) == []
 
 
 def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_copy_on_the_host_stopped() -> None:
-    hall = Hall()
-    task = hall.moved()
-    hall.sync(SOURCE, wants=0, finished=answers([hall.task]))
-    (grant,) = to_replica(hall.sync(HOST, wants=0, room=6, groups=holding([task])), HOST)
+    pair = SourceAndHost()
+    task = pair.moved()
+    pair.sync(SOURCE, wants=0, finished=answers([pair.task]))
+    (grant,) = to_replica(pair.sync(HOST, wants=0, room=6, groups=holding([task])), HOST)
     assert grant.revoked == holding([task])
 
 
@@ -148,30 +148,30 @@ def test_a_sample_that_ends_on_the_source_after_the_new_lease_is_taken_and_its_c
 
 
 def test_what_runs_on_a_replica_that_leaves_moves_to_who_has_room() -> None:
-    hall = Hall()
-    effects = hall.sync(SOURCE, wants=0, groups=holding([hall.task]), is_leaving=True)
+    pair = SourceAndHost()
+    effects = pair.sync(SOURCE, wants=0, groups=holding([pair.task]), is_leaving=True)
     (reservation,) = to_replica(effects, HOST)[0].reserved
-    (task,) = granted(hall.reserve(reservation))
-    assert task.key == hall.task.key and task.is_handed_over
+    (task,) = granted(pair.reserve(reservation))
+    assert task.key == pair.task.key and task.is_handed_over
 
 
 def test_a_replica_that_leaves_gets_nothing_more_and_is_released_when_it_is_empty() -> None:
-    hall = Hall()
-    hall.sync(HOST, wants=0, room=0)
+    pair = SourceAndHost()
+    pair.sync(HOST, wants=0, room=0)
     (grant,) = to_replica(
-        hall.sync(SOURCE, wants=0, is_leaving=True, groups=holding([hall.task]), finished=answers([hall.task])), SOURCE
+        pair.sync(SOURCE, wants=0, is_leaving=True, groups=holding([pair.task]), finished=answers([pair.task])), SOURCE
     )
     assert grant.taken and not grant.is_released
-    (grant,) = to_replica(hall.sync(SOURCE, wants=8, is_leaving=True), SOURCE)
+    (grant,) = to_replica(pair.sync(SOURCE, wants=8, is_leaving=True), SOURCE)
     assert grant.is_released and grant.tasks == ()
 
 
 def test_what_a_leaving_replica_stopped_goes_on_elsewhere() -> None:
-    hall = Hall()
-    stopped = tuple(said(hall.task.key, sample, num_tokens=4) for sample in (0, 1))
-    effects = hall.sync(SOURCE, wants=0, is_leaving=True, progress=stopped)
+    pair = SourceAndHost()
+    stopped = tuple(said(pair.task.key, sample, num_tokens=4) for sample in (0, 1))
+    effects = pair.sync(SOURCE, wants=0, is_leaving=True, progress=stopped)
     (task,) = granted(effects)
-    assert task.key == hall.task.key and task.progress == stopped
+    assert task.key == pair.task.key and task.progress == stopped
 
 
 # ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,30 +179,30 @@ def test_what_a_leaving_replica_stopped_goes_on_elsewhere() -> None:
 V0, V1 = WeightsId(0, 0), WeightsId(0, 1)
 
 
-def two_versions() -> tuple[Room, GroupTask, GroupTask]:
+def two_versions() -> tuple[DataWithDisk, GroupTask, GroupTask]:
     """A source that runs one group on version 0 and one on version 1; a host that holds both."""
-    room = Room(BESIDE).past_the_evaluation()
-    (old,) = granted(room.sync(SOURCE, wants=2))
-    (new,) = granted(room.sync(SOURCE, version=1, wants=2, beside=(V0,), groups=holding([old])))
-    room.sync(SOURCE, version=1, wants=0, beside=(V0,), groups=(*holding([old]), *holding([new], version=1)))
-    room.sync(HOST, version=1, wants=0, room=8, beside=(V0,))
-    return room, old, new
+    data = DataWithDisk(BESIDE).past_the_evaluation()
+    (old,) = granted(data.sync(SOURCE, wants=2))
+    (new,) = granted(data.sync(SOURCE, version=1, wants=2, beside=(V0,), groups=holding([old])))
+    data.sync(SOURCE, version=1, wants=0, beside=(V0,), groups=(*holding([old]), *holding([new], version=1)))
+    data.sync(HOST, version=1, wants=0, room=8, beside=(V0,))
+    return data, old, new
 
 
 def test_only_what_runs_on_the_weights_of_the_move_moves() -> None:
-    room, old, _ = two_versions()
-    (reservation,) = to_replica(room.handle(move()), HOST)[0].reserved
+    data, old, _ = two_versions()
+    (reservation,) = to_replica(data.handle(move()), HOST)[0].reserved
     assert (reservation.key, reservation.weights) == (old.key, V0)
 
 
 def test_a_host_that_does_not_hold_the_weights_of_the_move_gets_nothing() -> None:
-    room, _, _ = two_versions()
-    room.sync(HOST, version=1, wants=0, room=8)
-    assert of(room.handle(move()), WorkGranted) == []
+    data, _, _ = two_versions()
+    data.sync(HOST, version=1, wants=0, room=8)
+    assert of(data.handle(move()), WorkGranted) == []
 
 
 def test_a_group_of_a_lost_replica_goes_on_where_its_weights_are_held_beside_newer_ones() -> None:
-    room, old, _ = two_versions()
-    room.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
-    tasks = {task.key: task for task in granted(room.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
+    data, old, _ = two_versions()
+    data.handle(ProgressStreamed(replica=SOURCE, incarnation=0, progress=(said(old.key, 0, num_tokens=7),)))
+    tasks = {task.key: task for task in granted(data.handle(ReplicaGone(replica=SOURCE, incarnation=0)))}
     assert tasks[old.key].exact == V0 and tasks[old.key].progress[0].num_tokens == 7

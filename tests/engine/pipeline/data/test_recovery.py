@@ -1,6 +1,6 @@
 """What data never forgets: nothing is said before it is on disk, a log is a state, a dead trainer's steps come back.
 
-The room's disk is a list in memory; a restart is a new brain from that list.
+The disk is a list in memory; a restart is a new brain from that list.
 """
 
 from dataclasses import replace
@@ -18,51 +18,51 @@ from engine.pipeline.messages.to_trainer import BatchReady
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import schedule_for
 from engine.spec.job import ScheduleSpec
-from tests.engine.pipeline.brain_builders import PLAN, Room, answers, granted, holding, keys_of, of, to_replica
+from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, answers, granted, holding, keys_of, of, to_replica
 
 # ── nothing before it is on disk ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_acknowledged_before_it_is_on_disk() -> None:
-    room = Room().past_the_evaluation()
-    samples = answers(granted(room.sync(wants=4)))
-    room.is_disk_slow = True
-    effects = room.sync(wants=0, finished=samples)
+    data = DataWithDisk().past_the_evaluation()
+    samples = answers(granted(data.sync(wants=4)))
+    data.is_disk_slow = True
+    effects = data.sync(wants=0, finished=samples)
     (persist,) = effects
     assert isinstance(persist, Persist) and len(persist.records) == 4
-    (grant,) = of(room.handle(Persisted(serial=persist.serial)), WorkGranted)
+    (grant,) = of(data.handle(Persisted(serial=persist.serial)), WorkGranted)
     assert grant.taken == tuple(sample.key for sample in samples)
 
 
 def test_a_batch_is_not_sent_before_it_is_on_disk() -> None:
-    room = Room().past_the_evaluation()
-    room.handle(BatchWanted(step=1))
-    samples = answers(granted(room.sync(wants=4)))
-    room.is_disk_slow = True
-    effects = room.sync(wants=0, finished=samples)
-    assert of(effects, BatchReady) == [] and room.batch(1) == [], "not even when it is asked for again"
+    data = DataWithDisk().past_the_evaluation()
+    data.handle(BatchWanted(step=1))
+    samples = answers(granted(data.sync(wants=4)))
+    data.is_disk_slow = True
+    effects = data.sync(wants=0, finished=samples)
+    assert of(effects, BatchReady) == [] and data.batch(1) == [], "not even when it is asked for again"
     (persist,) = of(effects, Persist)
-    batches = of(room.handle(Persisted(serial=persist.serial)), BatchReady)
+    batches = of(data.handle(Persisted(serial=persist.serial)), BatchReady)
     assert [batch.step for batch in batches] == [1, 1]
 
 
 def test_messages_keep_their_order_behind_a_slow_disk() -> None:
-    room = Room().past_the_evaluation()
-    first, second = answers(granted(room.sync(wants=4)))[:2]
-    room.is_disk_slow = True
-    (before,) = of(room.sync(wants=0, finished=(first,)), Persist)
-    (after,) = of(room.sync(wants=0, finished=(second,)), Persist)
-    assert room.sync(wants=0, finished=(first,)) == [], "known, and still behind the others"
-    (grant,) = of(room.handle(Persisted(serial=before.serial)), WorkGranted)
+    data = DataWithDisk().past_the_evaluation()
+    first, second = answers(granted(data.sync(wants=4)))[:2]
+    data.is_disk_slow = True
+    (before,) = of(data.sync(wants=0, finished=(first,)), Persist)
+    (after,) = of(data.sync(wants=0, finished=(second,)), Persist)
+    assert data.sync(wants=0, finished=(first,)) == [], "known, and still behind the others"
+    (grant,) = of(data.handle(Persisted(serial=before.serial)), WorkGranted)
     assert grant.taken == (first.key,)
-    later = of(room.handle(Persisted(serial=after.serial)), WorkGranted)
+    later = of(data.handle(Persisted(serial=after.serial)), WorkGranted)
     assert [grant.taken for grant in later] == [(second.key,), (first.key,)]
 
 
 # ── a new brain from the log ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def a_life() -> Room:
+def a_life() -> DataWithDisk:
     """Everything that a log can hold, short of a fork."""
     plan = replace(
         PLAN,
@@ -70,28 +70,28 @@ def a_life() -> Room:
         evaluate_every=1,
         steps=4,
     )
-    room = Room(plan).past_the_evaluation()
-    room.train(1)
-    room.handle(BatchWanted(step=2, checkpointed=1))
-    evaluated = granted(room.sync(version=1, wants=2))
-    room.sync(version=1, wants=0, finished=answers(evaluated, version=1))
-    failing, *others = granted(room.sync(version=1, wants=8))
-    room.sync(version=1, wants=0, finished=answers([failing], version=1, failure="no sandbox"))
-    room.sync(version=1, wants=0, finished=answers(others, version=1)[:3])
-    return room
+    data = DataWithDisk(plan).past_the_evaluation()
+    data.train(1)
+    data.handle(BatchWanted(step=2, checkpointed=1))
+    evaluated = granted(data.sync(version=1, wants=2))
+    data.sync(version=1, wants=0, finished=answers(evaluated, version=1))
+    failing, *others = granted(data.sync(version=1, wants=8))
+    data.sync(version=1, wants=0, finished=answers([failing], version=1, failure="no sandbox"))
+    data.sync(version=1, wants=0, finished=answers(others, version=1)[:3])
+    return data
 
 
 def test_replaying_a_log_gives_the_same_state() -> None:
-    room = a_life()
-    before = room.brain.state.snapshot()
-    assert room.restart().brain.state.snapshot() == before
+    data = a_life()
+    before = data.brain.state.snapshot()
+    assert data.restart().brain.state.snapshot() == before
 
 
 def test_a_snapshot_gives_the_same_state() -> None:
-    room = a_life()
-    before = room.brain.state.snapshot()
-    recovered = Recovered(snapshot=before, records=(), serial=room.disk.serial)
-    assert DataBrain(room.plan, incarnation=1, recovered=recovered).state.snapshot() == before
+    data = a_life()
+    before = data.brain.state.snapshot()
+    recovered = Recovered(snapshot=before, records=(), serial=data.disk.serial)
+    assert DataBrain(data.plan, incarnation=1, recovered=recovered).state.snapshot() == before
 
 
 @pytest.mark.parametrize("length", [1, 3, 7])
@@ -99,148 +99,148 @@ def test_a_snapshot_with_the_records_after_it_gives_the_same_state(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "RECORDS_PER_SNAPSHOT", length)
-    room = a_life()
-    before = room.brain.state.snapshot()
-    assert room.disk.snapshot is not None and len(room.disk.records) < length
-    assert room.restart().brain.state.snapshot() == before
+    data = a_life()
+    before = data.brain.state.snapshot()
+    assert data.disk.snapshot is not None and len(data.disk.records) < length
+    assert data.restart().brain.state.snapshot() == before
 
 
 def test_a_step_gets_the_very_same_batch_from_a_brain_that_was_rebuilt() -> None:
-    room = Room().past_the_evaluation()
-    batch = room.train(1)
-    room.sync(wants=0, finished=answers(granted(room.sync(wants=8))))
-    (again,) = room.restart().batch(1)
+    data = DataWithDisk().past_the_evaluation()
+    batch = data.train(1)
+    data.sync(wants=0, finished=answers(granted(data.sync(wants=8))))
+    (again,) = data.restart().batch(1)
     assert (again.groups, again.progress) == (batch.groups, batch.progress)
 
 
 def test_what_was_acknowledged_survives() -> None:
-    room = Room().past_the_evaluation()
-    samples = answers(granted(room.sync(wants=4)))
-    room.sync(wants=0, finished=samples[:3])
-    room.restart().handle(BatchWanted(step=1))
-    (batch,) = of(room.sync(wants=0, finished=samples[3:]), BatchReady)
+    data = DataWithDisk().past_the_evaluation()
+    samples = answers(granted(data.sync(wants=4)))
+    data.sync(wants=0, finished=samples[:3])
+    data.restart().handle(BatchWanted(step=1))
+    (batch,) = of(data.sync(wants=0, finished=samples[3:]), BatchReady)
     assert set(keys_of(batch)) == {sample.key for sample in samples}
 
 
 def test_what_is_delivered_to_a_brain_that_never_heard_of_it_counts() -> None:
-    room = Room().past_the_evaluation()
-    tasks = granted(room.sync(wants=4))
-    room.restart().handle(BatchWanted(step=1))
-    effects = room.sync(wants=0, groups=holding(tasks), finished=answers(tasks))
+    data = DataWithDisk().past_the_evaluation()
+    tasks = granted(data.sync(wants=4))
+    data.restart().handle(BatchWanted(step=1))
+    effects = data.sync(wants=0, groups=holding(tasks), finished=answers(tasks))
     assert len(keys_of(of(effects, BatchReady)[0])) == 4
 
 
 def test_a_new_data_brain_listens_before_it_grants() -> None:
-    room = Room().past_the_evaluation()
-    tasks = granted(room.sync(0, wants=4))
-    room.restart()
-    assert granted(room.sync(1, wants=8)) == []
-    (to_worker,) = to_replica(room.sync(0, wants=0, groups=holding(tasks)), 0) or [WorkGranted(incarnation=0)]
+    data = DataWithDisk().past_the_evaluation()
+    tasks = granted(data.sync(0, wants=4))
+    data.restart()
+    assert granted(data.sync(1, wants=8)) == []
+    (to_worker,) = to_replica(data.sync(0, wants=0, groups=holding(tasks)), 0) or [WorkGranted(incarnation=0)]
     assert to_worker.revoked == (), "it goes on with what it works on"
-    room.now += LISTEN_S
-    fresh = granted(room.handle(Tick()))
+    data.now += LISTEN_S
+    fresh = granted(data.handle(Tick()))
     assert fresh and not {task.key for task in fresh} & {task.key for task in tasks}
     assert min(task.lease for task in fresh) > max(task.lease for task in tasks)
 
 
 def test_of_two_that_work_on_a_group_a_new_data_brain_keeps_the_higher_lease() -> None:
-    room = Room().past_the_evaluation()
-    old = granted(room.sync(0, wants=2))
-    room.handle(ReplicaGone(replica=0, incarnation=0))
-    new = granted(room.sync(1, wants=2))
-    room.restart()
-    assert to_replica(room.sync(1, wants=0, groups=holding(new)), 1) == []
-    (to_slow,) = to_replica(room.sync(0, wants=0, groups=holding(old)), 0)
+    data = DataWithDisk().past_the_evaluation()
+    old = granted(data.sync(0, wants=2))
+    data.handle(ReplicaGone(replica=0, incarnation=0))
+    new = granted(data.sync(1, wants=2))
+    data.restart()
+    assert to_replica(data.sync(1, wants=0, groups=holding(new)), 1) == []
+    (to_slow,) = to_replica(data.sync(0, wants=0, groups=holding(old)), 0)
     assert to_slow.revoked == holding(old)
 
 
 def test_an_evaluation_is_reported_again_after_a_recovery() -> None:
-    room = Room().past_the_evaluation().restart()
-    assert [report.weights for report in of(room.handle(Tick()), EvaluationReported)] == [WeightsId(0, 0)]
-    assert of(room.handle(Tick()), EvaluationReported) == []
+    data = DataWithDisk().past_the_evaluation().restart()
+    assert [report.weights for report in of(data.handle(Tick()), EvaluationReported)] == [WeightsId(0, 0)]
+    assert of(data.handle(Tick()), EvaluationReported) == []
 
 
 # ── a new trainer ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def forked(room: Room, *, at: BatchReady, wants: int) -> list[BatchReady]:
+def forked(data: DataWithDisk, *, at: BatchReady, wants: int) -> list[BatchReady]:
     """The trainer died, and its successor began from the checkpoint of this step."""
     resumed = ResumedFrom(step=at.step, progress=at.progress)
-    return room.batch(wants, epoch=1, checkpointed=at.step, resumed=resumed)
+    return data.batch(wants, epoch=1, checkpointed=at.step, resumed=resumed)
 
 
 def test_what_was_trained_after_the_checkpoint_is_trained_again() -> None:
-    room = Room().past_the_evaluation()
-    kept, undone = room.train(1), room.train(2)
-    room.handle(BatchWanted(step=3))
-    (again,) = forked(room, at=kept, wants=2)
+    data = DataWithDisk().past_the_evaluation()
+    kept, undone = data.train(1), data.train(2)
+    data.handle(BatchWanted(step=3))
+    (again,) = forked(data, at=kept, wants=2)
     assert keys_of(again) == keys_of(undone)
     assert (again.epoch, again.lineage) == (1, Lineage(((1, 1),)))
-    assert room.counts["trained"] == 4 and room.counts["rolled_back"] == 4
+    assert data.counts["trained"] == 4 and data.counts["rolled_back"] == 4
 
 
 def test_a_batch_that_was_in_training_comes_back() -> None:
-    room = Room().past_the_evaluation()
-    kept, unfinished = room.train(1), room.train(2)
-    (again,) = forked(room, at=kept, wants=2)
-    assert keys_of(again) == keys_of(unfinished) and "rolled_back" not in room.counts
+    data = DataWithDisk().past_the_evaluation()
+    kept, unfinished = data.train(1), data.train(2)
+    (again,) = forked(data, at=kept, wants=2)
+    assert keys_of(again) == keys_of(unfinished) and "rolled_back" not in data.counts
 
 
 def test_after_a_fork_nothing_counts_as_trained_that_the_checkpoint_does_not_know() -> None:
-    room = Room(replace(PLAN, steps=5)).past_the_evaluation()
-    first = room.train(1)
-    undone = [room.train(2), room.train(3, checkpointed=2)]
-    room.handle(BatchWanted(step=4, checkpointed=2))
-    (batch,) = forked(room, at=first, wants=2)  # the newer one did not verify, and what went into it is gone
-    assert room.counts["trained"] == 4 and room.counts["rolled_back"] == 8
-    again = {*keys_of(batch), *keys_of(room.train(3, epoch=1))}
+    data = DataWithDisk(replace(PLAN, steps=5)).past_the_evaluation()
+    first = data.train(1)
+    undone = [data.train(2), data.train(3, checkpointed=2)]
+    data.handle(BatchWanted(step=4, checkpointed=2))
+    (batch,) = forked(data, at=first, wants=2)  # the newer one did not verify, and what went into it is gone
+    assert data.counts["trained"] == 4 and data.counts["rolled_back"] == 8
+    again = {*keys_of(batch), *keys_of(data.train(3, epoch=1))}
     assert again == {key for batch in undone for key in keys_of(batch)}, "before prompts that were never begun"
 
 
 def test_what_a_dead_trainer_says_is_ignored() -> None:
-    room = Room().past_the_evaluation()
-    kept = room.train(1)
-    room.train(2)
-    forked(room, at=kept, wants=2)
-    before = room.brain.state.snapshot()
-    assert room.batch(3, epoch=0) == [] and room.batch(2, epoch=0) == []
-    room.handle(TrainingEnded(weights=WeightsId(0, 2), checkpointed=2))
-    assert room.brain.state.snapshot() == before
+    data = DataWithDisk().past_the_evaluation()
+    kept = data.train(1)
+    data.train(2)
+    forked(data, at=kept, wants=2)
+    before = data.brain.state.snapshot()
+    assert data.batch(3, epoch=0) == [] and data.batch(2, epoch=0) == []
+    data.handle(TrainingEnded(weights=WeightsId(0, 2), checkpointed=2))
+    assert data.brain.state.snapshot() == before
 
 
 def test_a_fork_that_is_heard_twice_is_one() -> None:
-    room = Room().past_the_evaluation()
-    kept = room.train(1)
-    room.train(2)
-    first = forked(room, at=kept, wants=2)
-    assert [(batch.step, batch.groups) for batch in forked(room, at=kept, wants=2)] == [
+    data = DataWithDisk().past_the_evaluation()
+    kept = data.train(1)
+    data.train(2)
+    first = forked(data, at=kept, wants=2)
+    assert [(batch.step, batch.groups) for batch in forked(data, at=kept, wants=2)] == [
         (batch.step, batch.groups) for batch in first
     ]
-    assert len(of(room.handle(Tick()), FaultReported)) == 0
-    assert room.brain.state.lineage == Lineage(((1, 1),))
+    assert len(of(data.handle(Tick()), FaultReported)) == 0
+    assert data.brain.state.lineage == Lineage(((1, 1),))
 
 
 def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> None:
     plan = replace(PLAN, schedule=schedule_for(ScheduleSpec(name="laminar", max_staleness=0), weight_slots=1))
-    room = Room(plan).past_the_evaluation()
-    kept, undone = room.train(1), room.train(2)
-    room.handle(BatchWanted(step=3))
-    tasks = granted(room.sync(version=2, wants=4))
-    (batch,) = forked(room, at=kept, wants=2)
+    data = DataWithDisk(plan).past_the_evaluation()
+    kept, undone = data.train(1), data.train(2)
+    data.handle(BatchWanted(step=3))
+    tasks = granted(data.sync(version=2, wants=4))
+    (batch,) = forked(data, at=kept, wants=2)
     assert keys_of(batch) == keys_of(undone), "version 1 wrote them, and it lives"
-    late = room.sync(version=2, wants=0, groups=holding(tasks), finished=answers(tasks, version=2))
+    late = data.sync(version=2, wants=0, groups=holding(tasks), finished=answers(tasks, version=2))
     assert to_replica(late, 0)[0].taken, "confirmed, so that it is not said for ever"
-    room.handle(BatchWanted(step=3, epoch=1, checkpointed=1))
-    again = granted(room.sync(version=2, epoch=1, wants=4, incarnation=1))
+    data.handle(BatchWanted(step=3, epoch=1, checkpointed=1))
+    again = granted(data.sync(version=2, epoch=1, wants=4, incarnation=1))
     assert {(task.key, task.samples) for task in again} == {(task.key, task.samples) for task in tasks}
 
 
 def test_what_was_lost_with_a_trainer_stays_lost_after_data_began_anew() -> None:
-    room = Room().past_the_evaluation()
-    kept = room.train(1)
-    room.train(2)
-    (batch,) = forked(room, at=kept, wants=2)
-    before = room.brain.state.snapshot()
-    (again,) = room.restart().batch(2, epoch=1, checkpointed=1)
-    assert room.brain.state.snapshot() == before
+    data = DataWithDisk().past_the_evaluation()
+    kept = data.train(1)
+    data.train(2)
+    (batch,) = forked(data, at=kept, wants=2)
+    before = data.brain.state.snapshot()
+    (again,) = data.restart().batch(2, epoch=1, checkpointed=1)
+    assert data.brain.state.snapshot() == before
     assert (again.groups, again.epoch, again.lineage) == (batch.groups, batch.epoch, batch.lineage)
