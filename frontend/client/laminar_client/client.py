@@ -8,7 +8,7 @@ import httpx
 from .namespaces import Awaiting, Blocking, Checkpoints, Jobs, Models, TeamCalls, Webhooks
 from .profiles import checked_key, checked_url, resolve_login
 from .retrying import Patience
-from .transport import AwaitingHands, BlockingHands, Connection
+from .transport import AwaitingCarrier, BlockingCarrier, Connection
 
 VERSION = "0.1.0"
 TIMEOUT_S = 30.0
@@ -43,12 +43,12 @@ class Laminar:
         connection = _connection(url, api_key, profile, timeout_s)
         self.url = connection.url
         self._http = httpx.Client(transport=transport, follow_redirects=False)
-        hands = BlockingHands(connection, self._http, patience or Patience())
-        self.jobs: Jobs[Blocking] = Jobs(hands)
-        self.checkpoints: Checkpoints[Blocking] = Checkpoints(hands)
-        self.models: Models[Blocking] = Models(hands)
-        self.team: TeamCalls[Blocking] = TeamCalls(hands)
-        self.webhooks: Webhooks[Blocking] = Webhooks(hands)
+        carrier = BlockingCarrier(connection, self._http, patience or Patience())
+        self.jobs: Jobs[Blocking] = Jobs(carrier)
+        self.checkpoints: Checkpoints[Blocking] = Checkpoints(carrier)
+        self.models: Models[Blocking] = Models(carrier)
+        self.team: TeamCalls[Blocking] = TeamCalls(carrier)
+        self.webhooks: Webhooks[Blocking] = Webhooks(carrier)
 
     def close(self) -> None:
         self._http.close()
@@ -78,12 +78,12 @@ class AsyncLaminar:
         connection = _connection(url, api_key, profile, timeout_s)
         self.url = connection.url
         self._http = httpx.AsyncClient(transport=transport, follow_redirects=False)
-        hands = AwaitingHands(connection, self._http, patience or Patience())
-        self.jobs: Jobs[Awaiting] = Jobs(hands)
-        self.checkpoints: Checkpoints[Awaiting] = Checkpoints(hands)
-        self.models: Models[Awaiting] = Models(hands)
-        self.team: TeamCalls[Awaiting] = TeamCalls(hands)
-        self.webhooks: Webhooks[Awaiting] = Webhooks(hands)
+        carrier = AwaitingCarrier(connection, self._http, patience or Patience())
+        self.jobs: Jobs[Awaiting] = Jobs(carrier)
+        self.checkpoints: Checkpoints[Awaiting] = Checkpoints(carrier)
+        self.models: Models[Awaiting] = Models(carrier)
+        self.team: TeamCalls[Awaiting] = TeamCalls(carrier)
+        self.webhooks: Webhooks[Awaiting] = Webhooks(carrier)
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,7 +1,7 @@
 """The calls as methods, once for both clients: `client.jobs.show(id)` is a `Job`, or awaits one.
 
-A namespace is generic in its mode. `Call` and `Streaming` are descriptors that bind a function of `calls` to the hands
-of the client; the overloads tell a type checker what comes back.
+A namespace is generic in its mode. `Call` and `Streaming` are descriptors that bind a function of `calls` to the
+client's carrier; the overloads tell a type checker what comes back.
 """
 
 import functools
@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import fetching
 from .calls import checkpoints, jobs, people, team, telemetry, watching, webhooks
-from .transport import Hands
+from .transport import Carrier
 from .wire import Procedure, Stream
 
 P = ParamSpec("P")
@@ -29,12 +29,12 @@ Mode = TypeVar("Mode", Blocking, Awaiting)
 
 
 class Namespace(Generic[Mode]):
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
 
     @property
-    def hands(self) -> Hands:
-        return self._hands
+    def carrier(self) -> Carrier:
+        return self._carrier
 
 
 class Call(Generic[P, T]):
@@ -51,7 +51,7 @@ class Call(Generic[P, T]):
 
         @functools.wraps(self.make)
         def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return of.hands.run(self.make(*args, **kwargs))
+            return of.carrier.run(self.make(*args, **kwargs))
 
         return call
 
@@ -70,7 +70,7 @@ class Streaming(Generic[P, T]):
 
         @functools.wraps(self.make)
         def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return of.hands.iterate(self.make(*args, **kwargs))
+            return of.carrier.iterate(self.make(*args, **kwargs))
 
         return call
 

@@ -56,14 +56,14 @@ def _lost(error: Exception, url: str) -> wire.Lost:
     return wire.Lost(f"No answer from {url}: {said}")
 
 
-class Hands(Protocol):
+class Carrier(Protocol):
     """What a namespace of calls needs: to run a procedure, or to give what a stream gives."""
 
     def run(self, procedure: wire.Procedure[Any]) -> Any: ...
     def iterate(self, stream: wire.Stream[Any]) -> Any: ...
 
 
-class BlockingHands:
+class BlockingCarrier:
     def __init__(self, connection: Connection, http: httpx.Client, patience: Patience) -> None:
         self._connection, self._http, self._patience = connection, http, patience
 
@@ -145,7 +145,7 @@ class _Blocking:
             self._opened, self._chunks = None, iter(())
 
 
-class AwaitingHands:
+class AwaitingCarrier:
     def __init__(self, connection: Connection, http: httpx.AsyncClient, patience: Patience) -> None:
         self._connection, self._http, self._patience = connection, http, patience
 

@@ -92,5 +92,11 @@ def test_an_address_may_be_written_with_its_api_path() -> None:
 
 def test_nothing_represents_the_key() -> None:
     with Laminar(HOME.url, KEY) as client:
-        shown = [repr(HOME), repr(client), repr(client.jobs.hands), repr(vars(client)), str(vars(client.jobs.hands))]
+        shown = [
+            repr(HOME),
+            repr(client),
+            repr(client.jobs.carrier),
+            repr(vars(client)),
+            str(vars(client.jobs.carrier)),
+        ]
     assert not [text for text in shown if KEY in text]
