@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig, RopeStretch
+from engine.signs import at_work
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -62,16 +63,17 @@ def load_weights(model: Decoder, folder: Path) -> None:
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as stored:
                 for name in missing.intersection(stored.keys()):
-                    tensor = stored.get_tensor(name)
-                    if tensor.shape != targets[name].shape:
-                        raise ValueError(
-                            f"{file.name}: {name} has shape {tuple(tensor.shape)}, config.json asks for "
-                            f"{tuple(targets[name].shape)}"
-                        )
-                    targets[name].copy_(tensor)
+                    with at_work("load", num_bytes=targets[name].nbytes):
+                        _fill(targets[name], stored.get_tensor(name), f"{file.name}: {name}")
                     missing.discard(name)
     if missing:
         raise ValueError(f"{folder}: tensors missing from the weights: {', '.join(sorted(missing)[:5])}")
+
+
+def _fill(target: Tensor, stored: Tensor, name: str) -> None:
+    if stored.shape != target.shape:
+        raise ValueError(f"{name} has shape {tuple(stored.shape)}, config.json asks for {tuple(target.shape)}")
+    target.copy_(stored)
 
 
 def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -1,14 +1,17 @@
-"""Recovery: what to do about a part that is gone, and when a run is beyond help.
+"""Recovery: when a part counts as gone and what to do about it, and when a run is beyond help.
 
 Invariants:
-- a part is replaced at once the first time, later and later when it keeps dying, and not for ever;
-- silence is death only where a heartbeat is due: the trainer is silent while it computes a step;
+- a part is replaced at once the first time, later and later when it keeps dying, and not without end;
+- its process is judged by its heartbeats, which come whatever it is at; its work by the signs of life in it, and by no
+  constant where the work grows with the job;
 - a grader that fails on most groups ends the run: training on what little it lets through would bias the job.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from engine.policy.pace import Piece
 
 PartKind = Literal["rollout", "relay", "data", "trainer"]
 """Those that the manager watches."""
@@ -19,31 +22,34 @@ FIRST_DELAY_S: Final = 0.0
 BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that a crash loop leaves the CPU to others
 MIN_GROUPS_TO_JUDGE: Final = 20
 MAX_FAILED_SHARE: Final = 0.5
-SLOWER_THAN_EVER: Final = 5.0
+SLOWER_THAN_USUAL: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a part may be silent."""
+    """How long to wait for a sign of life."""
 
-    # Heartbeats come every second from the thread that works. On a busy host one decode or install may take seconds.
+    # Heartbeats come every second from a thread that does nothing else: on the busiest host, twenty are not late.
     silent_s: float = 20.0
-    # The trainer's comes between two steps: it may take five times as long as its slowest so far, and before the first
-    # nobody knows.
-    trainer_silent_s: float = 600.0
-    trainer_least_s: float = 60.0
-    # Until its first heartbeat a part imports, loads and pulls, on a host where others do the same.
+    # A process is started and imports what its first heartbeat takes, which no job makes longer.
     start_s: float = 300.0
+    nothing_moves_s: float = 600.0
 
-    def allows(
-        self, kind: PartKind | Literal["environment"], *, has_spoken: bool, slowest_s: float | None = None
-    ) -> float:
-        """`slowest_s`: the longest silence of a trainer that has trained, so far; None: it has not."""
-        if kind == "trainer" and has_spoken and slowest_s is not None:
-            return min(self.trainer_silent_s, max(self.trainer_least_s, SLOWER_THAN_EVER * slowest_s))
-        if kind == "trainer":
-            return max(self.trainer_silent_s, 0.0 if has_spoken else self.start_s)
+    def silence_s(self, *, has_spoken: bool) -> float:
+        """Between two heartbeats, or until the first one."""
         return self.silent_s if has_spoken else self.start_s
+
+    def standstill_s(self, piece: Piece) -> float:
+        """Between two signs of life in the work. They are told by heartbeats, so they may be as late as those are. A
+        pace counts once it was measured for longer than that."""
+        expected_s = piece.expects_s
+        if piece.pace.spent_s >= self.silent_s:
+            expected_s *= SLOWER_THAN_USUAL * piece.pace.of_estimate
+        return self.silent_s + expected_s
+
+    def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
+        """How long a run may go without a token, a step or an answer, while its parts are at these."""
+        return max([self.nothing_moves_s, *(self.silent_s + piece.expects_s for piece in pieces)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,10 @@ Later = Callable[[float, Message], None]
 """To the own brain, after some seconds, unless the body is dead by then."""
 After = Callable[[float, Callable[[], None]], None]
 """The same for a deed of the body."""
+Done = Callable[[], Message | None]
+"""What follows from work that is done, for the own brain."""
+Work = Callable[[str, float, Done], float]
+"""Holds the loop up with this for so long, or for longer, as chance has it. How long that is."""
 
 
 def manifest_of(weights: WeightsId) -> WeightManifest:
@@ -74,14 +78,18 @@ class Log:
 
 
 class DataBody:
-    def __init__(self, *, log: Log, costs: Costs, oracle: Oracle, later: Later, after: After) -> None:
+    def __init__(self, *, log: Log, costs: Costs, oracle: Oracle, later: Later, after: After, work: Work) -> None:
         self._log, self._costs, self._oracle = log, costs, oracle
-        self._later, self._after = later, after
+        self._later, self._after, self._work = later, after, work
 
     def perform(self, effect: Effect) -> None:
         if not isinstance(effect, Persist):
             raise TypeError(f"data's body does not do {type(effect).__name__}")
-        self._after(self._costs.persist_s, lambda: self._append(effect))
+        self._after(0.0, lambda: self._write(effect))
+
+    def _write(self, effect: Persist) -> None:
+        """Once everything else is done that the message led to."""
+        self._work("log", self._costs.persist_s, lambda: self._append(effect))
 
     def _append(self, effect: Persist) -> None:
         log = self._log
@@ -119,11 +127,12 @@ class TrainerBody:
         oracle: Oracle,
         later: Later,
         after: After,
+        work: Work,
         post: Post,
     ) -> None:
         self._epoch, self._chance, self._faults, self._costs = epoch, chance, faults, costs
         self._store, self._oracle = store, oracle
-        self._later, self._after, self._post = later, after, post
+        self._later, self._after, self._work, self._post = later, after, work, post
         self._kept: set[WeightsId] = set()
 
     def perform(self, effect: Effect) -> None:
@@ -131,7 +140,7 @@ class TrainerBody:
             case PublishWeights():
                 self._oracle.on_publish(effect.weights, by=self._epoch)
                 self._kept.add(effect.weights)
-                self._offer(effect)
+                self._work("copy", self._costs.copy_s, lambda: self._offer(effect))
             case RepublishWeights():
                 demand(effect.weights in self._kept, f"version {effect.weights} is gone and was asked for again")
                 self._offer(effect)
@@ -141,7 +150,7 @@ class TrainerBody:
                 self._oracle.on_train(self._epoch, effect.step, effect.groups, effect.lineage)
                 advantages = tuple(0.0 for group in effect.groups for _ in group.trajectories)
                 trained = BatchTrained(step=effect.step, metrics={"train/loss": 0.0}, advantages=advantages)
-                self._later(self._costs.train_s, trained)
+                self._work("micro-batch", self._costs.train_s, lambda: trained)
             case SaveCheckpoint():
                 self._oracle.on_checkpoint(self._epoch, effect.step, effect.progress)
                 self._after(self._costs.save_s, lambda: self._save(effect))

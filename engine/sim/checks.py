@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from engine.pipeline.data.ledger import IntervalSet
 from engine.pipeline.data.state import DataState
 from engine.pipeline.journal import Record, TrainerForked
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReported, FaultReported
 from engine.pipeline.messages.to_rollout import SequencesHandedOver, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
@@ -56,6 +57,8 @@ class Oracle:
         self.evaluated: list[EvaluationReported] = []
         self.faults: list[FaultReported] = []
         self.ledger: dict[str, int] = {}
+        self.left: set[tuple[Address, int]] = set()
+        """Replicas that said so, with their incarnations."""
 
     # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -35,7 +35,7 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.recovery import Patience
-from engine.sim.bodies import CheckpointStore, DataBody, Log, TrainerBody
+from engine.sim.bodies import CheckpointStore, DataBody, Done, Log, TrainerBody, Work
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
 from engine.sim.driver_oracle import DriverOracle
@@ -53,7 +53,11 @@ RESTED_S: Final = 2.0
 """After a freeze: what has waited is heard by then."""
 # In proportion to what things cost here.
 REPACK_EVERY_S: Final = 0.5
-PATIENCE: Final = Patience(silent_s=5.0, trainer_silent_s=8.0, trainer_least_s=4.0, start_s=20.0)
+PATIENCE: Final = Patience(silent_s=5.0, start_s=20.0)
+# Of one that was frozen, or is new, no heartbeat may have come yet; some are lost on the way.
+NEWS_S: Final = 4.0
+# The manager may be dead or frozen itself, and a new one listens for a while.
+NOTICED_LATE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ class Cluster:
 
     def start_driver(self, brain: DriverBrain) -> None:
         """Before all others, which report to it."""
-        process = self._process(0, brain)
+        process = self._process(DRIVER, 0, brain)
         process.post, process.perform, process.heard = self._post_of_driver, self._drive, self._driven.on_heard
         self._admit(DRIVER, process)
         process.after(TICK_S, process.tick)
@@ -141,7 +145,7 @@ class Cluster:
 
     def _add(self, part: Address, incarnation: int, brain: Brain, *, tick_after_s: float | None = None) -> Process:
         """`tick_after_s`: its first tick; None: left to chance."""
-        process = self._process(incarnation, brain)
+        process = self._process(part, incarnation, brain)
         outbox = Outbox(
             self._setting.faults,
             chance=Chance(self._setting.seed, f"outbox/{part}/{incarnation}"),
@@ -151,12 +155,17 @@ class Cluster:
         )
         process.post = partial(self._post, outbox)
         self._admit(part, process)
-        process.after(self._chance.uniform(0, TICK_S) if tick_after_s is None else tick_after_s, process.tick)
+        process.start(tick_in_s=self._chance.uniform(0, TICK_S) if tick_after_s is None else tick_after_s)
         return process
 
-    def _process(self, incarnation: int, brain: Brain) -> Process:
+    def _process(self, part: Address, incarnation: int, brain: Brain) -> Process:
         return Process(
-            incarnation=incarnation, brain=brain, kernel=self._kernel, post=self.network.post, note=self._note
+            part=part,
+            incarnation=incarnation,
+            brain=brain,
+            kernel=self._kernel,
+            post=self.network.post,
+            note=self._note,
         )
 
     def _admit(self, part: Address, process: Process) -> None:
@@ -178,6 +187,16 @@ class Cluster:
         else:
             self.network.post(to, message)
 
+    def _work_of(self, process: Process) -> Work:
+        chance = Chance(self._setting.seed, f"work/{process.part}/{process.incarnation}")
+
+        def work(what: str, usual_s: float, then: Done) -> float:
+            stretches = self._setting.costs.stretches(chance, usual_s)
+            process.work(what, stretches, then)
+            return sum(stretch.lasts_s for stretch in stretches)
+
+        return work
+
     def _start_data(self, incarnation: int) -> None:
         setting = self._setting
         if incarnation == 0:
@@ -192,13 +211,19 @@ class Cluster:
             setting.oracle.on_recovered(brain.state)
         process = self._add(DATA, incarnation, brain)
         process.perform = DataBody(
-            log=self._log, costs=setting.costs, oracle=setting.oracle, later=process.later, after=process.after
+            log=self._log,
+            costs=setting.costs,
+            oracle=setting.oracle,
+            later=process.later,
+            after=process.after,
+            work=self._work_of(process),
         ).perform
 
     def _start_trainer(self, epoch: int) -> None:
         setting = self._setting
         chance = Chance(setting.seed, f"trainer/{epoch}")
         process = self._add(TRAINER, epoch, self._brains.trainer(setting.plan, epoch=epoch))
+        work = self._work_of(process)
         process.perform = TrainerBody(
             epoch=epoch,
             chance=chance,
@@ -208,23 +233,29 @@ class Cluster:
             oracle=setting.oracle,
             later=process.later,
             after=process.after,
+            work=work,
             post=self.network.post,
         ).perform
         step = self._store.go_back(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
         setting.oracle.on_trainer(epoch, step)
         progress = self._store.saved[step] if epoch > 0 else None
-        process.later(0.5, TrainerLoaded(step=step, num_parameters=1, progress=progress))
+        loaded = TrainerLoaded(step=step, num_parameters=1, progress=progress)
+        process.do(partial(work, "load", setting.costs.load_s, lambda: loaded))
 
     def _start_relay(self, part: Address, incarnation: int) -> None:
         setting = self._setting
         hosts = tuple(range(setting.plan.num_relays))
         brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation)
         process = self._add(part, incarnation, brain)
+        workers = Chance(setting.seed, f"work/{part}/{incarnation}")
         body = RelayBody(
             chance=Chance(setting.seed, f"{part}/{incarnation}"),
             faults=setting.faults,
             oracle=setting.oracle,
+            clock=lambda: self._kernel.now,
+            takes=lambda usual_s: sum(each.lasts_s for each in setting.costs.stretches(workers, usual_s)),
             later=process.later,
+            after=process.after,
             post=self.network.post,
             carry=self.network.carry,
         )
@@ -240,6 +271,7 @@ class Cluster:
             clock=lambda: self._kernel.now,
             later=process.later,
             after=process.after,
+            work=self._work_of(process),
             post=process.post,
         )
         process.perform, process.measure = body.perform, body.measure
@@ -249,6 +281,8 @@ class Cluster:
             case EndPart():
                 process = self._processes.get(effect.part)
                 if process is not None and process.incarnation == effect.incarnation:
+                    if effect.part != ENVIRONMENT:  # of which the driver's oracle thinks
+                        self._demand_that_it_is_gone(process)
                     self.kill(effect.part)
             case StartPart():
                 demand(effect.incarnation > self._incarnations[effect.part], f"{effect} a second time")
@@ -274,3 +308,20 @@ class Cluster:
                 pass  # for people to read; the oracle of the driver has seen it
             case _:
                 raise TypeError(f"the driver's body does not do {type(effect).__name__}")
+
+    def hang(self, part: Address) -> None:
+        """It must be noticed in a time that follows from what it is at."""
+        process = self._processes[part]
+        process.hangs = True
+        within_s = PATIENCE.standstill_s(process.pulse.piece) + NOTICED_LATE_S
+
+        def look() -> None:
+            demand(not process.is_alive, f"{part} hangs since {within_s:.0f} s, in: {process.pulse.piece}")
+
+        self._kernel.after(within_s, look)
+
+    def _demand_that_it_is_gone(self, process: Process) -> None:
+        has_left = (process.part, process.incarnation) in self._setting.oracle.left
+        was_away = process.hangs or self._kernel.now < process.frozen_until + NEWS_S
+        is_gone = not process.is_alive or has_left or was_away
+        demand(is_gone, f"{process.part} was taken for dead, and is at work: {process.pulse.piece}")

@@ -1,12 +1,28 @@
 """What things cost in virtual seconds: small figures in the proportions of large ones.
 
 Decoding is bound by memory: a token takes as long whatever the batch, up to `max_batch`. Lengths have a tail.
+
+Any work may also take long: what takes milliseconds with a small model takes minutes with a large one. It gives signs
+of life, and says before each stretch how long that may take: never too short a time, and often several times too long.
 """
 
 from dataclasses import dataclass
+from math import ceil
+from typing import Final
 
 from engine.pipeline.records import SampleKey
 from engine.sim.chance import Chance
+
+# An estimate is of the slowest machine that does its work.
+MOST_TOO_LONG: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Of work, between two signs of life."""
+
+    lasts_s: float
+    expects_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +34,16 @@ class Costs:
     sigma: float = 0.99  # ln(10) / 2.326: the 99th percentile is ten times the median
     max_tokens: int = 400
     install_s: float = 0.02
+    load_s: float = 0.5
     train_s: float = 0.25
+    copy_s: float = 0.001
     save_s: float = 0.1
     persist_s: float = 0.002
+    long_work: float = 0.0
+    """How often a piece of work takes long."""
+    longest_s: float = 0.0
+    sign_every_s: float = 5.0
+    """In work that takes longer than this."""
 
     def num_tokens(self, seed: int, key: SampleKey) -> int:
         """The same for the same sample, however often it is begun. Half of the variance is the prompt's."""
@@ -32,3 +55,15 @@ class Costs:
         half = self.sigma / 2**0.5
         factor = of_prompt.lognormal(median=1.0, sigma=half) * of_sample.lognormal(median=1.0, sigma=half)
         return min(self.max_tokens, max(1, int(self.median_tokens * factor)))
+
+    def stretches(self, chance: Chance, usual_s: float) -> tuple[Stretch, ...]:
+        """Of one piece of work."""
+        lasts_s, every_s = usual_s, self.sign_every_s
+        if self.long_work and chance.happens(self.long_work):
+            lasts_s, every_s = chance.uniform(usual_s, self.longest_s), chance.uniform(1.0, self.longest_s / 2)
+        num = max(1, ceil(lasts_s / every_s))
+        found: list[Stretch] = []
+        for _ in range(num):
+            each_s = lasts_s / num * chance.uniform(0.5, 1.5) if num > 1 else lasts_s
+            found.append(Stretch(lasts_s=each_s, expects_s=each_s * chance.uniform(1.0, MOST_TOO_LONG)))
+        return tuple(found)

@@ -25,9 +25,9 @@ class Blow:
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
-    kind: Literal["crash", "freeze", "leave", "resize", "pause"]
-    """`resize`, `pause`: the driver is asked from outside, to go on with `which` replicas or to pause. A driver that
-    freezes takes the manager along: they share a process."""
+    kind: Literal["crash", "freeze", "hang", "leave", "resize", "pause"]
+    """`hang`: its loop stands still for good, and it beats on. `resize`, `pause`: the driver is asked from outside, to
+    go on with `which` replicas or to pause. A driver that freezes takes the manager along: they share a process."""
     lasts_s: float = 0.0
     """A freeze; or how long a replica that must leave still has."""
     is_silent: bool = False
@@ -71,8 +71,16 @@ class Faults:
             grader_fails=0.02 if chance.happens(0.3) else 0.0,
             hangs=0.01 if chance.happens(0.2) else 0.0,
             rotten=0.3 if chance.happens(0.2) else 0.0,
-            blows=_blows(chance) if chance.happens(0.7) else (),
+            blows=(*(_blows(chance) if chance.happens(0.7) else ()), *_hangs(Chance(seed, "hangs"))),
         )
+
+
+def _hangs(chance: Chance) -> tuple[Blow, ...]:
+    if not chance.happens(0.2):
+        return ()
+    watched = [part for part in PARTS if part != "manager"]
+    part = watched[chance.whole(0, len(watched) - 1)]
+    return (Blow(at=chance.uniform(0.5, LAST_FAULT_S), part=part, which=chance.whole(0, 7), kind="hang"),)
 
 
 def _blows(chance: Chance) -> tuple[Blow, ...]:

@@ -7,7 +7,7 @@ always gives the same run.
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-Event = Callable[[], None]
+Event = Callable[[], object]
 
 
 class Kernel:

@@ -6,9 +6,10 @@ Invariant: the oracle sees every message that is sent, lost or not.
 from collections.abc import Mapping
 from functools import partial
 
-from engine.pipeline.messages.addresses import Address, relay_address
+from engine.pipeline.messages.addresses import Address, relay_address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import ReplicaSynced
+from engine.pipeline.messages.to_manager import ReplicaLeft
 from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.sim.chance import Chance
@@ -63,3 +64,5 @@ class Network:
                 self._oracle.on_delivered(message.finished)
             case BatchReady():
                 self._oracle.on_batch(message)
+            case ReplicaLeft():
+                self._oracle.left.add((rollout_address(message.replica), message.incarnation))

@@ -1,20 +1,34 @@
-"""A process of the simulated cluster: a brain in its body.
+"""A process of the simulated cluster: a brain in its body, a loop, and a thread that beats.
 
-Invariant: what is due while it is frozen happens in its order when it thaws, what is due after its death never.
+    heard, due ──▶ queue ──▶ loop: brain.handle ──▶ effects ──▶ posted, or carried out
+                               └── is held up by what takes long, while the thread beats on and tells of it
+
+Invariants:
+- what is due while the loop is held up, or the process is frozen, happens in its order afterwards; what is due after
+  its death never;
+- a process that hangs beats and does nothing else; a frozen one does not even beat.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
 from engine.pipeline.effects import Effect, Send
+from engine.pipeline.messages.addresses import MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
-from engine.sim.bodies import Post
+from engine.pipeline.messages.to_manager import PartReported
+from engine.policy.pace import Pulse
+from engine.policy.recovery import PartKind
+from engine.sim.bodies import Done, Post
+from engine.sim.costs import Stretch
 from engine.sim.kernel import Event, Kernel
 from engine.sim.relay_bodies import CarriedChunk
 
 TICK_S: Final = 0.5
+BEAT_S: Final = 0.5
+WATCHED: Final = frozenset(get_args(PartKind))
 
 
 class Brain(Protocol):
@@ -23,6 +37,7 @@ class Brain(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Process:
+    part: Address
     incarnation: int
     brain: Brain
     kernel: Kernel
@@ -35,22 +50,33 @@ class Process:
     measure: Callable[[], Message] | None = None
     on_carried: Callable[[CarriedChunk], None] | None = None
     is_alive: bool = True
+    hangs: bool = False
     frozen_until: float = 0.0
+    pulse: Pulse = field(init=False)
+    _queue: deque[Event] = field(default_factory=deque, init=False)
+    _is_working: bool = field(default=False, init=False)
+    _after_work: list[Event] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.pulse = Pulse(self.kernel.now)
+
+    def start(self, *, tick_in_s: float) -> None:
+        self.after(tick_in_s, self.tick)
+        if self.part.kind in WATCHED:
+            self.beat()
 
     @property
     def is_at_work(self) -> bool:
-        return self.is_alive and self.frozen_until <= self.kernel.now
+        return self.is_alive and not self.hangs and self.frozen_until <= self.kernel.now
 
     def freeze(self, lasts_s: float) -> None:
         self.frozen_until = max(self.frozen_until, self.kernel.now + lasts_s)
+        self.kernel.at(self.frozen_until, self._go_on)
 
     def do(self, deed: Event) -> None:
-        if not self.is_alive:
-            return
-        if self.frozen_until > self.kernel.now:
-            self.kernel.at(self.frozen_until, partial(self.do, deed))
-        else:
-            deed()
+        self._queue.append(deed)
+        if len(self._queue) == 1:
+            self._go_on()
 
     def after(self, delay_s: float, deed: Event) -> None:
         self.kernel.after(delay_s, partial(self.do, deed))
@@ -67,11 +93,75 @@ class Process:
         self._decide(Tick())
         self.after(TICK_S, self.tick)
 
+    def beat(self) -> None:
+        if not self.is_alive:
+            return
+        if not self._is_frozen:
+            self.post(MANAGER, PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece))
+        self.kernel.after(BEAT_S, self.beat)
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _is_frozen(self) -> bool:
+        return self.frozen_until > self.kernel.now
+
+    @property
+    def _is_free(self) -> bool:
+        return self.is_alive and not (self.hangs or self._is_frozen or self._is_working)
+
+    def _go_on(self) -> None:
+        while self._queue and self._is_free:
+            self.pulse.sign(self.kernel.now)
+            self._queue[0]()  # it stays the first until it is done: what it leads to comes after
+            self._queue.popleft()
+            if self._after_work:
+                self._queue.extendleft(reversed(self._after_work))
+                self._after_work = []
+
     def _decide(self, message: Message) -> None:
-        for effect in self.brain.handle(message, self.kernel.now):
+        self._carry_out(deque(self.brain.handle(message, self.kernel.now)))
+        self.heard(message)
+
+    def _carry_out(self, effects: deque[Effect]) -> None:
+        while effects and not self._is_working:
+            effect = effects.popleft()
             self.note(self.brain, effect)
             if isinstance(effect, Send):
                 self.post(effect.to, effect.message)
             else:
                 self.perform(effect)
-        self.heard(message)
+        if effects:
+            self._after_work.insert(0, partial(self._carry_out, effects))
+
+    # ── what takes long ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def work(self, what: str, stretches: Sequence[Stretch], then: Done) -> None:
+        """Holds the loop up, with a sign of life before and after each stretch."""
+        assert not self._is_working, f"{what} is begun in the middle of something"
+        self._is_working = True
+        self._after_work.append(partial(self._finish, then))
+        self._begin(what, deque(stretches))
+
+    def _finish(self, then: Done) -> None:
+        message = then()
+        if message is not None:
+            self._decide(message)
+
+    def _begin(self, what: str, left: deque[Stretch]) -> None:
+        if not left:
+            self._is_working = False
+            self._go_on()
+            return
+        stretch = left.popleft()
+        self.pulse.begin(what, stretch.expects_s, self.kernel.now)
+        self.kernel.after(stretch.lasts_s, partial(self._end, what, left))
+
+    def _end(self, what: str, left: deque[Stretch]) -> None:
+        if not self.is_alive or self.hangs:
+            return
+        if self._is_frozen:
+            self.kernel.at(self.frozen_until, partial(self._end, what, left))
+            return
+        self.pulse.end(self.kernel.now)
+        self._begin(what, left)

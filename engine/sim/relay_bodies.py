@@ -1,6 +1,7 @@
 """A relay's simulated body: bytes are names of chunks, which are their own hashes.
 
-A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends.
+A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends. Whatever takes long is done
+by workers, beside the loop: the time is drawn like that of any work, and holds nothing up.
 """
 
 from collections.abc import Callable
@@ -20,12 +21,13 @@ from engine.pipeline.effects import (
 from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
-from engine.sim.bodies import Later, Post, carried
+from engine.sim.bodies import After, Later, Post, carried
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
+OPEN_S: Final = 0.001
 FETCH_S: Final = 0.03
 ASSEMBLE_S: Final = 0.02
 DELTA_S: Final = 0.02
@@ -47,6 +49,7 @@ Carry = Callable[[int, CarriedChunk], None]
 @dataclass(slots=True, kw_only=True)
 class WeightBuffer:
     arrival: int
+    opens_at: float = 0.0
     expected: tuple[str, ...] = ()
     chunks: dict[int, str] = field(default_factory=dict)
 
@@ -58,12 +61,17 @@ class RelayBody:
         chance: Chance,
         faults: Faults,
         oracle: Oracle,
+        clock: Callable[[], float],
+        takes: Callable[[float], float],
         later: Later,
+        after: After,
         post: Post,
         carry: Carry = lambda host, chunk: None,
     ) -> None:
+        """`takes`: how long work does that usually takes so many seconds."""
         self._chance, self._faults, self._oracle = chance, faults, oracle
-        self._later, self._post, self._carry = later, post, carry
+        self._clock, self._takes = clock, takes
+        self._later, self._after, self._post, self._carry = later, after, post, carry
         self._buffers: dict[BufferId, WeightBuffer] = {}
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self.num_useless_chunks = 0
@@ -74,7 +82,10 @@ class RelayBody:
             case FetchWeights():
                 self._fetch(effect)
             case OpenBuffer():
-                self._buffers[effect.buffer_id] = WeightBuffer(arrival=effect.arrival, expected=effect.chunk_sha256)
+                opens_at = self._clock() + self._takes(OPEN_S)
+                self._buffers[effect.buffer_id] = WeightBuffer(
+                    arrival=effect.arrival, opens_at=opens_at, expected=effect.chunk_sha256
+                )
             case ForwardChunk():
                 content = self._buffers[effect.buffer_id].chunks[effect.index]
                 self._carry(effect.to, CarriedChunk(buffer_id=effect.buffer_id, index=effect.index, content=content))
@@ -92,6 +103,9 @@ class RelayBody:
     def on_carried(self, chunk: CarriedChunk) -> None:
         buffer = self._buffers.get(chunk.buffer_id)
         if buffer is None or chunk.index >= len(buffer.expected or buffer.chunks):
+            return
+        if buffer.opens_at > self._clock():
+            self._after(buffer.opens_at - self._clock(), lambda: self.on_carried(chunk))
             return
         if chunk.index in buffer.chunks:
             self.num_useless_chunks += 1
@@ -112,8 +126,9 @@ class RelayBody:
         buffer_id = BufferId(weights=manifest.weights)
         self._manifests[manifest.weights] = manifest
         self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(sent)))
+        fetch_s = self._takes(FETCH_S)
         for index, chunk in enumerate(sent):
-            self._later(FETCH_S, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
+            self._later(fetch_s, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         manifest = effect.manifest
@@ -134,7 +149,7 @@ class RelayBody:
             self._buffers[whole] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
         chunks = self._buffers[whole].chunks
         sha256 = "+".join(chunks[index] for index in sorted(chunks))
-        self._later(ASSEMBLE_S, BufferHashed(arrival=effect.arrival, sha256=sha256))
+        self._later(self._takes(ASSEMBLE_S), BufferHashed(arrival=effect.arrival, sha256=sha256))
 
     def _make_delta(self, effect: MakeDelta) -> None:
         base, result = self._manifests[effect.base], self._manifests[effect.weights]
@@ -149,7 +164,7 @@ class RelayBody:
             chunk_sha256=(chunk,),
         )
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
-        self._later(DELTA_S, DeltaMade(weights=effect.weights, delta=delta))
+        self._later(self._takes(DELTA_S), DeltaMade(weights=effect.weights, delta=delta))
 
     def _serve(self, effect: ServeWeights) -> None:
         manifest, chunks = self._manifests[effect.weights], self.chunks_of(effect.weights)

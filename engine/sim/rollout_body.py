@@ -30,7 +30,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.records import Failure, HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
-from engine.sim.bodies import After, Later, Post
+from engine.sim.bodies import After, Later, Post, Work
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
 from engine.sim.self_report import observed
@@ -63,11 +63,12 @@ class RolloutBody:
         clock: Callable[[], float],
         later: Later,
         after: After,
+        work: Work,
         post: Post,
     ) -> None:
         self._setting, self._replica, self._incarnation = setting, replica, incarnation
         self._costs, self._oracle = setting.costs, setting.oracle
-        self._clock, self._later, self._after, self._post = clock, later, after, post
+        self._clock, self._later, self._after, self._work, self._post = clock, later, after, work, post
         self._weights = NO_WEIGHTS
         """Those that came last."""
         self._slots: set[WeightsId] = set()
@@ -274,8 +275,8 @@ class RolloutBody:
         in_use = {sequence.weights for sequence in self._held.values()}
         self._oracle.on_install(over=over, in_use=in_use, weights=weights)
         if effect.payload != effect.manifest.chunk_sha256:
-            reason = "a chunk has another hash"
-            self._later(self._costs.install_s, InstallRefused(weights=weights, reason=reason))
+            refused = InstallRefused(weights=weights, reason="a chunk has another hash")
+            self._hold_up(self._work("install", self._costs.install_s, lambda: refused))
             return
         for sequence in self._held.values():
             self._advance(sequence)
@@ -286,11 +287,16 @@ class RolloutBody:
         prefill_s = 0.0
         if effect.in_flight == "reprefill":
             prefill_s = self._costs.prefill_s * sum(sequence.num_done for sequence in self._held.values())
-        self._paused_until = self._clock() + self._costs.install_s + prefill_s
+        installed = WeightsInstalled(weights=weights)
+        self._hold_up(self._work("install", self._costs.install_s, lambda: installed) + prefill_s)
+
+    def _hold_up(self, for_s: float) -> None:
+        now = self._clock()
+        self._paused_until = now + for_s
         for sequence in self._held.values():
+            self._advance(sequence)
             if sequence.is_running:
                 self._plan_end(sequence, self._paused_until)
-        self._later(self._costs.install_s, WeightsInstalled(weights=weights))
 
 
 def _progress(sequence: Sequence) -> SampleProgress:

@@ -34,7 +34,7 @@ def plan_of(seed: int, schedule: ScheduleName) -> Plan:
         max_batch=chance.whole(1, 24),
         num_spare=chance.whole(1, 2) if chance.happens(0.15) else 0,
         filters=chance.happens(0.2),
-        sample_deadline_s=6 * costs_of(seed).token_s * costs_of(seed).max_tokens,
+        sample_deadline_s=6 * costs_of(seed).token_s * costs_of(seed).max_tokens + 2 * costs_of(seed).longest_s,
         stream_every_s=1.0 if chance.happens(0.5) else 0.0,
         num_relays=min(num_replicas, chance.whole(1, 3)),
     )
@@ -56,13 +56,17 @@ def evaluation_of(seed: int, schedule: ScheduleName) -> World:
 
 
 def costs_of(seed: int) -> Costs:
-    """Every third job has answers so long that a tail outlives several steps; some disks are slow."""
-    chance = Chance(seed, "costs")
+    """Every third job has answers so long that a tail outlives several steps; some disks are slow; in every third job
+    any work may take long, up to twelve times as long as a part may be silent."""
+    chance, work = Chance(seed, "costs"), Chance(seed, "long work")
+    has_long_work = work.happens(0.35)
     has_long_tails, has_slow_disk = chance.happens(0.35), chance.happens(0.3)
     return Costs(
         median_tokens=60.0 if has_long_tails else 20.0,
         max_tokens=1_000 if has_long_tails else 400,
         persist_s=0.1 if has_slow_disk else 0.002,
+        long_work=work.uniform(0.01, 0.15) if has_long_work else 0.0,
+        longest_s=60.0 if has_long_work else 0.0,
     )
 
 

@@ -45,7 +45,7 @@ from engine.sim.setting import Setting
 
 NOTICE_S: Final = 0.2
 # Far beyond what the slowest seed needs; a run that is not over by then hangs.
-DEADLINE_S: Final = 1_000.0
+DEADLINE_S: Final = 3_000.0
 # By then whatever was under way at the end has arrived.
 AFTERWARDS_S: Final = 1.0
 # Beyond a sample that hangs until it is given up: losses that are noticed late, and starts.
@@ -74,6 +74,7 @@ class World:
     """After which the driver takes a run for broken; None: after longer than anything healthy takes."""
     start_step: int = 0
     """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
+    deadline_s: float = DEADLINE_S
 
     kernel: Kernel = field(default_factory=Kernel, init=False)
     oracle: Oracle = field(init=False)
@@ -116,7 +117,7 @@ class World:
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def _driver(self) -> DriverBrain:
-        no_progress_s = STILL_S + 1.25 * self.plan.sample_deadline_s
+        no_progress_s = STILL_S + 1.25 * self.plan.sample_deadline_s + 4 * self.costs.longest_s
         return self.brains.driver(
             self.plan,
             now=self.kernel.now,
@@ -129,7 +130,7 @@ class World:
 
     def run(self) -> Outcome:
         while self.driven.end is None:
-            if not self.kernel.step() or self.kernel.now > DEADLINE_S:
+            if not self.kernel.step() or self.kernel.now > self.deadline_s:
                 raise InvariantBroken(f"no end after {self.kernel.now:.0f} s")
         virtual_s, num_events = self.kernel.now, self.kernel.num_events
         while self.kernel.now < virtual_s + AFTERWARDS_S and self.kernel.step():
@@ -179,6 +180,8 @@ class World:
             case "freeze":
                 for frozen in (part, MANAGER) if part == DRIVER else (part,):
                     self._cluster.process(frozen).freeze(blow.lasts_s)
+            case "hang":
+                self._cluster.hang(part)
             case "crash":
                 self._cluster.kill(part)
                 if part == MANAGER:

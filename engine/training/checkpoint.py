@@ -16,6 +16,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from engine.signs import at_work
 from engine.spec.checkpoint_manifest import MANIFEST_FILE as MANIFEST_FILE
 from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 
@@ -97,9 +98,13 @@ def _describe(file: Path) -> CheckpointPart:
     digest = hashlib.sha256()
     num_bytes = 0
     with file.open("rb") as stream:
-        while block := stream.read(_READ_BYTES):
-            digest.update(block)
+        is_over = False
+        while not is_over:
+            with at_work("checkpoint", num_bytes=_READ_BYTES):
+                block = stream.read(_READ_BYTES)
+                digest.update(block)
             num_bytes += len(block)
+            is_over = not block
     return CheckpointPart(num_bytes=num_bytes, sha256=digest.hexdigest())
 
 

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 
+from engine.signs import at_work
 from engine.weights.port import WeightManifest, WeightVersion
 
 Buffer = bytes | bytearray | memoryview
 
 # Chain broadcast is near its best from 1 to 16 MB a chunk over a wide range of links; small models are one chunk.
 CHUNK_BYTES = 4 * 2**20
+# Of what is done in one go between two signs of life.
+PIECE_BYTES = 64 * 2**20
 
 
 class TornWeights(Exception):
@@ -28,6 +31,22 @@ class WeightsGone(TornWeights):
     """They were dropped meanwhile, because a newer version is there: no fault of anybody's."""
 
 
+def copy_bytes(source: Buffer, target: memoryview) -> None:
+    """Piece by piece: one copy of gigabytes would hold up every other thread of the process."""
+    view = memoryview(source)
+    for start, end in chunk_spans(len(view), PIECE_BYTES):
+        with at_work("copy", num_bytes=end - start):
+            target[start:end] = view[start:end]
+
+
+def whole_sha256(buffer: Buffer) -> str:
+    view, whole = memoryview(buffer), sha256()
+    for start, end in chunk_spans(len(view), PIECE_BYTES):
+        with at_work("hash", num_bytes=end - start):
+            whole.update(view[start:end])
+    return whole.hexdigest()
+
+
 def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
     """(start, end) of each chunk; the last may be short."""
     for start in range(0, num_bytes, chunk_bytes):
@@ -36,18 +55,22 @@ def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
 
 def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
     view = memoryview(buffer)
-    return tuple(sha256(view[start:end]).hexdigest() for start, end in chunk_spans(len(view), chunk_bytes))
+    hashes: list[str] = []
+    for start, end in chunk_spans(len(view), chunk_bytes):
+        with at_work("hash", num_bytes=end - start):
+            hashes.append(sha256(view[start:end]).hexdigest())
+    return tuple(hashes)
 
 
 def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> WeightManifest:
     """With the hashes of what is in the buffer now."""
     chunks = hash_chunks(buffer, chunk_bytes)
-    return replace(manifest, chunk_bytes=chunk_bytes, sha256=sha256(buffer).hexdigest(), chunk_sha256=chunks)
+    return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole_sha256(buffer), chunk_sha256=chunks)
 
 
 def verify_weights(weights: WeightVersion) -> None:
     manifest = weights.manifest
     if len(weights.buffer) != manifest.num_bytes:
         raise TornWeights(f"weights={manifest.weights}: {len(weights.buffer)} bytes, not {manifest.num_bytes}")
-    if sha256(weights.buffer).hexdigest() != manifest.sha256:
+    if whole_sha256(weights.buffer) != manifest.sha256:
         raise TornWeights(f"weights={manifest.weights}: hash of the whole differs")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.policy.lineage import WeightsId
+from engine.signs import at_work
 from engine.weights.chunks import CHUNK_BYTES, hashed
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
 
@@ -36,7 +37,8 @@ def pack_weights(
     num_bytes = sum(_room(entry) for entry in entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
     for entry, tensor in zip(entries, tensors.values(), strict=True):
-        _view(buffer, entry).copy_(tensor.detach())
+        with at_work("copy", num_bytes=entry.num_bytes):
+            _view(buffer, entry).copy_(tensor.detach())
     manifest = WeightManifest(
         weights=weights,
         num_bytes=num_bytes,

@@ -1,6 +1,8 @@
-"""What every Ray actor of the pipeline is: a body in a loop, peers to send to, and an outbox for the driver.
+"""What every Ray actor of the pipeline is: a body in a loop, a thread that beats, peers to send to, and an outbox for
+the driver.
 
 Invariants:
+- a heartbeat waits for nothing that the loop does; what it tells of the loop is how the loop is found to stand still;
 - all calls are one-way: `deliver` enqueues and returns nothing, `collect` is the driver's own poll;
 - an actor restarts never by itself: what it knew would be gone and nobody told. The manager decides.
 """
@@ -15,6 +17,7 @@ from typing import Any
 
 import ray
 
+from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
 from engine.pipeline.messages.addresses import DRIVER, Address
@@ -49,6 +52,7 @@ class BodyActor:
             file = recordings / f"{str(part).replace('/', '-')}.{incarnation}.jsonl"
             recording = Recording(file, part=part, built_with=built_with)
         self._loop = Loop(name=str(part), build=self.build, send=self._send, recording=recording)
+        Heartbeat(self._loop, part=part, incarnation=incarnation).start()
 
     @staticmethod
     def options(spec: JobSpec) -> dict[str, Any]:

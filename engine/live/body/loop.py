@@ -5,6 +5,8 @@
 
 Invariants:
 - only the loop thread touches brain and body; whoever delivers only enqueues;
+- every turn of the loop is a sign of life, so is each piece of what takes long; the heartbeat that tells of them is
+  another thread's (`actor`), and waits for neither;
 - an exception ends the loop and is told to the driver with its class: nothing waits for a body that has stopped;
 - what cannot be sent is dropped: the brains' protocol says again what was not answered.
 """
@@ -23,6 +25,7 @@ from engine.live.body.recording import Recording
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
+from engine.signs import Signs, at_work
 from engine.spec.facts import FailureClass
 
 log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ log = logging.getLogger(__name__)
 # Far more than credits allow to be under way; a full inbox holds the senders back instead of eating memory.
 INBOX_SIZE: Final = 10_000
 OUTBOX_SIZE: Final = 10_000
+# Imports, and processes that have to come up. What is loaded meanwhile is counted by itself.
+BUILD_S: Final = 300.0
 
 
 class Brain(Protocol):
@@ -108,6 +113,7 @@ class Loop:
         self._inbox: Queue[Message | BodyCall] = Queue(maxsize=INBOX_SIZE)
         self._stopping = Event()
         self.outbox = Outbox()
+        self.signs = Signs()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -119,8 +125,13 @@ class Loop:
         self._inbox.put(what)
 
     def _run(self) -> None:
+        with self.signs.heard_here():
+            self._build_and_serve()
+
+    def _build_and_serve(self) -> None:
         try:
-            body = self._build()
+            with at_work("start", constant_s=BUILD_S):
+                body = self._build()
         except ValueError as error:  # the spec asks for what this machine does not have
             self._fail("config", error)
             return
@@ -141,6 +152,7 @@ class Loop:
         self._handle(body, body.start())
         tick_at = time.monotonic()
         while not self._stopping.is_set():
+            self.signs.sign()
             wait_s = 0.0 if body.is_busy else max(0.0, tick_at - time.monotonic())
             for received in self._received(wait_s):
                 self._handle(body, received(body) if callable(received) else [received])
@@ -163,6 +175,7 @@ class Loop:
     def _handle(self, body: Body, messages: list[Message]) -> None:
         waiting = deque(messages)
         while waiting:
+            self.signs.sign()
             message, now = waiting.popleft(), time.monotonic()
             effects = body.brain.handle(message, now)
             if self._recording is not None:

@@ -22,7 +22,7 @@ from engine.live.weights.link import Listener, Reach, call, receive_into, send_a
 from engine.live.weights.offered_bytes import OfferedBytes
 from engine.live.weights.segments import Segment
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, chunk_spans
+from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
 from engine.weights.port import WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Handover:
         """A snapshot that was not made in memory of `allocate` is copied there."""
         segment = self._allocated
         if segment is None or weights.buffer.obj is not segment.buffer.obj:
-            self.allocate(len(weights.buffer))[:] = weights.buffer
+            copy_bytes(weights.buffer, self.allocate(len(weights.buffer)))
             segment = self._allocated
         assert segment is not None
         self._allocated = None

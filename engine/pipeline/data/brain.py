@@ -37,7 +37,7 @@ from engine.pipeline.journal import (
     TrainingClosed,
     TrajectoryTaken,
 )
-from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.addresses import DRIVER, TRAINER
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import (
     BatchWanted,
@@ -58,7 +58,6 @@ from engine.pipeline.messages.to_driver import (
     RunBroken,
     ToDriver,
 )
-from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
@@ -91,7 +90,6 @@ class DataBrain:
         recovered: Recovered | None = None,
     ) -> None:
         self._plan = plan
-        self._incarnation = incarnation
         if recovered is None or recovered.snapshot is None:
             self._state = DataState(plan, start_step=start_step, progress=progress)
         else:
@@ -134,8 +132,6 @@ class DataBrain:
             case TrainingEnded():
                 effects += self._on_training_ended(message)
             case Tick():
-                beat = PartReported(part=DATA, incarnation=self._incarnation)
-                effects.append(Send(to=MANAGER, message=beat))
                 effects += self._give_up_overdue(now)
                 effects += self._releases.on_tick(now)
             case _:

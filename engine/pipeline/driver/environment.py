@@ -34,7 +34,7 @@ class EnvironmentWatch:
         if self._start_due_at is not None:
             return self._start_due(now)
         silent_s = now - self._heard_at
-        if silent_s <= self._patience.allows("environment", has_spoken=self._has_spoken):
+        if silent_s <= self._patience.silence_s(has_spoken=self._has_spoken):
             return []
         return self._replace(f"no answer for {silent_s:.0f} s", now)
 

@@ -5,7 +5,9 @@ replaced. A new manager learns who is there from what the parts report.
 
 Invariants:
 - an incarnation is given up once and for ever: its process is ended, its number never comes again;
-- a part that was silent for long is treated as dead, even if it only was slow: its samples would still count;
+- a part whose process is silent, or whose work gives no sign of life, is treated as dead, even if it only was slow: its
+  samples would still count. Work that takes long and gives signs is never taken for that;
+- a manager that was away itself (frozen, busy) blames nobody for the silence of that time;
 - a resize is said to be done when every replica that was to leave has left, and not before;
 - the run breaks, with a reason, when a kind of part is gone and will not come back.
 """
@@ -30,10 +32,12 @@ from engine.pipeline.messages.to_manager import (
     WeightsUpdated,
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
-from engine.policy.lineage import WeightsId
+from engine.policy.pace import TURNING, Piece
 from engine.policy.recovery import GiveUp, PartKind, Patience, after_loss, breaks_the_run, what_follows
 
 RESEND_AFTER_S: Final = 2.0
+# It is told the time every second; a gap of several is its own.
+ABSENT_AFTER_S: Final = 4.0
 NEVER_BEGUN: Final = -1
 
 
@@ -44,8 +48,10 @@ class Watch:
     incarnation: int
     started_at: float
     heard_at: float | None = None
-    longest_silence_s: float = 0.0
-    """Between two heartbeats of one incarnation, of whichever."""
+    piece: Piece = TURNING
+    """What it is at."""
+    moved_at: float = 0.0
+    """Since when no sign of life in it was heard of."""
     start_due_at: float | None = None
     """It is dead, and its successor starts then."""
     is_given_up: bool = False
@@ -81,23 +87,24 @@ class ManagerBrain:
         self._repacker = repacker
         self._patience = patience or Patience()
         self._resize: ResizeOrdered | None = None
-        self._begins_with: WeightsId | None = None
-        self._has_trained = False
+        self._present_at = self._patient_from = now
 
     def handle(self, message: Message, now: float) -> list[Effect]:
+        if now - self._present_at > ABSENT_AFTER_S:
+            self._patient_from = now
+        self._present_at = now
         match message:
             case ReplicaReported():
-                if self._hear(rollout_address(message.replica), message.incarnation, now) and self._repacker:
+                watch = self._watches.get(rollout_address(message.replica))
+                if self._repacker and watch is not None and message.incarnation == watch.incarnation:
                     self._repacker.hear(message)
                 return []
             case PartReported():
-                self._hear(message.part, message.incarnation, now)
+                self._hear(message, now)
                 return []
             case PartLost():
                 return self._on_lost(message.part, message.incarnation, message.reason, now)
             case WeightsUpdated():
-                self._begins_with = self._begins_with or message.weights
-                self._has_trained = self._has_trained or message.weights.version > self._begins_with.version
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
                 return self._on_leave_ordered(message, now)
@@ -111,14 +118,13 @@ class ManagerBrain:
             case _:
                 raise TypeError(f"the manager does not take {type(message).__name__}")
 
-    def _hear(self, part: Address, incarnation: int, now: float) -> bool:
-        watch = self._watches.get(part)
-        if watch is None or incarnation != watch.incarnation:
-            return False
-        if watch.heard_at is not None:
-            watch.longest_silence_s = max(watch.longest_silence_s, now - watch.heard_at)
+    def _hear(self, message: PartReported, now: float) -> None:
+        watch = self._watches.get(message.part)
+        if watch is None or message.incarnation != watch.incarnation:
+            return
+        if watch.heard_at is None or message.piece.serial > watch.piece.serial:
+            watch.piece, watch.moved_at = message.piece, now
         watch.heard_at = now
-        return True
 
     # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,17 +168,23 @@ class ManagerBrain:
         effects: list[Effect] = []
         for part, watch in self._watches.items():
             effects += self._say_again(part, watch, now)
-            silent_s = now - (watch.started_at if watch.heard_at is None else watch.heard_at)
-            allowed_s = self._patience.allows(
-                _kind_of(part),
-                has_spoken=watch.heard_at is not None,
-                slowest_s=watch.longest_silence_s if self._has_trained else None,
-            )
-            if silent_s > allowed_s and watch.is_watched:
-                effects += self._on_lost(part, watch.incarnation, f"no heartbeat for {silent_s:.0f} s", now)
+            reason = self._why_dead(watch, now) if watch.is_watched else None
+            if reason is not None:
+                effects += self._on_lost(part, watch.incarnation, reason, now)
         if self._repacker is not None:
             effects += self._repacker.on_tick(now)
         return [*effects, *self._start_due(now)]
+
+    def _why_dead(self, watch: Watch, now: float) -> str | None:
+        has_spoken = watch.heard_at is not None
+        heard_at = watch.started_at if watch.heard_at is None else watch.heard_at
+        silent_s = now - max(heard_at, self._patient_from)
+        if silent_s > self._patience.silence_s(has_spoken=has_spoken):
+            return f"no heartbeat for {silent_s:.0f} s"
+        still_s = now - max(watch.moved_at, self._patient_from)
+        if has_spoken and still_s > self._patience.standstill_s(watch.piece):
+            return f"no sign of life for {still_s:.0f} s, in: {watch.piece.what}"
+        return None
 
     def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
         """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
@@ -195,6 +207,7 @@ class ManagerBrain:
                 continue
             watch.incarnation += 1
             watch.started_at, watch.heard_at, watch.start_due_at = now, None, None
+            watch.piece, watch.moved_at = TURNING, now
             effects.append(StartPart(part=part, incarnation=watch.incarnation))
         return effects
 

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import ResidentLoad
 from engine.policy.lineage import WeightsId
+from engine.policy.pace import TURNING, Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReported:
+    """What a replica's places and cache hold, for those who look for tails."""
+
     replica: int
     incarnation: int
     weights: WeightsId
@@ -25,10 +28,12 @@ class ReplicaReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReported:
-    """A heartbeat of any part that is no replica."""
+    """A heartbeat, from a thread of the part's body that waits for nothing: the process lives, and its loop is at this
+    piece of work."""
 
     part: Address
     incarnation: int
+    piece: Piece = TURNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

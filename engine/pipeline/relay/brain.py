@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from engine.pipeline.effects import Effect, Send, ServeWeights
-from engine.pipeline.messages.addresses import MANAGER, TRAINER, relay_address, rollout_address
+from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
-from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
@@ -41,7 +40,6 @@ from engine.pipeline.relay.transfer import Transfer
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chunk_bytes_for, master_of
 
-REPORT_EVERY_S: Final = 1.0
 CLAIM_AGAIN_AFTER_S: Final = 1.5
 # A new master holds the offers back that the trainer makes again; until then it cannot know what is missing.
 SURE_AFTER_S: Final = 5.0
@@ -71,7 +69,7 @@ class RelayBrain:
         """Replica → incarnation."""
         self._serial = 0
         self._told: object = None
-        self._claimed_at = self._reported_at = float("-inf")
+        self._claimed_at = float("-inf")
 
     @property
     def newest(self) -> WeightsId:
@@ -226,10 +224,6 @@ class RelayBrain:
         members = self._members
         members.tick(now)
         effects: list[Effect] = [self._sync(host, wants_reply=asks) for host, asks in members.to_beat(now)]
-        if now - self._reported_at >= REPORT_EVERY_S:
-            self._reported_at = now
-            report = PartReported(part=relay_address(members.host), incarnation=self._incarnation)
-            effects.append(Send(to=MANAGER, message=report))
         return [*effects, *self._claim_the_lead(now), *self._transfer.on_tick(now)]
 
     def _claim_the_lead(self, now: float) -> list[Effect]:

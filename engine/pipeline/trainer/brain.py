@@ -17,7 +17,7 @@ Invariants:
 from typing import Final
 
 from engine.pipeline.effects import Effect, SaveCheckpoint, Send, TrainOn
-from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -30,7 +30,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerPaused,
     TrainerReady,
 )
-from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_manager import WeightsUpdated
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
     BatchTrained,
@@ -217,8 +217,7 @@ class TrainerBrain:
         return Send(to=DATA, message=ended)
 
     def _on_tick(self, now: float) -> list[Effect]:
-        beat = PartReported(part=TRAINER, incarnation=self._epoch)
-        effects: list[Effect] = [Send(to=MANAGER, message=beat), *self._offers.on_tick(now)]
+        effects = self._offers.on_tick(now)
         if now - self._asked_at < RESEND_AFTER_S:
             return effects
         self._asked_at = now

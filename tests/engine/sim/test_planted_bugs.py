@@ -24,7 +24,10 @@ from engine.pipeline.driver.stillness import Stillness
 from engine.pipeline.effects import Acknowledge, Effect, EnterPhase, InstallWeights, ResumeSequences
 from engine.pipeline.journal import BatchMade, StepTrained, TrainerForked
 from engine.pipeline.manager import repacker
+from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.messages.addresses import MANAGER
 from engine.pipeline.messages.to_driver import PauseAsked, ReplicaObserved, ResizeAsked
+from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
@@ -34,10 +37,12 @@ from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.rollout.weights import ReplicaWeights
 from engine.pipeline.rollout.workload import Workload
 from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.recovery import Patience
 from engine.policy.repack import Merge, ReplicaView, plan_repack
 from engine.policy.schedule import PRESETS, Schedule
 from engine.sim.costs import Costs
 from engine.sim.faults import Blow, Faults
+from engine.sim.process import BEAT_S, Process
 from engine.sim.world import World
 from engine.spec.schedules import ScheduleName
 
@@ -78,9 +83,11 @@ class Weather:
         )
 
 
-def blow(part: Any, *, every_s: float = 0.37, which: int = 0, **fields: Any) -> Callable[[int], Faults]:
+def blow(
+    part: Any, *, every_s: float = 0.37, which: int = 0, kind: Any = "crash", **fields: Any
+) -> Callable[[int], Faults]:
     """It strikes at another moment with every seed."""
-    return lambda seed: Faults(blows=(Blow(at=1.0 + seed * every_s, part=part, which=which, kind="crash"),), **fields)
+    return lambda seed: Faults(blows=(Blow(at=1.0 + seed * every_s, part=part, which=which, kind=kind),), **fields)
 
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -149,15 +156,21 @@ def goes_on_with_any_weights(patch: pytest.MonkeyPatch) -> None:
 
 def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     """Nobody on the way looks at what the samples were written by."""
-    plan, reserve, begin = plan_repack, Workload.reserve, RolloutBrain._begin
+    plan, reserve, receive, begin = plan_repack, Workload.reserve, Workload.receive, RolloutBrain._begin
 
     def blind(replicas: Sequence[ReplicaView], *, newest: WeightsId, **bounds: Any) -> list[Merge]:
         oldest = WeightsId(0, -1)
-        return plan([replace(view, weights=oldest) for view in replicas], newest=newest, **bounds)
+        merges = plan([replace(view, weights=oldest) for view in replicas], newest=newest, **bounds)
+        running = {view.replica: view.weights for view in replicas if view.num_running}
+        return [replace(merge, weights=running[merge.source]) for merge in merges]
 
     def careless(self: Workload, wanted: Any, residents: Any, now: float) -> None:
         here = max(residents)
         reserve(self, [replace(reservation, weights=here) for reservation in wanted], residents, now)
+
+    def receiving(self: Workload, handed: Any, now: float) -> bool:
+        awaited = self._awaited.get(handed.key)
+        return receive(self, handed if awaited is None else replace(handed, weights=awaited.weights), now)
 
     def unasked(self: RolloutBrain, message: Any, now: float) -> Any:
         return begin(self, replace(message, tasks=tuple(replace(task, exact=None) for task in message.tasks)), now)
@@ -171,6 +184,7 @@ def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
     )
     patch.setattr(Mover, "hear", hear_without_a_look)
     patch.setattr(Workload, "reserve", careless)
+    patch.setattr(Workload, "receive", receiving)
     patch.setattr(RolloutBrain, "_begin", unasked)
     patch.setattr(RolloutBrain, "_on_handed_over", resumed)
 
@@ -292,6 +306,29 @@ def checkpoints_without_the_batch(patch: pytest.MonkeyPatch) -> None:
 def begins_a_window_on_old_weights(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PromptPool, "_lag", lambda self, weights: 0)
     patch.setattr(Schedule, "may_train", lambda self, *, staleness: True)
+
+
+def beats_on_the_thread_that_works(patch: pytest.MonkeyPatch) -> None:
+    def in_turn(self: Process) -> None:
+        report = PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece)
+        self.do(lambda: self.post(MANAGER, report))
+        self.kernel.after(BEAT_S, lambda: in_turn(self))
+
+    patch.setattr(Process, "beat", in_turn)
+
+
+def bounds_all_work_by_a_constant(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Patience, "standstill_s", lambda self, piece: 4 * self.silent_s)
+
+
+def believes_whoever_beats(patch: pytest.MonkeyPatch) -> None:
+    hear = ManagerBrain._hear
+
+    def trusting(self: ManagerBrain, message: PartReported, now: float) -> None:
+        hear(self, message, now)
+        self._watches[message.part].moved_at = now
+
+    patch.setattr(ManagerBrain, "_hear", trusting)
 
 
 # ── the driver ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -426,6 +463,7 @@ LEAVING = Weather(
     plan={"max_batch": 16},
     num_replicas=4,
 )
+LONG_WORK = Costs(median_tokens=60.0, max_tokens=1_000, long_work=0.1, longest_s=60.0)
 BUGS: list[tuple[Bug, Weather]] = [
     (accepts_whatever_is_handed_over, Weather(faults=lambda seed: Faults(duplicate=0.4, delay_s=0.2))),
     (counts_instead_of_a_set, Weather(faults=lambda seed: Faults(grader_fails=0.02))),
@@ -470,6 +508,9 @@ BUGS: list[tuple[Bug, Weather]] = [
     (counts_no_token_as_movement, Weather(schedule="sync", no_progress_s=4.0, plan={"max_batch": 2})),
     (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
     (replaces_no_environment, Weather(faults=blow("environment"))),
+    (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
+    (bounds_all_work_by_a_constant, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
+    (believes_whoever_beats, Weather(faults=blow("rollout", kind="hang"))),
 ]
 
 

@@ -15,7 +15,7 @@ from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
-from engine.pipeline.messages.to_data import BatchWanted
+from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
 from engine.pipeline.messages.to_driver import PauseAsked
 from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
@@ -24,6 +24,7 @@ from engine.pipeline.records import DataProgress
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.lineage import WeightsId
 from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
 from engine.spec.job import JobSpec
@@ -80,7 +81,7 @@ DOCUMENT = SPEC.model_dump(mode="json")
             DATA,
             DataBrain(PLAN, progress=DataProgress(ended=((0, 3),))),
             {"spec": DOCUMENT, "start_step": 0, "progress": plain(DataProgress(ended=((0, 3),)))},
-            [Tick(), BatchWanted(step=1)],
+            [Tick(), BatchWanted(step=1), TrainingEnded(weights=WeightsId(0, 0))],
         ),
         (
             TRAINER,

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from engine.pipeline.messages.addresses import DATA
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -12,7 +11,6 @@ from engine.pipeline.messages.to_driver import (
     PartFinished,
     RunBroken,
 )
-from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_relay import VersionReleased
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
@@ -270,9 +268,8 @@ def test_a_resumed_job_trains_on_none_of_what_was_trained() -> None:
     assert data.counts == {"trained": 8, "filtered": 0, "dropped_stale": 0, "failed": 0, "open": 4}
 
 
-def test_a_tick_alone_only_says_that_data_is_alive() -> None:
-    assert of(DataWithDisk().handle(Tick()), PartReported) == [PartReported(part=DATA, incarnation=0)]
-    assert len(DataWithDisk().handle(Tick())) == 1
+def test_a_tick_alone_leads_to_nothing() -> None:
+    assert DataWithDisk().handle(Tick()) == []
 
 
 def test_data_that_pauses_begins_nothing_new_but_what_the_end_of_a_run_needs() -> None:

@@ -1,8 +1,8 @@
 """The manager: a part that is gone is noticed, its work given back, a successor started."""
 
+from collections.abc import Iterable
 from dataclasses import replace
-
-import pytest
+from typing import Any
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
 from engine.pipeline.manager.brain import ManagerBrain
@@ -22,7 +22,7 @@ from engine.pipeline.messages.to_manager import (
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.policy.lineage import WeightsId
-from engine.policy.recovery import Patience
+from engine.policy.pace import Pace, Piece
 from engine.policy.schedule import PRESETS
 from tests.engine.pipeline.brain_builders import PLAN, of
 
@@ -34,7 +34,7 @@ def manager(num_replicas: int = 2) -> ManagerBrain:
     return ManagerBrain(num_replicas=num_replicas, now=0.0)
 
 
-def beat(
+def load(
     replica: int = 0, incarnation: int = 0, *, version: int = 0, num_running: int = 0, kv_used: float = 0.0
 ) -> ReplicaReported:
     return ReplicaReported(
@@ -45,6 +45,22 @@ def beat(
         kv_used=kv_used,
         num_tokens=0,
     )
+
+
+def alive(part: Address = FIRST, incarnation: int = 0, *, serial: int = 0, **piece: Any) -> PartReported:
+    """A heartbeat."""
+    return PartReported(part=part, incarnation=incarnation, piece=Piece(serial=serial, **piece))
+
+
+def until(brain: ManagerBrain, now: float, *, since: float, beats: Iterable[PartReported] = ()) -> list[Effect]:
+    """A second after the other, each with these heartbeats."""
+    done: list[Effect] = []
+    while since < now:
+        since = min(now, since + 1.0)
+        for heartbeat in beats:
+            done += brain.handle(heartbeat, since)
+        done += brain.handle(Tick(), since)
+    return done
 
 
 def lost(part: Address = FIRST, incarnation: int = 0) -> PartLost:
@@ -86,7 +102,7 @@ def test_an_incarnation_is_given_up_once_and_for_ever() -> None:
     brain = manager()
     brain.handle(lost(), 5.0)
     assert brain.handle(lost(), 5.1) == []
-    assert brain.handle(beat(0, incarnation=0), 5.2) == []
+    assert brain.handle(alive(incarnation=0), 5.2) == []
     effects = brain.handle(lost(incarnation=1), 6.0)
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=1)]
     assert of(brain.handle(Tick(), 10.0), StartPart) == [StartPart(part=FIRST, incarnation=2)]
@@ -94,53 +110,70 @@ def test_an_incarnation_is_given_up_once_and_for_ever() -> None:
 
 def test_a_part_that_was_silent_for_long_is_treated_as_dead_and_a_slow_starter_is_not() -> None:
     brain = manager()
-    brain.handle(beat(0), 1.0)
-    assert brain.handle(Tick(), 20.0) == []
-    effects = brain.handle(Tick(), 22.0)
+    brain.handle(alive(), 1.0)
+    assert until(brain, 20.0, since=1.0) == []
+    effects = until(brain, 22.0, since=20.0)
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
     assert "no heartbeat for 21 s" in of(effects, FaultReported)[0].message
 
 
 def test_a_part_that_never_starts_is_treated_as_dead() -> None:
-    assert of(manager(1).handle(Tick(), 301.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
+    assert of(until(manager(1), 301.0, since=0.0), EndPart) == [EndPart(part=FIRST, incarnation=0)]
 
 
-def test_a_trainer_may_take_ten_minutes_for_its_first_step() -> None:
-    brain = ManagerBrain(incarnations={TRAINER: 0, DATA: 0}, now=0.0, patience=Patience())
-    for part in (TRAINER, DATA):
-        brain.handle(PartReported(part=part, incarnation=0), 1.0)
-    brain.handle(WeightsUpdated(weights=WeightsId(0, 20)), 1.0)  # those that it begins with
-    assert of(brain.handle(Tick(), 100.0), EndPart) == [EndPart(part=DATA, incarnation=0)]
-    assert EndPart(part=TRAINER, incarnation=0) in of(brain.handle(Tick(), 602.0), EndPart)
+def test_a_part_that_beats_and_whose_loop_stands_still_is_treated_as_dead() -> None:
+    brain = manager(1)
+    turning = alive(serial=7)
+    assert until(brain, 20.0, since=0.0, beats=[turning]) == []
+    effects = until(brain, 22.0, since=20.0, beats=[turning])
+    assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
+    assert "no sign of life for 21 s, in: loop" in of(effects, FaultReported)[0].message
 
 
-@pytest.mark.parametrize(("slowest_s", "allowed_s"), [(0.2, 60.0), (30.0, 150.0), (300.0, 600.0)])
-def test_a_trainer_that_has_trained_may_be_silent_for_five_of_its_slowest_steps(
-    slowest_s: float, allowed_s: float
-) -> None:
-    brain = ManagerBrain(incarnations={TRAINER: 0}, now=0.0, patience=Patience())
-    for at in (1.0, 1.0 + slowest_s):
-        brain.handle(PartReported(part=TRAINER, incarnation=0), at)
-    for version in (20, 21):
-        brain.handle(WeightsUpdated(weights=WeightsId(0, version)), 1.0 + slowest_s)
-    since = 1.0 + slowest_s
-    assert of(brain.handle(Tick(), since + allowed_s - 0.5), EndPart) == []
-    assert of(brain.handle(Tick(), since + allowed_s + 0.5), EndPart) == [EndPart(part=TRAINER, incarnation=0)]
+def test_work_that_takes_long_is_given_the_time_that_its_size_asks_for() -> None:
+    brain = manager(1)
+    installing = alive(serial=7, what="install", expects_s=1_600.0)
+    assert until(brain, 1_620.0, since=0.0, beats=[installing]) == []
+    effects = until(brain, 1_622.0, since=1_620.0, beats=[installing])
+    assert "in: install" in of(effects, FaultReported)[0].message
+
+
+def test_once_a_pace_is_known_it_counts_and_not_the_estimate() -> None:
+    brain = manager(1)
+    pace = Pace(spent_s=60.0, expected_s=6_000.0)
+    installing = alive(serial=7, what="install", expects_s=1_600.0, pace=pace)
+    assert until(brain, 180.0, since=0.0, beats=[installing]) == [], "ten times 16 s, and twenty"
+    assert of(until(brain, 182.0, since=180.0, beats=[installing]), EndPart)
+
+
+def test_a_late_heartbeat_takes_back_no_sign_of_life() -> None:
+    brain = manager(1)
+    brain.handle(alive(serial=8), 1.0)
+    brain.handle(alive(serial=7, what="install", expects_s=1_000.0), 1.1)
+    assert of(until(brain, 23.0, since=1.1, beats=[alive(serial=8)]), EndPart)
+
+
+def test_a_manager_that_was_away_blames_nobody_for_the_silence_of_that_time() -> None:
+    brain = manager(1)
+    brain.handle(alive(), 1.0)
+    assert brain.handle(Tick(), 100.0) == []
+    assert until(brain, 119.0, since=100.0) == []
+    assert of(until(brain, 121.0, since=119.0), EndPart)
 
 
 def test_a_heartbeat_of_a_dead_incarnation_keeps_nobody_alive() -> None:
     brain = manager(1)
     brain.handle(lost(), 1.0)
-    brain.handle(beat(0, incarnation=1), 2.0)
-    brain.handle(beat(0, incarnation=0), 20.0)
-    assert of(brain.handle(Tick(), 23.0), EndPart) == [EndPart(part=FIRST, incarnation=1)]
+    brain.handle(alive(incarnation=1), 2.0)
+    dead = alive(incarnation=0)
+    assert of(until(brain, 23.0, since=2.0, beats=[dead]), EndPart) == [EndPart(part=FIRST, incarnation=1)]
 
 
 def test_data_is_told_again_until_the_successor_is_heard() -> None:
     brain = manager()
     brain.handle(lost(), 5.0)
     assert of(brain.handle(Tick(), 8.0), ReplicaGone) == [ReplicaGone(replica=0, incarnation=0)]
-    brain.handle(beat(0, incarnation=1), 9.0)
+    brain.handle(alive(incarnation=1), 9.0)
     assert of(brain.handle(Tick(), 12.0), ReplicaGone) == []
 
 
@@ -166,7 +199,7 @@ def test_a_replica_whose_device_is_taken_away_is_asked_to_leave_until_it_has() -
     order = LeaveOrdered(replica=0, within_s=30.0)
     assert of(brain.handle(order, 1.0), LeaveRequested) == [LeaveRequested(incarnation=0, within_s=30.0)]
     assert brain.handle(order, 1.5) == []
-    brain.handle(beat(0), 4.0)
+    brain.handle(alive(), 4.0)
     assert of(brain.handle(Tick(), 5.0), LeaveRequested) == [LeaveRequested(incarnation=0, within_s=26.0)]
 
 
@@ -177,7 +210,7 @@ def test_a_replica_that_has_left_is_ended_and_not_replaced() -> None:
     assert of(effects, EndPart) == [EndPart(part=FIRST, incarnation=0)]
     assert of(effects, ReplicaGone) == [ReplicaGone(replica=0, incarnation=0)]
     assert brain.handle(ReplicaLeft(replica=0, incarnation=0), 9.1) == []
-    assert brain.handle(lost(), 10.0) == [] and brain.handle(beat(1), 399.0) == []
+    assert brain.handle(lost(), 10.0) == [] and brain.handle(alive(SECOND), 399.0) == []
     assert of(brain.handle(Tick(), 400.0), StartPart) == []
 
 
@@ -194,7 +227,7 @@ def test_a_replica_that_dies_while_it_leaves_is_not_replaced_and_its_work_goes_b
 def test_a_new_manager_learns_who_is_there_from_what_the_parts_report() -> None:
     brain = ManagerBrain(incarnations=WHOLE | {FIRST: 3}, now=1_000.0)
     assert of(brain.handle(Tick(), 1_010.0), EndPart) == [], "whom it has not heard yet it does not judge"
-    brain.handle(beat(0, incarnation=3), 1_011.0)
+    brain.handle(alive(incarnation=3), 1_011.0)
     effects = brain.handle(lost(incarnation=3), 1_012.0)
     assert of(effects, StartPart) == [StartPart(part=FIRST, incarnation=4)]
 
@@ -202,7 +235,7 @@ def test_a_new_manager_learns_who_is_there_from_what_the_parts_report() -> None:
 def with_tails() -> ManagerBrain:
     brain = ManagerBrain(num_replicas=2, now=0.0, repacker=Repacker.for_plan(PLAN))
     for replica in (0, 1):
-        brain.handle(beat(replica, num_running=2, kv_used=0.2 + 0.1 * replica), 2.0)
+        brain.handle(load(replica, num_running=2, kv_used=0.2 + 0.1 * replica), 2.0)
     return brain
 
 
@@ -223,7 +256,7 @@ def test_who_is_in_a_plan_is_in_no_other_before_it_has_been_measured_again() -> 
     brain.handle(WeightsUpdated(weights=WeightsId(0, 1)), 3.0)
     assert of(brain.handle(Tick(), 9.0), RepackPlanned) == []
     for replica, kv_used in ((0, 0.3), (1, 0.4)):
-        brain.handle(beat(replica, num_running=3, kv_used=kv_used), 10.0)
+        brain.handle(load(replica, num_running=3, kv_used=kv_used), 10.0)
     assert of(brain.handle(Tick(), 15.0), RepackPlanned)
 
 
@@ -262,7 +295,7 @@ def test_replicas_that_left_come_back_under_a_number_of_their_own() -> None:
 def test_a_replica_that_was_never_started_can_be_called_and_data_is_told_nothing_of_it_before() -> None:
     brain = ManagerBrain(incarnations={TRAINER: 0, DATA: 0, FIRST: 0}, away=[SECOND], now=0.0)
     for now in (3.0, 6.0):
-        brain.handle(beat(0), now)
+        brain.handle(alive(), now)
         assert not of(brain.handle(Tick(), now), ReplicaGone)
     assert of(resized(brain, 2, 7.0), StartPart) == [StartPart(part=SECOND, incarnation=0)]
 
@@ -276,7 +309,7 @@ def test_a_replica_that_dies_instead_of_leaving_has_left() -> None:
     brain.handle(lost(SECOND), 1.0)
     brain.handle(lost(SECOND, incarnation=1), 1.05)  # the second loss in a row: its successor has to wait
     assert of(resized(brain, 1, 1.1), ResizeReported) == [ResizeReported(replicas=1)]
-    brain.handle(beat(0), 30.0)
+    brain.handle(alive(), 30.0)
     assert not of(brain.handle(Tick(), 31.0), StartPart)
 
 

@@ -164,11 +164,18 @@ class RelayWorld:
             relay = self.relays[host]
             self.kernel.after(delay_s, lambda: self._handle(host, relay, message))
 
+        def after(delay_s: float, deed: Callable[[], None]) -> None:
+            relay = self.relays[host]
+            self.kernel.after(delay_s, lambda: deed() if relay.is_alive else None)
+
         return RelayBody(
             chance=Chance(self._seed, f"relay/{host}/{incarnation}"),
             faults=self.faults,
             oracle=self.oracle,
+            clock=lambda: self.kernel.now,
+            takes=lambda usual_s: usual_s,
             later=later,
+            after=after,
             post=lambda to, message: None,
             carry=lambda to, chunk: self._carry(host, to, chunk),
         )

@@ -11,7 +11,7 @@ from engine.pipeline.effects import (
     Send,
     TrainOn,
 )
-from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.pipeline.messages.addresses import relay_address
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, ResumedFrom, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -22,7 +22,7 @@ from engine.pipeline.messages.to_driver import (
     StepReported,
     TrainerPaused,
 )
-from engine.pipeline.messages.to_manager import PartReported, WeightsUpdated
+from engine.pipeline.messages.to_manager import WeightsUpdated
 from engine.pipeline.messages.to_relay import ClaimSeen
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
@@ -203,7 +203,6 @@ def test_what_it_says_names_its_incarnation_and_the_checkpoint_that_it_began_wit
     assert of(effects, WeightsUpdated) == [WeightsUpdated(weights=WeightsId(1, 2))]
     again = brain.handle(Tick(), 3.0)
     assert of(again, BatchWanted)[0].resumed == resumed
-    assert of(again, PartReported) == [PartReported(part=TRAINER, incarnation=1)]
     brain.handle(batch(3, epoch=1), 4.0)
     assert of(brain.handle(trained(3), 5.0), TrainingEnded)[0].resumed == resumed
 

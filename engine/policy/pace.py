@@ -1,0 +1,102 @@
+"""Pace: how long a piece of work may take, from its size and from how long such work took so far.
+
+    what a loop is at:  loop ──begin──▶ step ──begin──▶ micro-batch ──end──▶ step ──end──▶ loop
+                        each arrow is a sign of life; a piece ends or a smaller one begins inside it
+
+Invariants:
+- work that grows with the job has no constant bound: before it was ever measured, its size at the slowest honest rate
+  counts, and afterwards its own pace;
+- a pace counts what was begun and ended, each piece without the smaller ones inside it, and is of one process: a part
+  that is started anew may be somewhere else.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+# Of a device that does its work, if badly: a disk over a busy network; a core that others use too, and products in a
+# type that it has no instructions for; a GPU that is mostly waited for. A healthy part is never slower.
+SLOWEST_BYTES_PER_S: Final = 10e6
+SLOWEST_FLOPS_PER_S: Final = {"cpu": 0.1e9, "cuda": 1e12}
+
+LOOP: Final = "loop"
+
+
+def estimate_s(*, num_bytes: float = 0.0, num_flops: float = 0.0, device: str = "cpu") -> float:
+    """How long this much work takes at the worst. `device` may have a number behind it."""
+    flops_per_s = SLOWEST_FLOPS_PER_S.get(device.partition(":")[0], SLOWEST_FLOPS_PER_S["cpu"])
+    return num_bytes / SLOWEST_BYTES_PER_S + num_flops / flops_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Of all pieces of one kind that have ended."""
+
+    spent_s: float = 0.0
+    expected_s: float = 0.0
+    """By their estimates."""
+
+    @property
+    def of_estimate(self) -> float:
+        """What share of its estimate a piece takes."""
+        return self.spent_s / self.expected_s if self.expected_s > 0 else 0.0
+
+    def after(self, *, spent_s: float, expected_s: float) -> "Pace":
+        return Pace(spent_s=self.spent_s + spent_s, expected_s=self.expected_s + expected_s)
+
+
+UNMEASURED: Final = Pace()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What a loop is at, as its heartbeat tells it."""
+
+    what: str = LOOP
+    serial: int = 0
+    """Grows with every sign of life."""
+    expects_s: float = 0.0
+    """An estimate; 0: it is nothing that takes long."""
+    pace: Pace = UNMEASURED
+    """Of this kind of piece so far."""
+
+
+TURNING: Final = Piece()
+
+
+@dataclass(slots=True)
+class _Begun:
+    what: str
+    expects_s: float
+    spent_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Keeps what one loop is at."""
+
+    now: float
+    _begun: list[_Begun] = field(default_factory=lambda: [_Begun(LOOP, 0.0)], init=False)
+    _paces: dict[str, Pace] = field(default_factory=dict, init=False)
+    _serial: int = field(default=0, init=False)
+
+    def sign(self, now: float) -> None:
+        self._serial += 1
+        self._begun[-1].spent_s += now - self.now
+        self.now = now
+
+    def begin(self, what: str, expects_s: float, now: float) -> None:
+        self.sign(now)
+        self._begun.append(_Begun(what, expects_s))
+
+    def end(self, now: float) -> None:
+        """Of what was begun last."""
+        self.sign(now)
+        ended = self._begun.pop()
+        before = self._paces.get(ended.what, UNMEASURED)
+        self._paces[ended.what] = before.after(spent_s=ended.spent_s, expected_s=ended.expects_s)
+
+    @property
+    def piece(self) -> Piece:
+        begun = self._begun[-1]
+        pace = self._paces.get(begun.what, UNMEASURED)
+        return Piece(what=begun.what, serial=self._serial, expects_s=begun.expects_s, pace=pace)

@@ -1,0 +1,77 @@
+"""Signs of life from inside long work: whoever works says what it is at and how much of it, and the heartbeat of the
+process carries that on.
+
+    loader, hasher, trainer ──with at_work("load", num_bytes=…)──▶ Signs of this thread's loop ◀── read by the heartbeat
+
+Like a log, it is at hand everywhere and asks for no listener: without one, nothing happens.
+
+Invariant: what a loop is at, only its own thread says. Threads that work beside it say nothing: they would hide that it
+stands still.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from engine.policy.pace import Piece, Pulse, estimate_s
+
+_here = threading.local()
+
+
+class Signs:
+    """Of one loop. Read by any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pulse = Pulse(clock())
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def heard_here(self) -> Iterator[None]:
+        """This thread is the loop's."""
+        _here.signs = self
+        try:
+            yield
+        finally:
+            _here.signs = None
+
+    def sign(self) -> None:
+        with self._guard:
+            self._pulse.sign(self._clock())
+
+    def begin(self, what: str, expects_s: float) -> None:
+        with self._guard:
+            self._pulse.begin(what, expects_s, self._clock())
+
+    def end(self) -> None:
+        with self._guard:
+            self._pulse.end(self._clock())
+
+    @property
+    def piece(self) -> Piece:
+        with self._guard:
+            return self._pulse.piece
+
+
+@contextmanager
+def at_work(
+    what: str, *, num_bytes: float = 0.0, num_flops: float = 0.0, device: str = "cpu", constant_s: float = 0.0
+) -> Iterator[None]:
+    """A piece of work, at most this much of it without another sign of life. `constant_s`: what no job makes longer."""
+    signs: Signs | None = getattr(_here, "signs", None)
+    if signs is None:
+        yield
+        return
+    signs.begin(what, constant_s + estimate_s(num_bytes=num_bytes, num_flops=num_flops, device=device))
+    try:
+        yield
+    finally:
+        signs.end()
+
+
+def still_here() -> None:
+    """From a loop that waits for somebody else: it is not what stands still."""
+    signs: Signs | None = getattr(_here, "signs", None)
+    if signs is not None:
+        signs.sign()

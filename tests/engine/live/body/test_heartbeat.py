@@ -1,0 +1,171 @@
+"""An actor's heartbeat comes whatever its loop does, and tells of it: who is at long work lives, who stands still is
+replaced.
+
+Seconds are the heartbeats' own here: the manager is told that one has passed with each of them.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from threading import Event
+
+import pytest
+
+from engine.live.body import actor as actor_module
+from engine.live.body.actor import BodyActor
+from engine.live.body.heartbeat import Heartbeat
+from engine.live.body.loop import Body, Brain
+from engine.pipeline.effects import Effect, EndPart, ReportProgress, StartPart
+from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.message import Message, Tick
+from engine.pipeline.messages.to_manager import PartReported
+from engine.policy.pace import LOOP
+from engine.policy.recovery import Patience
+from engine.signs import at_work, still_here
+from tests.engine.pipeline.brain_builders import of
+
+PART = rollout_address(0)
+PATIENCE = Patience(silent_s=20.0, start_s=30.0)
+LONGER_THAN_EVER_S = 700
+"""Than any limit that there was for anybody's silence."""
+
+
+class ToldToWork:
+    def handle(self, message: Message, now: float) -> list[Effect]:
+        return [] if isinstance(message, Tick) else [ReportProgress(groups=())]
+
+
+class WorkingBody:
+    tick_s = 0.01
+    is_busy = False
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.brain: Brain = ToldToWork()
+        self._work = work
+
+    def start(self) -> list[Message]:
+        return [PartReported(part=PART, incarnation=0)]
+
+    def perform(self, effect: Effect) -> list[Message]:
+        self._work()
+        return []
+
+    def work(self) -> list[Message]:
+        return []
+
+    def measure(self, now: float) -> list[Message]:
+        return []
+
+
+class WorkingActor(BodyActor):
+    def __init__(self, work: Callable[[], None], *, at_start: Callable[[], None] = lambda: None) -> None:
+        self._work, self._at_start = work, at_start
+        super().__init__(part=PART)
+
+    def build(self) -> Body:
+        self._at_start()
+        return WorkingBody(self._work)
+
+    def heartbeats(self) -> Iterator[PartReported]:
+        while True:
+            yield from (said for _, said in self._loop.outbox.collect(5.0) if isinstance(said, PartReported))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A heartbeat every millisecond, until the test is over."""
+    begun: list[Heartbeat] = []
+
+    def make(*arguments: object, **options: object) -> Heartbeat:
+        begun.append(Heartbeat(*arguments, every_s=0.001, **options))  # type: ignore[arg-type]
+        return begun[-1]
+
+    monkeypatch.setattr(actor_module, "Heartbeat", make)
+    yield
+    for heartbeat in begun:
+        heartbeat.stop()
+
+
+def judged(actor: WorkingActor, *, until: Callable[[PartReported], bool], seconds: int) -> list[Effect]:
+    """What the manager does in so many seconds of the actor's heartbeats, after the first one that is waited for."""
+    manager = ManagerBrain(num_replicas=1, now=0.0, patience=PATIENCE)
+    heartbeats = actor.heartbeats()
+    next(heartbeat for heartbeat in heartbeats if until(heartbeat))
+    done: list[Effect] = []
+    for second, heartbeat in enumerate(islice(heartbeats, seconds)):
+        done += manager.handle(heartbeat, float(second)) + manager.handle(Tick(), float(second))
+    return done
+
+
+def test_a_body_that_installs_for_longer_than_any_limit_lives() -> None:
+    is_over = Event()
+
+    def install() -> None:
+        with at_work("install", num_bytes=16e9):
+            is_over.wait()
+
+    actor = WorkingActor(install)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "install", seconds=LONGER_THAN_EVER_S)
+    is_over.set()
+    assert done == []
+
+
+def test_a_body_that_loads_for_longer_than_any_limit_lives() -> None:
+    is_over = Event()
+
+    def load() -> None:
+        while not is_over.wait(0.001):
+            with at_work("load", num_bytes=1e6):
+                pass
+
+    actor = WorkingActor(lambda: None, at_start=load)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.serial > 9, seconds=LONGER_THAN_EVER_S)
+    is_over.set()
+    assert done == []
+
+
+def test_a_loop_that_waits_for_somebody_else_says_so_and_lives() -> None:
+    is_over = Event()
+
+    def wait() -> None:
+        with at_work("the disk"):
+            while not is_over.wait(0.001):
+                still_here()
+
+    actor = WorkingActor(wait)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "the disk", seconds=LONGER_THAN_EVER_S)
+    is_over.set()
+    assert done == []
+
+
+def test_a_loop_that_stands_still_without_a_sign_is_replaced() -> None:
+    is_over, is_stuck = Event(), Event()
+
+    def stand_still() -> None:
+        is_stuck.set()
+        is_over.wait()
+
+    actor = WorkingActor(stand_still)
+    assert is_stuck.wait(10.0)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == LOOP, seconds=40)
+    is_over.set()
+    assert of(done, EndPart) == [EndPart(part=PART, incarnation=0)]
+    assert of(done, StartPart) == [StartPart(part=PART, incarnation=1)]
+
+
+def test_a_loop_that_stands_still_in_long_work_is_replaced_when_its_estimate_is_over() -> None:
+    is_over = Event()
+
+    def install() -> None:
+        with at_work("install", num_bytes=1e9):  # 100 s at the slowest
+            is_over.wait()
+
+    actor = WorkingActor(install)
+    done = judged(actor, until=lambda heartbeat: heartbeat.piece.what == "install", seconds=140)
+    is_over.set()
+    assert of(done, EndPart) == [EndPart(part=PART, incarnation=0)]
+
+
+def test_a_turning_loop_gives_signs_with_nothing_to_do() -> None:
+    actor = WorkingActor(lambda: None)
+    assert judged(actor, until=lambda heartbeat: heartbeat.piece.what == LOOP, seconds=LONGER_THAN_EVER_S) == []

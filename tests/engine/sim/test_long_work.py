@@ -1,0 +1,96 @@
+"""Work that takes many times as long as a part may be silent kills nobody; a part that stands still in it is found."""
+
+import pytest
+
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.plan import Plan
+from engine.policy.recovery import SLOWER_THAN_USUAL
+from engine.policy.schedule import PRESETS
+from engine.sim.cluster import NOTICED_LATE_S, PATIENCE
+from engine.sim.costs import MOST_TOO_LONG, Costs
+from engine.sim.faults import Blow, Faults
+from engine.sim.scenario import SCHEDULES
+from engine.sim.world import Outcome, World
+from engine.spec.schedules import ScheduleName
+
+STEP_S = 1_200.0
+SIGN_EVERY_S = 60.0
+STEPS = 4
+
+
+def world(seed: int, *, schedule: ScheduleName = "laminar", costs: Costs, blows: tuple[Blow, ...] = ()) -> World:
+    plan = Plan(
+        schedule=PRESETS[schedule],
+        weight_slots=2 if PRESETS[schedule].in_flight == "beside" else 1,
+        steps=STEPS,
+        groups_per_step=2,
+        group_size=3,
+        checkpoint_every=1,
+        evaluation_prompts=2,
+        evaluate_every=0,
+        max_batch=8,
+        sample_deadline_s=10 * STEP_S,
+        num_relays=2,
+    )
+    faults = Faults(blows=blows, quiet_at=100 * STEP_S)
+    return World(seed=seed, plan=plan, num_replicas=2, faults=faults, costs=costs, deadline_s=100 * STEP_S)
+
+
+def training(*, sign_every_s: float = SIGN_EVERY_S) -> Costs:
+    return Costs(train_s=STEP_S, sign_every_s=sign_every_s)
+
+
+def losses(outcome: Outcome) -> list[FaultReported]:
+    return [fault for fault in outcome.oracle.faults if "no heartbeat" in fault.message or "no sign" in fault.message]
+
+
+@pytest.mark.parametrize("sign_every_s", [SIGN_EVERY_S, STEP_S])
+def test_a_step_of_twenty_minutes_kills_nobody(sign_every_s: float) -> None:
+    for seed in range(2):
+        outcome = world(seed, costs=training(sign_every_s=sign_every_s)).run()
+        assert outcome.virtual_s > STEPS * STEP_S * 0.9 and not losses(outcome)
+
+
+@pytest.mark.parametrize("kind", ["hang", "freeze"])
+def test_a_trainer_that_stands_still_in_such_a_step_is_found_by_its_own_pace(kind: str) -> None:
+    """In its third step: it has been measured by then."""
+    struck_at = 2.5 * STEP_S
+    blow = Blow(at=struck_at, part="trainer", which=0, kind="hang" if kind == "hang" else "freeze", lasts_s=1e6)
+    within_s = PATIENCE.silent_s + (SLOWER_THAN_USUAL * MOST_TOO_LONG * 1.5 * SIGN_EVERY_S if kind == "hang" else 0.0)
+    for seed in range(2):
+        struck = world(seed, costs=training(), blows=(blow,))
+        found_at: list[float] = []
+        watch(struck, found_at)
+        [loss] = losses(struck.run())
+        assert loss.component == "trainer"
+        assert struck_at < found_at[0] < struck_at + within_s + 2.0
+
+
+def watch(struck: World, found_at: list[float]) -> None:
+    class Noting(list[FaultReported]):
+        def append(self, fault: FaultReported) -> None:
+            if fault.component == "trainer":
+                found_at.append(struck.kernel.now)
+            super().append(fault)
+
+    struck.oracle.faults = Noting()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_length_of_any_work_kills_anybody(schedule: ScheduleName) -> None:
+    """Every other piece of work lasts up to twenty times as long as a part may be silent."""
+    costs = Costs(long_work=0.5, longest_s=20 * PATIENCE.silent_s)
+    for seed in range(6):
+        outcome = world(seed, schedule=schedule, costs=costs).run()
+        assert outcome.virtual_s > 10 * PATIENCE.silent_s and not losses(outcome)
+
+
+@pytest.mark.parametrize("part", ["rollout", "relay", "data", "trainer"])
+def test_whatever_hangs_is_found_and_replaced(part: str) -> None:
+    for seed in range(6):
+        blow = Blow(at=1.0 + 0.7 * seed, part=part, which=seed, kind="hang")  # type: ignore[arg-type]
+        struck = world(seed, costs=Costs(train_s=5.0), blows=(blow,))
+        outcome = struck.run()
+        found = [loss.component for loss in losses(outcome)]
+        assert len(found) == 1 and found[0].startswith(part), f"seed {seed}: {found}"
+        assert outcome.virtual_s < blow.at + NOTICED_LATE_S + 60.0
