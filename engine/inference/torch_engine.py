@@ -13,6 +13,7 @@ Invariants (beside the port's):
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
@@ -33,6 +34,8 @@ from engine.inference.stop import StopWatcher
 from engine.models.decoder import lay_out_for_cpu_products
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.tokenizer import Tokenizer, read_eos_ids
+from engine.policy.pace import flops_of_forward
+from engine.signs import at_work
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
@@ -64,6 +67,8 @@ class TorchRolloutEngine:
         self._device = device
         self._version = version
         self._num_prefilled = self._num_decoded = 0
+        self._num_weights = self._model.num_parameters
+        self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
         config = self._model.config
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
         num_backed = num_blocks if kv_tokens else max_batch * _FIRST_BLOCKS_PER_ROW
@@ -91,8 +96,10 @@ class TorchRolloutEngine:
         self._follow(plan)
         if not self._scheduler.rows:
             return []
-        tokens_B, logprobs_B = self._decode()
-        return self._collect(tokens_B.tolist(), logprobs_B.tolist())
+        with self._at_forward("decode", len(self._scheduler.rows)):
+            tokens_B, logprobs_B = self._decode()
+            tokens, logprobs = tokens_B.tolist(), logprobs_B.tolist()
+        return self._collect(tokens, logprobs)
 
     @torch.inference_mode()
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
@@ -117,7 +124,8 @@ class TorchRolloutEngine:
         if differing:
             raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
         for name, tensor in own.items():
-            tensor.copy_(new[name])
+            with at_work("install", num_bytes=tensor.nbytes):
+                tensor.copy_(new[name])
         self._version = weights.version
         self._scheduler.forget(weights.version)
 
@@ -195,8 +203,10 @@ class TorchRolloutEngine:
         if plan.chunks:
             max_positions = self._limits.max_positions
             chunks = ChunkBatch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
-            self._model(chunks.ids_T, chunks.positions_T, chunks)
-            self._num_prefilled += sum(each.end - each.start for each in plan.chunks)
+            num_tokens = sum(each.end - each.start for each in plan.chunks)
+            with self._at_forward("prefill", num_tokens):
+                self._model(chunks.ids_T, chunks.positions_T, chunks)
+            self._num_prefilled += num_tokens
         if plan.num_joining:
             self._join(self._scheduler.rows[-plan.num_joining :])
 
@@ -229,6 +239,10 @@ class TorchRolloutEngine:
             kept[move.target] = kept[move.source]
         self._batch.keep(kept[:num_rows])
         self._batch.sampling = self._row_sampling()
+
+    def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
+        num_flops = flops_of_forward(self._num_weights, num_tokens)
+        return at_work(what, num_bytes=self._weight_bytes, num_flops=num_flops, device=self._device)
 
     # Decode ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Invariants (beside the port's):
 - `install` changes every tensor or, where one does not fit, none.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +19,15 @@ from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
 from engine.inference.vllm_start import read_max_positions, read_shapes, start_vllm
 from engine.models.tokenizer import Tokenizer, read_eos_ids
+from engine.policy.pace import flops_of_forward
+from engine.signs import at_work
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
     from engine.inference.vllm_kv import PageConnector
 
+MAX_READ_IN: Final = 16_384  # tokens of one step, more than vLLM takes of its own accord
+WEIGHT_BYTES: Final = 4  # at most
 REASONS: Final[dict[str, Literal["stop", "length"]]] = {"stop": "stop", "length": "length"}
 
 
@@ -84,6 +89,7 @@ class VllmRolloutEngine:
             max_positions=read_max_positions(model_folder),
             kv_tokens=(cache.num_gpu_blocks - 1) * cache.block_size,  # one block is vLLM's own
         )
+        self._device, self._num_weights = device, sum(map(math.prod, self._shapes.values()))
         self._version = version
         self._num_installed = 0
         self._num_prefilled = 0
@@ -106,7 +112,7 @@ class VllmRolloutEngine:
         if not self._live:
             return []
         outputs: list[SequenceOutput] = []
-        for result in self._llm.step():
+        for result in self._advance():
             live = self._live[result.request_id]
             is_complete = self._record(live, result)
             if is_complete and not result.finished:
@@ -115,6 +121,14 @@ class VllmRolloutEngine:
                 reason = "stop" if is_complete else REASONS[result.outputs[0].finish_reason]
                 outputs.append(self._live.pop(result.request_id).end(reason))
         return outputs
+
+    def _advance(self) -> Any:
+        unread = sum(len(live.context) for live in self._live.values() if not live.is_prefilled)
+        num_flops = flops_of_forward(self._num_weights, len(self._live) + min(unread, MAX_READ_IN))
+        num_bytes = WEIGHT_BYTES * self._num_weights
+        what = "prefill" if unread else "decode"
+        with at_work(what, num_bytes=num_bytes, num_flops=num_flops, device=self._device):
+            return self._llm.step()
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]

@@ -129,6 +129,10 @@ def companion_files(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in COMPANION_FILES if (folder / name).is_file()}
 
 
+def weights_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in weight_files(folder))
+
+
 def read_config(folder: Path) -> DecoderConfig:
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     # transformers 5 nests theta, older files have it beside a `rope_scaling`.

@@ -27,6 +27,16 @@ def estimate_s(*, num_bytes: float = 0.0, num_flops: float = 0.0, device: str = 
     return num_bytes / SLOWEST_BYTES_PER_S + num_flops / flops_per_s
 
 
+def flops_of_forward(num_weights: int, num_tokens: int) -> float:
+    """Without attention, which is less as long as a context is shorter than some ten widths of the model."""
+    return 2.0 * num_weights * num_tokens
+
+
+def flops_of_training(num_weights: int, num_tokens: int) -> float:
+    """Forward and backward, the forward pass perhaps twice."""
+    return 4.0 * flops_of_forward(num_weights, num_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """Of all pieces of one kind that have ended."""

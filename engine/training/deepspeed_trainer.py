@@ -68,6 +68,7 @@ class DeepSpeedTrainer:
             micro_batch_tokens=settings.trainer.micro_batch_tokens,
             max_new_tokens=settings.max_new_tokens,
             device=device,
+            num_weights=self._num_parameters,
             ranks=world,
         )
 

@@ -19,6 +19,7 @@ Invariants:
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +29,8 @@ from torch import Tensor
 from engine.algorithms.advantages import overlong_penalty, token_advantages
 from engine.algorithms.loss import LossTokens, k1_cost, policy_loss, token_shares
 from engine.algorithms.values import value_loss
+from engine.policy.pace import flops_of_forward, flops_of_training
+from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
 from engine.training.micro_batch import BatchedStep, MicroBatch, batch_step, written_places
@@ -76,6 +79,7 @@ class StepLoss:
         micro_batch_tokens: int,
         max_new_tokens: int,
         device: str | torch.device,
+        num_weights: int,
         ranks: Ranks | None = None,
     ) -> None:
         assert (models.reference is not None) == needs_reference(algorithm)
@@ -84,7 +88,7 @@ class StepLoss:
         self._models = models
         self._micro_batch_tokens = micro_batch_tokens
         self._max_new_tokens = max_new_tokens
-        self._device = device
+        self._device, self._num_weights = device, num_weights
         self._ranks = ranks or Alone()
 
     def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":
@@ -130,8 +134,20 @@ class StepLoss:
             advantages_M=advantages_M,
             ranks=self._ranks,
         )
-        learned = Learned(members=members, num_given=len(given))
-        return Step(spec, models=self._models, batched=batched, tokens=tokens, tally=tally, learned=learned)
+        return Step(
+            spec,
+            models=self._models,
+            batched=batched,
+            tokens=tokens,
+            tally=tally,
+            learned=Learned(members=members, num_given=len(given)),
+            at_micro_batch=self._at_micro_batch,
+        )
+
+    def _at_micro_batch(self, batch: MicroBatch) -> AbstractContextManager[None]:
+        num_models = 1 if self._models.critic is None else 2
+        num_flops = num_models * flops_of_training(self._num_weights, len(batch.tokens.ids_T))
+        return at_work("micro-batch", num_flops=num_flops, device=str(self._device))
 
     def _silent(
         self, advantages: Callable[..., tuple[Tensor, Tensor | None]], lengths: Sequence[int]
@@ -164,7 +180,9 @@ class StepLoss:
             return None
         found_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in batched.micro_batches:
-            found = model(batch)
+            num_flops = flops_of_forward(self._num_weights, len(batch.tokens.ids_T))
+            with at_work("scoring", num_flops=num_flops, device=str(self._device)):
+                found = model(batch)
             if not batch.idle:
                 found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N
         return self._ranks.sum(found_M)
@@ -198,6 +216,7 @@ class Step:
         tokens: StepTokens,
         tally: Tally,
         learned: Learned,
+        at_micro_batch: Callable[[MicroBatch], AbstractContextManager[None]],
     ) -> None:
         self._algorithm = algorithm
         self._models = models
@@ -205,6 +224,7 @@ class Step:
         self._tokens = tokens
         self._tally = tally
         self._learned = learned
+        self._at_micro_batch = at_micro_batch
 
     @property
     def advantages(self) -> tuple[float, ...]:
@@ -218,12 +238,14 @@ class Step:
         return sum(not batch.silent for batch in self._batched.micro_batches)
 
     def losses(self) -> Iterator[MicroLoss]:
+        """What the caller does with one counts to its micro-batch."""
         for batch in self._batched.micro_batches:
-            if batch.silent:
+            with self._at_micro_batch(batch):
+                if not batch.silent:
+                    yield MicroLoss(policy=self._policy_loss(batch), value=self._value_loss(batch))
+                    continue
                 with torch.no_grad():
                     self._policy_loss(batch)
-                continue
-            yield MicroLoss(policy=self._policy_loss(batch), value=self._value_loss(batch))
 
     def metrics(self) -> dict[str, float]:
         """Of the whole step, the same on every rank; not necessarily finite."""

@@ -66,6 +66,7 @@ class TorchTrainer:
             micro_batch_tokens=trainer.micro_batch_tokens,
             max_new_tokens=settings.max_new_tokens,
             device=device,
+            num_weights=self._num_parameters,
         )
 
     @property

@@ -11,17 +11,22 @@ Invariants:
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from queue import Queue
+from queue import Full, Queue
 from threading import Thread
+from typing import Final
 
 from engine.live.checkpoints.resuming import finish_checkpoint
 from engine.live.checkpoints.store import RemoteCheckpoints, forget_older
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
+from engine.signs import still_here
 from engine.training.port import Write
 
 log = logging.getLogger(__name__)
+
+LOOK_UP_EVERY_S: Final = 1.0
 
 Told = Callable[[CheckpointWritten | CheckpointFailed], None]
 
@@ -34,7 +39,14 @@ class CheckpointWriter:
         Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def put(self, write: Write, folder: Path, *, step: int, progress: DataProgress) -> None:
-        self._line.put(lambda: self._written(write, folder, step=step, progress=progress))
+        """Waits for the disk, if one waits already."""
+        job = partial(self._written, write, folder, step=step, progress=progress)
+        while True:
+            try:
+                self._line.put(job, timeout=LOOK_UP_EVERY_S)
+                return
+            except Full:
+                still_here()
 
     def _run(self) -> None:
         while True:

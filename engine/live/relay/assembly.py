@@ -16,7 +16,7 @@ from engine.live.weights.offered_bytes import OfferedBytes
 from engine.live.weights.segments import Segment, own_memory
 from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
-from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.chunks import TornWeights, copy_bytes, hash_chunks
 from engine.weights.delta import apply_delta
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
@@ -43,7 +43,7 @@ class Assembly:
         base = self._present(whole_of(path[0].base))
         deltas = [self._present(delta.buffer_id) for delta in path]
         segment = Segment.create(self._owner, manifest.num_bytes)
-        segment.buffer[:] = base.memory
+        copy_bytes(base.memory, segment.buffer)
         try:
             for delta in deltas:
                 apply_delta(delta.memory, segment.buffer)

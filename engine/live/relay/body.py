@@ -5,7 +5,8 @@
 
 Invariants:
 - the relay holds its own name for the memory of a version: it outlives the trainer that made it;
-- the loop's thread only thinks: hashing, deltas and copies are done by workers, so a heartbeat is never late for them;
+- the loop's thread only thinks: memory, hashing, deltas and copies are workers' business, so what relays say to each
+  other is never late for them;
 - what a worker made for an arrival that was given up meanwhile is thrown away.
 """
 
@@ -44,8 +45,8 @@ from engine.weights.port import BufferId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
 
-# One that takes the whole's hash while chunks come, one for what takes long.
-WORKERS: Final = 2
+# One that takes the whole's hash while chunks come, one for what takes long, one that opens and gives back memory.
+WORKERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class RelayBody:
         self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
         self.buffers = WeightBuffers(
             tell=lambda message: on_loop(lambda body: [message]),
-            hash_on=lambda buffer: self._submit(buffer.hash_on),
+            submit=self._submit,
         )
         self._assembly = Assembly(owner=owner, token=token, buffers=self.buffers)
         self._listener = None if listen is None else Listener(listen, token, self._receive)
@@ -124,7 +125,8 @@ class RelayBody:
                 self._expected[whole_of(effect.manifest.weights)] = effect.arrival
                 self._submit(lambda: self._fetch(effect))
             case OpenBuffer():
-                return self._open(effect)
+                self.buffers.expect(effect)
+                self._submit(lambda: self._open(effect))
             case ForwardChunk():
                 self._forward(effect)
             case AssembleWeights():
@@ -142,17 +144,6 @@ class RelayBody:
         return []
 
     # ── on the loop's thread ──────────────────────────────────────────────────────────────────────────────────────
-
-    def _open(self, effect: OpenBuffer) -> list[Message]:
-        if effect.buffer_id.base is not None:
-            self.buffers.open(effect, memoryview(bytearray(effect.num_bytes)), None)
-            return []
-        try:
-            segment = Segment.create(self._owner, effect.num_bytes)
-        except OSError as error:
-            return [FetchFailed(arrival=effect.arrival, reason=f"no room: {error}")]
-        self.buffers.open(effect, segment.buffer, segment)
-        return []
 
     def _forward(self, effect: ForwardChunk) -> None:
         content = self.buffers.get(effect.buffer_id)
@@ -202,6 +193,18 @@ class RelayBody:
 
     def _receive(self, link: Any) -> None:
         receive_chunks(link, self.buffers)
+
+    def _open(self, effect: OpenBuffer) -> None:
+        if effect.buffer_id.base is not None:
+            self.buffers.open(effect, memoryview(bytearray(effect.num_bytes)), None)
+            return
+        try:
+            segment = Segment.create(self._owner, effect.num_bytes)
+        except OSError as error:
+            self.buffers.expect_no_more(effect)
+            self._tell(FetchFailed(arrival=effect.arrival, reason=f"no room: {error}"))
+            return
+        self.buffers.open(effect, segment.buffer, segment)
 
     def _fetch(self, effect: FetchWeights) -> None:
         try:

@@ -1,11 +1,14 @@
 """The memory of a relay: buffers that are here and buffers that arrive, chunk by chunk, from several links at once.
 
+    buffer: expected ──a worker has the memory──▶ open ──▶ dropped
     chunk: absent ──room──▶ filling ──arrived, hashed──▶ here
                               └──broken, or with another hash──▶ absent
 
 Invariants:
 - a chunk that is here is never written again, and one that is filling is written by one link only: who comes with the
   same chunk takes it over from a link that stalls, and waits until that one has let go;
+- a link that comes with a chunk for a buffer that is expected waits until it is open;
+- memory is given back by a worker, since gigabytes take seconds;
 - the hash of the whole is taken along the way, in order, over chunks whose own hash was right.
 """
 
@@ -59,9 +62,13 @@ class WeightBuffer:
 class WeightBuffers:
     """A sink for links."""
 
-    def __init__(self, tell: Callable[[ChunkHashed], None], hash_on: Callable[[WeightBuffer], None]) -> None:
-        self._tell, self._hash_on = tell, hash_on
+    def __init__(self, tell: Callable[[ChunkHashed], None], submit: Callable[[Callable[[], None]], None]) -> None:
+        """`submit`: to a worker."""
+        self._tell, self._submit = tell, submit
         self._buffers: dict[BufferId, WeightBuffer] = {}
+        self._expected: dict[BufferId, int] = {}
+        """The arrivals whose memory is being made."""
+        self._dropped: list[WeightBuffer] = []
         self._changed = Condition()
         self.num_chunks = self.num_bytes = self.num_useless_chunks = 0
         """That came and were right; that came although they were here already."""
@@ -71,8 +78,21 @@ class WeightBuffers:
 
     def put(self, buffer_id: BufferId, content: WeightBuffer) -> None:
         with self._changed:
-            before, self._buffers[buffer_id] = self._buffers.get(buffer_id), content
-        _remove(before)
+            self._let_go_of(buffer_id)
+            self._buffers[buffer_id] = content
+
+    def expect(self, effect: OpenBuffer) -> None:
+        with self._changed:
+            self._expected[effect.buffer_id] = effect.arrival
+
+    def expect_no_more(self, effect: OpenBuffer) -> bool:
+        """Whether it was expected still."""
+        with self._changed:
+            is_wanted = self._expected.get(effect.buffer_id) == effect.arrival
+            if is_wanted:
+                del self._expected[effect.buffer_id]
+            self._changed.notify_all()
+            return is_wanted
 
     def open(self, effect: OpenBuffer, memory: memoryview, segment: Segment | None) -> None:
         content = WeightBuffer(
@@ -82,21 +102,39 @@ class WeightBuffers:
             arrival=effect.arrival,
             expected=effect.chunk_sha256,
         )
-        self.put(effect.buffer_id, content)
+        with self._changed:
+            if self.expect_no_more(effect):
+                self.put(effect.buffer_id, content)
+                return
+        _remove(content)
 
     def drop(self, buffer_id: BufferId) -> None:
         with self._changed:
-            content = self._buffers.pop(buffer_id, None)
-        _remove(content)
+            self._expected.pop(buffer_id, None)
+            self._let_go_of(buffer_id)
+            self._changed.notify_all()
 
     def drop_all(self) -> None:
         for buffer_id in list(self._buffers):
             self.drop(buffer_id)
+        self._give_back()
+
+    def _let_go_of(self, buffer_id: BufferId) -> None:
+        if buffer_id in self._buffers:
+            self._dropped.append(self._buffers.pop(buffer_id))  # and no other name keeps it here
+            self._submit(self._give_back)
+
+    def _give_back(self) -> None:
+        with self._changed:
+            dropped, self._dropped = self._dropped, []
+        for content in dropped:
+            _remove(content)
 
     # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
         with self._changed:
+            self._changed.wait_for(lambda: buffer_id not in self._expected)
             content = self._buffers.get(buffer_id)
             if content is None or index >= len(content.expected) or len(content.chunk(index)) != num_bytes:
                 return None
@@ -120,7 +158,7 @@ class WeightBuffers:
         self._let_go(content, index, is_here=is_right)
         self._tell(ChunkHashed(arrival=content.arrival, buffer_id=buffer_id, index=index, sha256=digest))
         if is_right:
-            self._hash_on(content)
+            self._submit(content.hash_on)
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         content = self._held_by(link, buffer_id, index)
@@ -144,6 +182,6 @@ class WeightBuffers:
             self._changed.notify_all()
 
 
-def _remove(content: WeightBuffer | None) -> None:
-    if content is not None and content.segment is not None:
+def _remove(content: WeightBuffer) -> None:
+    if content.segment is not None:
         content.segment.remove()

@@ -9,7 +9,7 @@ import ray
 
 from engine.inference.port import RolloutEngine
 from engine.live.body.actor import BodyActor
-from engine.live.body.loop import Body
+from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.settings import vllm_python
@@ -17,6 +17,7 @@ from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rol
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
+from engine.signs import at_work
 from engine.spec.job import JobSpec
 
 
@@ -78,6 +79,13 @@ class RolloutActor(BodyActor):
 
 def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
     """For one of so many slots: the job's KV cache is divided among them."""
+    from engine.models.loading import weights_bytes
+
+    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):
+        return _engine(folder, spec, device, num_slots)
+
+
+def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
     rollout = spec.rollout
     kv_tokens = rollout.kv_tokens // num_slots
     if rollout.engine == "vllm":

@@ -36,6 +36,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.records import HeldGroup, SampleKey
 from engine.pipeline.rollout.brain import RolloutBrain
+from engine.signs import at_work
 from engine.spec.job import JobSpec
 from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
 
@@ -139,7 +140,8 @@ class RolloutBody:
         interrupted: list[SequenceRequest] = []
         if effect.in_flight == "reprefill":  # out and in again: their keys and values are of the old weights
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
-        slot.install(weights, manifest.weights)
+        with at_work("install", num_bytes=manifest.num_bytes):
+            slot.install(weights, manifest.weights)
         self._slots.newest = slot
         if interrupted:
             slot.engine.submit(interrupted)

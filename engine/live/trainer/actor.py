@@ -4,19 +4,24 @@ out the weights that are to be evaluated."""
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from engine.live.body.actor import BodyActor
-from engine.live.body.loop import Body
+from engine.live.body.loop import BUILD_S, Body
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.process.devices import claim_device
 from engine.live.process.links import Links
 from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
+from engine.signs import at_work
 from engine.spec.job import JobSpec
 from engine.training.port import Trainer, WeightHolder
 from engine.training.settings import TrainerSettings
+
+# Of a model in its folder: policy, critic and reference, with gradients and moments, in a type that may be twice as
+# wide; and as much again in the checkpoint that it goes on from.
+COPIES_OF_WEIGHTS: Final = 32
 
 Holder = TypeVar("Holder", bound=WeightHolder)
 
@@ -41,12 +46,18 @@ class TrainerActor(BodyActor):
 
     def build(self) -> Body:
         device = claim_device()
-        from engine.live.trainer.body import TrainerBody, WeightsBody
-        from engine.live.weights.handover import Handover  # torch is imported on this thread, not before
-        from engine.models.loading import resolve_model
+        from engine.models.loading import resolve_model, weights_bytes  # torch is imported on this thread, not before
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        with at_work("start", constant_s=BUILD_S, num_bytes=COPIES_OF_WEIGHTS * weights_bytes(folder)):
+            return self._body(folder, device)
+
+    def _body(self, folder: Path, device: str) -> Body:
+        from engine.live.trainer.body import TrainerBody, WeightsBody
+        from engine.live.weights.handover import Handover
+
+        spec = self._spec
         brain = TrainerBrain(Plan.from_spec(spec), epoch=self._incarnation)
         handover = Handover(owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token)
         if spec.only_evaluates:

@@ -6,7 +6,9 @@ Invariant: weights are copied once, and that copy is all that training stands st
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Final
 
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.checkpoints.writer import CheckpointWriter, Told
@@ -26,10 +28,14 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.records import Trajectory
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
+from engine.signs import at_work
 from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
+
+# All that a trainer holds of a weight in float32 (itself, its gradient, two moments), gone over four times.
+BYTES_PER_WEIGHT: Final = 64
 
 
 class WeightsBody:
@@ -85,10 +91,14 @@ class WeightsBody:
 
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
-        weights = self._holder.snapshot(effect.weights, allocate=self._handover.allocate)
-        self._handover.keep(weights)
+        with self._over_all_weights("publish"):
+            weights = self._holder.snapshot(effect.weights, allocate=self._handover.allocate)
+            self._handover.keep(weights)
         self._manifests[effect.weights] = weights.manifest
         self._stall_s = time.perf_counter() - started
+
+    def _over_all_weights(self, what: str) -> AbstractContextManager[None]:
+        return at_work(what, num_bytes=BYTES_PER_WEIGHT * self._holder.num_parameters)
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
         manifest = self._manifests[effect.weights]
@@ -124,20 +134,23 @@ class TrainerBody(WeightsBody):
 
     def _train(self, effect: TrainOn) -> BatchTrained:
         consumed_by = effect.step - 1
-        result = self._trainer.train_step(
-            [
-                _for_training(number, trajectory, effect.lineage, consumed_by)
-                for number, group in enumerate(effect.groups)
-                for trajectory in group.trajectories
-            ]
-        )
+        with self._over_all_weights("step"):  # the optimizer's part; micro-batches count by themselves
+            result = self._trainer.train_step(
+                [
+                    _for_training(number, trajectory, effect.lineage, consumed_by)
+                    for number, group in enumerate(effect.groups)
+                    for trajectory in group.trajectories
+                ]
+            )
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
         return BatchTrained(step=effect.step, metrics=metrics, advantages=result.advantages)
 
     def _save(self, effect: SaveCheckpoint) -> None:
         folder = self._checkpoints / f"step-{effect.step:06d}"
-        write = self._trainer.prepare_save(folder)
-        self._writer.put(write, folder, step=effect.step, progress=effect.progress)
+        with self._over_all_weights("checkpoint"):
+            write = self._trainer.prepare_save(folder)
+        with self._over_all_weights("the disk"):
+            self._writer.put(write, folder, step=effect.step, progress=effect.progress)
 
 
 def _for_training(number: int, trajectory: Trajectory, lineage: Lineage, consumed_by: int) -> TrainingTrajectory:

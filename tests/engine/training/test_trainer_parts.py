@@ -174,6 +174,7 @@ def gradients_of_ranks(
         critic.value_D.data.fill_(0.1)
         loss = StepLoss(
             algorithm,
+            num_weights=1,
             models=StepModels(
                 policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))
