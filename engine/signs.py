@@ -40,9 +40,9 @@ class Signs:
         with self._guard:
             self._pulse.sign(self._clock())
 
-    def begin(self, what: str, expects_s: float) -> None:
+    def begin(self, what: str, expects_s: float, *, constant_s: float = 0.0) -> None:
         with self._guard:
-            self._pulse.begin(what, expects_s, self._clock())
+            self._pulse.begin(what, expects_s, self._clock(), constant_s=constant_s)
 
     def end(self) -> None:
         with self._guard:
@@ -63,7 +63,8 @@ def at_work(
     if signs is None:
         yield
         return
-    signs.begin(what, constant_s + estimate_s(num_bytes=num_bytes, num_flops=num_flops, device=device))
+    expects_s = estimate_s(num_bytes=num_bytes, num_flops=num_flops, device=device)
+    signs.begin(what, expects_s, constant_s=constant_s)
     try:
         yield
     finally:

@@ -66,6 +66,8 @@ class Piece:
     """Grows with every sign of life."""
     expects_s: float = 0.0
     """An estimate; 0: it is nothing that takes long."""
+    constant_s: float = 0.0
+    """Beside it: what no job makes longer, and no pace shorter."""
     pace: Pace = UNMEASURED
     """Of this kind of piece so far."""
 
@@ -77,6 +79,7 @@ TURNING: Final = Piece()
 class _Begun:
     what: str
     expects_s: float
+    constant_s: float = 0.0
     spent_s: float = 0.0
 
 
@@ -94,9 +97,9 @@ class Pulse:
         self._begun[-1].spent_s += now - self.now
         self.now = now
 
-    def begin(self, what: str, expects_s: float, now: float) -> None:
+    def begin(self, what: str, expects_s: float, now: float, *, constant_s: float = 0.0) -> None:
         self.sign(now)
-        self._begun.append(_Begun(what, expects_s))
+        self._begun.append(_Begun(what, expects_s, constant_s))
 
     def end(self, now: float) -> None:
         """Of what was begun last."""
@@ -109,4 +112,10 @@ class Pulse:
     def piece(self) -> Piece:
         begun = self._begun[-1]
         pace = self._paces.get(begun.what, UNMEASURED)
-        return Piece(what=begun.what, serial=self._serial, expects_s=begun.expects_s, pace=pace)
+        return Piece(
+            what=begun.what,
+            serial=self._serial,
+            expects_s=begun.expects_s,
+            constant_s=begun.constant_s,
+            pace=pace,
+        )

@@ -45,11 +45,11 @@ class Patience:
         expected_s = piece.expects_s
         if piece.pace.spent_s >= self.silent_s:
             expected_s *= SLOWER_THAN_USUAL * piece.pace.of_estimate
-        return self.silent_s + expected_s
+        return self.silent_s + piece.constant_s + expected_s
 
     def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
         """How long a run may go without a token, a step or an answer, while its parts are at these."""
-        return max([self.nothing_moves_s, *(self.silent_s + piece.expects_s for piece in pieces)])
+        return max([self.nothing_moves_s, *(self.silent_s + piece.constant_s + piece.expects_s for piece in pieces)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

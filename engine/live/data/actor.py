@@ -5,6 +5,7 @@ share one wait for it.
 """
 
 from pathlib import Path
+from typing import Final
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
@@ -18,7 +19,11 @@ from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
+from engine.signs import at_work
 from engine.spec.job import JobSpec
+
+# Of some records, on a disk to which others write gigabytes.
+SLOWEST_SYNC_S: Final = 300.0
 
 
 class DataBody:
@@ -53,7 +58,8 @@ class DataBody:
                 self._journal.begin_anew(persist.snapshot)
                 records = []
         if records:
-            self._journal.append(records)
+            with at_work("append", constant_s=SLOWEST_SYNC_S):
+                self._journal.append(records)
         return [Persisted(serial=unkept[-1].serial)]
 
     def measure(self, now: float) -> list[Message]:

@@ -1,11 +1,13 @@
 """Data's log on disk: frames of one record each, synced before anybody is told that they are kept.
 
-    <number>.journal    [length crc32 json] [length crc32 json] …     the first frame may be a snapshot
+    <number>.journal    [length crc32 json] [length crc32 json] …     the first may be a snapshot: a frame for each
+                                                                      trajectory in it, then one for the rest
 
 Invariants:
 - `append` returns only after the bytes are on the disk; what is half written when the process dies is cut off on
   reading, and was promised to nobody;
 - a snapshot is a new file, whole and named before the old ones are deleted: at every instant one file tells all;
+- nothing is as large as the job: encoding and decoding hold up every other thread, so each trajectory is a frame;
 - no pickle: a log is read by whoever finds it.
 """
 
@@ -14,6 +16,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -21,10 +24,13 @@ from typing import Any, Final, get_args
 from pydantic import TypeAdapter
 
 from engine.pipeline.journal import DataSnapshot, Record
+from engine.pipeline.records import Trajectory
+from engine.signs import at_work
 
 _HEAD: Final = struct.Struct("<II")
 _SUFFIX: Final = ".journal"
-_TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot)}
+_TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}
+_NUMBERED: Final = "trajectory_number"
 
 
 class JournalFile:
@@ -48,9 +54,12 @@ class JournalFile:
         fresh = self._path(self._number + 1)
         unfinished = fresh.with_suffix(".new")
         with unfinished.open("wb") as file:
-            file.write(_frame(snapshot))
-            file.flush()
-            os.fsync(file.fileno())
+            for frame in _snapshot_frames(snapshot):
+                with at_work("log", num_bytes=len(frame)):
+                    file.write(frame)
+            with at_work("log", num_bytes=file.tell()):
+                file.flush()
+                os.fsync(file.fileno())
         unfinished.rename(fresh)
         _sync_folder(self._folder)
         self._file.close()
@@ -86,12 +95,19 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(file: Path) -> tuple[list[Record | DataSnapshot], int]:
     """The entries, and how many bytes of the file are whole."""
-    content = file.read_bytes()
+    with at_work("log", num_bytes=file.stat().st_size):
+        content = file.read_bytes()
     entries: list[Record | DataSnapshot] = []
+    of_snapshot: list[Trajectory] = []
     whole = 0
     for body, end in _frames(content):
-        entries.append(_entry(body))
-        whole = end
+        with at_work("log", num_bytes=len(body)):
+            entry = _entry(body, of_snapshot)
+        if isinstance(entry, Trajectory):
+            of_snapshot.append(entry)
+        else:
+            entries.append(entry)
+            whole = end
     return entries, whole
 
 
@@ -106,16 +122,48 @@ def _frames(content: bytes) -> Iterator[tuple[bytes, int]]:
         yield body, at
 
 
-def _frame(entry: Record | DataSnapshot) -> bytes:
+def _snapshot_frames(snapshot: DataSnapshot) -> Iterator[bytes]:
+    trajectories: list[Trajectory] = []
+    rest = _without(trajectories, snapshot)
+    yield from map(_frame, trajectories)
+    yield _framed("DataSnapshot", rest)
+
+
+def _without(trajectories: list[Trajectory], value: object) -> object:
+    """As JSON has it, with a number in the place of each trajectory."""
+    if isinstance(value, Trajectory):
+        trajectories.append(value)
+        return {_NUMBERED: len(trajectories) - 1}
+    if is_dataclass(value):
+        return {each.name: _without(trajectories, getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [_without(trajectories, each) for each in value]
+    return value
+
+
+def _with(trajectories: Sequence[Trajectory], value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_NUMBERED}:
+            return trajectories[value[_NUMBERED]]
+        return {name: _with(trajectories, each) for name, each in value.items()}
+    return [_with(trajectories, each) for each in value] if isinstance(value, list) else value
+
+
+def _frame(entry: Record | Trajectory) -> bytes:
     kind = type(entry).__name__
-    fields = _adapter(kind).dump_python(entry)
-    body = json.dumps({kind: fields}, separators=(",", ":")).encode()  # ASCII: halves of surrogate pairs survive
+    return _framed(kind, _adapter(kind).dump_python(entry))
+
+
+def _framed(kind: str, content: object) -> bytes:
+    body = json.dumps({kind: content}, separators=(",", ":")).encode()  # ASCII: halves of surrogate pairs survive
     return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def _entry(body: bytes) -> Record | DataSnapshot:
-    [(kind, fields)] = json.loads(body).items()
-    entry: Record | DataSnapshot = _adapter(kind).validate_python(fields)
+def _entry(body: bytes, of_snapshot: Sequence[Trajectory]) -> Record | DataSnapshot | Trajectory:
+    [(kind, content)] = json.loads(body).items()
+    if kind == DataSnapshot.__name__:
+        content = _with(of_snapshot, content)
+    entry: Record | DataSnapshot | Trajectory = _adapter(kind).validate_python(content)
     return entry
 
 

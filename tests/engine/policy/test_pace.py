@@ -68,6 +68,10 @@ def test_measured_work_is_given_ten_times_its_own_pace_and_more_if_there_is_more
     assert PATIENCE.standstill_s(Piece(expects_s=6_000.0, pace=pace)) == 20.0 + SLOWER_THAN_USUAL * 60.0
 
 
+def test_no_pace_shortens_what_no_job_makes_longer() -> None:
+    assert PATIENCE.standstill_s(Piece(constant_s=300.0, pace=Pace(spent_s=100.0, expected_s=1e6))) == 320.0
+
+
 def test_a_run_is_waited_for_as_long_as_the_longest_work_in_it() -> None:
     assert PATIENCE.of_the_run_s([]) == PATIENCE.of_the_run_s([Piece(), Piece(expects_s=9.0)]) == 600.0
     assert PATIENCE.of_the_run_s([Piece(), Piece(expects_s=7_000.0)]) == 7_020.0

@@ -1,10 +1,11 @@
 """Data's log: what was appended is read back as it was, whatever is left of the file's end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.live.data.journal_file import JournalFile, read_journal
+from engine.live.data.journal_file import JournalFile, _frames, read_journal
 from engine.pipeline.journal import (
     BatchMade,
     CheckpointKept,
@@ -16,6 +17,7 @@ from engine.pipeline.journal import (
 )
 from engine.pipeline.records import DataProgress, GroupKey, SampleKey, Trajectory, TrajectoryContent, VersionRun
 from engine.policy.lineage import Lineage, WeightsId
+from engine.signs import Signs
 
 TRAJECTORY = Trajectory(
     key=SampleKey(group=GroupKey(ordinal=3, evaluation=None), sample=1),
@@ -114,6 +116,19 @@ def test_a_snapshot_takes_the_place_of_everything_before_it(tmp_path: Path) -> N
     journal.close()
     assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2)])
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_snapshot_gives_a_sign_of_life_for_each_trajectory_written_and_read(tmp_path: Path) -> None:
+    many = replace(SNAPSHOT, unfinished=((TRAJECTORY,) * 30, (TRAJECTORY,) * 20))
+    signs = Signs(clock=lambda: 0.0)
+    with signs.heard_here():
+        JournalFile(tmp_path).begin_anew(many)
+        num_written = signs.piece.serial
+        assert read_journal(tmp_path) == (many, [])
+    assert num_written >= 50 and signs.piece.serial - num_written >= 50
+    [file] = tmp_path.glob("*.journal")
+    longest = max(len(body) for body, _ in _frames(file.read_bytes()))
+    assert longest < 1_000 + 50 * 40, "no frame but the last grows with their number, and that by a number each"
 
 
 def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
