@@ -1,0 +1,95 @@
+"""A relay's memory is made by a worker: early chunks wait for it, and what is dropped meanwhile is given back."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+
+import pytest
+
+from engine.live.relay.buffers import WeightBuffers
+from engine.live.weights.segments import FOLDER, Segment
+from engine.pipeline.effects import OpenBuffer
+from engine.pipeline.messages.to_relay import ChunkHashed
+from engine.policy.lineage import WeightsId
+from engine.weights.port import BufferId
+
+WHOLE = BufferId(weights=WeightsId(0, 1))
+CONTENT = b"chunk of weights"
+
+
+def opened(arrival: int) -> OpenBuffer:
+    digest = sha256(CONTENT).hexdigest()
+    return OpenBuffer(
+        arrival=arrival,
+        buffer_id=WHOLE,
+        num_bytes=len(CONTENT),
+        chunk_bytes=len(CONTENT),
+        chunk_sha256=(digest,),
+    )
+
+
+class Worker:
+    """Works when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def work(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
+
+
+@pytest.fixture
+def link() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair()
+    yield ours
+    ours.close()
+    theirs.close()
+
+
+def test_a_chunk_that_comes_before_its_memory_waits_for_it(link: socket.socket) -> None:
+    told: list[ChunkHashed] = []
+    worker = Worker()
+    buffers = WeightBuffers(told.append, worker.jobs.append)
+    buffers.expect(opened(1))
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(buffers.room, link, WHOLE, 0, len(CONTENT))
+        buffers.open(opened(1), memoryview(bytearray(len(CONTENT))), None)
+        room = early.result(timeout=10.0)
+    assert room is not None
+    room[:] = CONTENT
+    buffers.arrived(link, WHOLE, 0)
+    assert [hashed.arrival for hashed in told] == [1]
+
+
+@pytest.mark.parametrize("how", ["dropped", "refused"])
+def test_a_chunk_waits_for_nothing_that_will_not_come(link: socket.socket, how: str) -> None:
+    buffers = WeightBuffers(lambda hashed: None, Worker().jobs.append)
+    buffers.expect(opened(1))
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(buffers.room, link, WHOLE, 0, len(CONTENT))
+        if how == "dropped":
+            buffers.drop(WHOLE)
+        else:
+            buffers.expect_no_more(opened(1))
+        assert early.result(timeout=10.0) is None
+
+
+def test_memory_for_what_was_dropped_meanwhile_is_given_back_and_the_next_one_stays() -> None:
+    worker = Worker()
+    buffers = WeightBuffers(lambda hashed: None, worker.jobs.append)
+    first, second = (Segment.create("test", len(CONTENT)) for _ in range(2))
+    buffers.expect(opened(1))
+    buffers.drop(WHOLE)
+    buffers.expect(opened(2))
+    buffers.open(opened(1), first.buffer, first)
+    assert not (FOLDER / first.shared.name).exists() and buffers.get(WHOLE) is None
+    buffers.open(opened(2), second.buffer, second)
+    content = buffers.get(WHOLE)
+    assert content is not None and content.segment is second
+    del content
+    buffers.drop(WHOLE)
+    worker.work()
+    assert not (FOLDER / second.shared.name).exists()

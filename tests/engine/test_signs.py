@@ -1,0 +1,134 @@
+"""Long work says what it is at: how much before, and a sign of life for every part of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.live.weights.segments import Segment
+from engine.models.loading import DEMO_FOLDER, load_decoder, model_tensors
+from engine.policy.lineage import WeightsId
+from engine.policy.pace import LOOP, estimate_s, flops_of_training
+from engine.signs import Signs, at_work, still_here
+from engine.spec.job import JobSpec
+from engine.training.checkpoint import verify_checkpoint, write_checkpoint
+from engine.training.micro_batch import batch_step
+from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from engine.weights.chunks import PIECE_BYTES, verify_weights, whole_sha256
+from engine.weights.snapshot import pack_weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Noting(Signs):
+    """Of every piece that was begun: what, and the seconds that it may take at the slowest."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: 0.0)
+        self.begun: list[tuple[str, float]] = []
+
+    def begin(self, what: str, expects_s: float, *, constant_s: float = 0.0) -> None:
+        self.begun.append((what, expects_s))
+        super().begin(what, expects_s, constant_s=constant_s)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(what for what, _ in self.begun)
+
+
+@contextmanager
+def noted() -> Iterator[Noting]:
+    signs = Noting()
+    with signs.heard_here():
+        yield signs
+    assert signs.piece.what == LOOP, "what was begun has ended"
+
+
+def trajectory(group: int, length: int) -> TrainingTrajectory:
+    return TrainingTrajectory(
+        group=group,
+        prompt_ids=(5, 6, 7),
+        response_ids=tuple(8 + at % 9 for at in range(length)),
+        behaviour_logprobs=(-1.0,) * length,
+        reward=float(length % 2),
+    )
+
+
+def test_a_load_says_each_tensor() -> None:
+    with noted() as signs:
+        model = load_decoder(DEMO_FOLDER, device="cpu")
+    assert signs.counts == {"load": len(model_tensors(model))}
+
+
+def test_a_step_says_each_micro_batch_and_how_much_it_is() -> None:
+    spec = JobSpec.model_validate({"name": "signs", "trainer": {"micro_batch_tokens": 64}})
+    trainer = TorchTrainer(DEMO_FOLDER, TrainerSettings.of(spec), device="cpu")
+    batch = [trajectory(group, length) for group in range(4) for length in (30, 41)]
+    micro_batches = batch_step(batch, max_tokens=64, device="cpu").micro_batches
+    with noted() as signs:
+        trainer.train_step(batch)
+    sizes = [len(each.tokens.ids_T) for each in micro_batches]
+    assert len(sizes) > 3 and signs.begun == [
+        ("micro-batch", estimate_s(num_flops=flops_of_training(trainer.num_parameters, size))) for size in sizes
+    ]
+
+
+def test_an_install_says_each_tensor_and_a_decoding_step_says_itself() -> None:
+    engine = TorchRolloutEngine(DEMO_FOLDER, max_batch=2, device="cpu")
+    tensors = model_tensors(load_decoder(DEMO_FOLDER, device="cpu"))
+    weights = pack_weights(tensors, weights=WeightsId(0, 1))
+    sampling = SamplingParams(max_new_tokens=3, temperature=0.0, seed=0)
+    engine.submit([SequenceRequest(sequence_id="one", prompt_ids=(5, 6, 7), sampling=sampling)])
+    with noted() as signs:
+        verify_weights(weights)
+        engine.install(weights)
+        engine.step()
+    assert signs.counts == {"hash": 1, "install": len(tensors), "prefill": 1, "decode": 1}
+
+
+def test_gigabytes_are_hashed_and_mapped_in_pieces() -> None:
+    num_bytes = 2 * PIECE_BYTES + 1
+    with noted() as signs:
+        segment = Segment.create("test", num_bytes)
+        segment.remove()
+        whole_sha256(segment.buffer)
+    assert signs.counts["hash"] == 3 and signs.counts["map"] in (1, 3), "an older kernel finds no pages ahead"
+    assert max(expects_s for _, expects_s in signs.begun) == estimate_s(num_bytes=PIECE_BYTES)
+
+
+def test_a_checkpoint_is_read_back_in_pieces(tmp_path: Path) -> None:
+    def write(file: Path) -> None:
+        file.write_bytes(bytes(5 * 2**20))
+
+    write_checkpoint(tmp_path, {"part": write})
+    with noted() as signs:
+        verify_checkpoint(tmp_path)
+    assert signs.counts["checkpoint"] >= 5
+
+
+def test_another_thread_says_nothing_of_the_loop_and_hides_nothing() -> None:
+    def beside() -> None:
+        with at_work("hash", num_bytes=1.0):
+            still_here()
+
+    with noted() as signs:
+        before = signs.piece
+        worker = Thread(target=beside)
+        worker.start()
+        worker.join()
+        assert signs.piece == before and signs.begun == []
+
+
+def test_who_fails_in_the_middle_is_at_work_no_more() -> None:
+    with noted() as signs, pytest.raises(ZeroDivisionError), at_work("sum", num_flops=1.0):
+        assert signs.piece.what == "sum"
+        torch.zeros(1)
+        _ = 1 / 0
