@@ -2,7 +2,9 @@
 
     N written tokens
 
-Invariant: divided by the step's tokens, so that micro-batches and ranks add up.
+Invariants:
+- divided by the step's tokens, so that micro-batches and ranks add up;
+- what the explained variance is made of is summed in float64: it is a small difference of large sums.
 """
 
 from dataclasses import dataclass
@@ -22,12 +24,13 @@ def value_loss(values_N: Tensor, old_values_N: Tensor, returns_N: Tensor, *, cli
     worst_N = torch.maximum((values_N - returns_N).square(), (near_N - returns_N).square())
     loss = worst_N.sum() / (2 * num_tokens)
     with torch.no_grad():
-        error_N = returns_N - values_N
+        exact_returns_N, exact_values_N = returns_N.double(), values_N.double()
+        error_N = exact_returns_N - exact_values_N
         sums = {
             "value_loss": loss.detach(),
-            "value": values_N.sum(),
-            "return": returns_N.sum(),
-            "return_squared": returns_N.square().sum(),
+            "value": exact_values_N.sum(),
+            "return": exact_returns_N.sum(),
+            "return_squared": exact_returns_N.square().sum(),
             "error": error_N.sum(),
             "error_squared": error_N.square().sum(),
         }

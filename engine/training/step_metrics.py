@@ -16,7 +16,8 @@ from engine.training.micro_batch import BatchedStep
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks import Ranks
 
-_SAME_RETURNS: Final = 1e-12
+# A variance of so small a part of the mean square is of returns that float32 rounded apart: 2⁻²⁰ of their size.
+_SAME_RETURNS: Final = 2.0**-40
 
 
 class Tally:
@@ -111,6 +112,7 @@ def finite_only(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def _explained_variance(sums: Mapping[str, float], num: float) -> float:
     """1: the critic knows every return; 0: no better than a constant. Where all returns are equal: 0."""
-    of_returns = sums["return_squared"] / num - (sums["return"] / num) ** 2
+    mean_square = sums["return_squared"] / num
+    of_returns = mean_square - (sums["return"] / num) ** 2
     of_errors = sums["error_squared"] / num - (sums["error"] / num) ** 2
-    return 1.0 - of_errors / of_returns if of_returns > _SAME_RETURNS else 0.0
+    return 1.0 - of_errors / of_returns if of_returns > _SAME_RETURNS * mean_square else 0.0

@@ -246,6 +246,14 @@ def test_the_critics_loss_takes_the_worse_of_value_and_clipped_value() -> None:
 # Advantages -----------------------------------------------------------------------------------------------------------
 
 
+def test_what_explains_the_variance_does_not_drown_in_the_size_of_the_returns() -> None:
+    """Returns near 1 that differ by a ten-thousandth: in float32, rounding of the squares' sum would be as much."""
+    returns = 1.0 + 1e-4 * torch.arange(300.0) / 300
+    sums = value_loss(torch.zeros(300), torch.zeros(300), returns, clip=0.2, num_tokens=300).sums
+    variance = sums["return_squared"] / 300 - (sums["return"] / 300) ** 2
+    assert variance.item() == pytest.approx(returns.double().var(correction=0).item(), rel=1e-6)
+
+
 def test_advantages_are_within_the_group() -> None:
     rewards = torch.tensor([1.0, 5.0, 0.0, 5.0, 0.0, 8.0])
     groups = torch.tensor([4, 9, 4, 9, 4, 9])  # with means 1/3 and 6
