@@ -32,6 +32,7 @@ from engine.training.deepspeed_sharding import (
     send_weights,
 )
 from engine.training.deepspeed_world import ALONE, World
+from engine.training.exact_dtype import check_dtypes
 from engine.training.exact_state import random_streams, restore_random_streams
 from engine.training.layout import whole_shape
 from engine.training.lora import Adapter
@@ -56,9 +57,11 @@ class DeepSpeedTrainer:
         self._companions = companion_files(model_folder)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
+        self._modules: dict[str, nn.Module] = {}
         world.enter(device)
         try:
             models = self._divide()
+            self._check_dtypes()
         except BaseException:
             self.close()
             raise
@@ -74,26 +77,28 @@ class DeepSpeedTrainer:
 
     def _divide(self) -> StepModels:
         settings, algorithm = self._settings, self._settings.algorithm
-        self._model = self._loaded()
+        self._model = self._modules["policy"] = self._loaded()
         self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
         self._adapter = Adapter.asked_for(self._model, settings.trainer, base_name=self._folder.name)
         part = policy_part(self._model, self._adapter, settings.optimizer)
         policy = _scores_of(self._sharded(part, PolicyPass(self._model, settings)))
         critic = None
         if needs_critic(algorithm):
-            values = Critic(self._loaded())
+            values = self._modules["critic"] = Critic(self._loaded())
             critic = self._sharded(critic_part(values, algorithm), CriticPass(values, settings))
         reference = self._reference(policy) if needs_reference(algorithm) else None
         return StepModels(policy=policy, reference=reference, critic=critic)
 
     def _sharded(self, part: TrainedPart, module: nn.Module) -> Callable[..., Any]:
+        self._check_dtypes()  # before DeepSpeed, whose own assertion has no words
         self._parts.append(ShardedPart(part, module, self._settings.optimizer, self._division))
         return self._parts[-1].forward
 
     def _reference(self, policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
         adapter = self._adapter
         if adapter is None:
-            return _scores_of(frozen(PolicyPass(self._loaded(), self._settings), self._division))
+            model = self._modules["reference"] = self._loaded()
+            return _scores_of(frozen(PolicyPass(model, self._settings), self._division))
 
         def base_scores(batch: MicroBatch) -> TokenScores:
             with adapter.base_only():
@@ -108,6 +113,9 @@ class DeepSpeedTrainer:
         source = None if self._world.index else load_decoder(self._folder, device="cpu", dtype=torch.float32)
         send_weights(model, model_tensors(source) if source else {}, world=self._world)
         return model
+
+    def _check_dtypes(self) -> None:
+        check_dtypes(self._modules, torch.float32)
 
     def close(self) -> None:
         for part in self._parts:
@@ -183,6 +191,7 @@ class DeepSpeedTrainer:
         for part in self._parts:
             part.restore(stored, state, num_updates=num_updates)
         self._send_random_streams(state)
+        self._check_dtypes()
         self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
 
     def _published(self) -> dict[str, Tensor]:

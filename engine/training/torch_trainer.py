@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
 from engine.policy.lineage import WeightsId
+from engine.training.exact_dtype import check_dtypes
 from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
 from engine.training.fused_adamw import FusedAdamW, ParameterGroup
 from engine.training.lora import Adapter
@@ -68,6 +69,11 @@ class TorchTrainer:
             device=device,
             num_weights=self._num_parameters,
         )
+        self._check_dtypes()
+
+    def _check_dtypes(self) -> None:
+        models = {"policy": self._model, "critic": self._critic, "reference": self._reference}
+        check_dtypes({role: model for role, model in models.items() if model is not None}, torch.float32)
 
     @property
     def num_parameters(self) -> int:
@@ -162,6 +168,7 @@ class TorchTrainer:
             load_file(folder / OPTIMIZER_FILE, device=str(self._device)),
             num_updates=progress.num_updates,
         )
+        self._check_dtypes()
         self._progress = progress
 
     def _published_tensors(self) -> dict[str, Tensor]:

@@ -1,13 +1,16 @@
 """Weights are float32 in every rank's memory, whatever DeepSpeed believes that this processor can compute in."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import engine.training.deepspeed_sharding as sharding
 from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
 from engine.training.deepspeed_world import import_deepspeed
+from engine.training.exact_dtype import WrongDtype
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
@@ -46,3 +49,28 @@ def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
     finally:
         ours.close()
     assert_same_steps(told, saved, expected=expected, expected_checkpoint=expected_save)
+
+
+def test_weights_that_deepspeed_made_another_dtype_are_named(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What version 0.19.8 does with the dtype that it is given."""
+    let_deepspeed_believe(monkeypatch, fp16=False, bf16=True)
+    zero = import_deepspeed("cpu").zero
+    monkeypatch.setattr(zero, "Init", partial(zero.Init, dtype=torch.float32))
+    with pytest.raises(WrongDtype, match=r"must be float32: policy's embedding_VD is bfloat16, .* more"):
+        DeepSpeedTrainer(make_llama(), asked(3), device="cpu")
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_this_ranks_part_is_looked_at_after_a_load(make_llama: MakeLlama, tmp_path: Path, stage: int) -> None:
+    trainer = DeepSpeedTrainer(make_llama(), asked(stage), device="cpu")
+    try:
+        saved = save(trainer, tmp_path)
+        trainer.load(saved)
+        rounded = trainer._modules["reference"].final_norm_D
+        rounded.data = rounded.data.bfloat16()
+        with pytest.raises(WrongDtype, match=r"float32: reference's final_norm_D is bfloat16$"):
+            trainer.load(saved)
+    finally:
+        trainer.close()

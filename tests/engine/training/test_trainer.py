@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import engine.training.torch_trainer as torch_trainer
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
+from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import CheckpointUnverified
+from engine.training.exact_dtype import WrongDtype
 from engine.training.port import TrainingTrajectory
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.port import WeightVersion
@@ -51,6 +54,21 @@ def test_weights_that_are_not_finite_are_left_alone_too(make_llama: MakeLlama) -
     assert result.metrics["train/skipped"] == 1.0
     assert all(torch.isfinite(torch.tensor(value)) for value in result.metrics.values())
     assert hash_of(trainer) == hash_of(trainer_of(make_llama()))
+
+
+def test_weights_of_another_dtype_are_named_when_built_and_after_a_load(
+    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(make_llama(), algorithm=AlgorithmSpec(name="ppo"))
+    saved = save(trainer, tmp_path)
+    trainer.load(saved)
+    assert trainer._critic is not None
+    trainer._critic.value_D.data = trainer._critic.value_D.data.bfloat16()
+    with pytest.raises(WrongDtype, match=r"float32: critic's value_D is bfloat16$"):
+        trainer.load(saved)
+    monkeypatch.setattr(torch_trainer, "load_decoder", lambda folder, **_: load_decoder(folder, device="cpu"))
+    with pytest.raises(WrongDtype, match=r"float32: policy's embedding_VD is bfloat16, .* more$"):
+        trainer_of(make_llama(dtype="bfloat16"))
 
 
 def test_the_learning_rate_warms_up(make_llama: MakeLlama) -> None:
