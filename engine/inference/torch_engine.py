@@ -9,7 +9,8 @@ one is decoded like any other, so sampling happens in one place.
 Invariants (beside the port's):
 - a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the batch around it;
 - `install` changes every tensor or, where one does not fit, none;
-- nothing here depends on the device but the layout of the decode rows (engine/inference/decode_rows.py).
+- nothing here depends on the device but the layout of the decode rows (engine/inference/decode_rows.py) and, on a CPU,
+  how products are computed (engine/inference/cpu_products.py).
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
+from engine.inference.cpu_products import lay_out, products_for
 from engine.inference.decode_batch import DecodeBatch
 from engine.inference.decode_rows import DecodeRows, PagedRows, WindowRows
 from engine.inference.page_store import PageStore
@@ -31,8 +33,7 @@ from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.sampling import RowSampling, sample_tokens, signed_64
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
-from engine.models.decoder import lay_out_for_cpu_products
-from engine.models.loading import load_decoder, model_tensors
+from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -58,10 +59,13 @@ class TorchRolloutEngine:
         """`version`: the one that the folder's weights are. `kv_tokens`: the KV cache's size, taken at once; 0: enough
         for `max_batch` of the longest sequences, taken as it is needed. `layout`: by the device, unless given."""
         self._folder = model_folder
-        self._model = load_decoder(model_folder, device=device).requires_grad_(False)
-        is_on_cpu = torch.device(device).type == "cpu"
-        if is_on_cpu:
-            lay_out_for_cpu_products(self._model)
+        config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
+        products = products_for(config) if is_on_cpu else None
+        if products is not None:
+            config = replace(config, dtype=products.dtype)  # the cache's too
+        self._model = load_decoder(model_folder, device=device, dtype=config.dtype).requires_grad_(False)
+        if products is not None:
+            lay_out(self._model, products)
         self._eos_ids = frozenset(read_eos_ids(model_folder))
         self._tokenizer: Tokenizer | None = None
         self._device = device
@@ -69,7 +73,6 @@ class TorchRolloutEngine:
         self._num_prefilled = self._num_decoded = 0
         self._num_weights = self._model.num_parameters
         self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
-        config = self._model.config
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
         num_backed = num_blocks if kv_tokens else max_batch * _FIRST_BLOCKS_PER_ROW
         self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)

@@ -234,11 +234,3 @@ def _stretched(turns_h: Tensor, stretch: RopeStretch | None) -> Tensor:
     share_h = (turns_of_original_h - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)
     share_h = share_h.clamp(0.0, 1.0)
     return (1 - share_h) * turns_h / stretch.factor + share_h * turns_h
-
-
-def lay_out_for_cpu_products(model: Decoder) -> None:
-    """A few rows times a matrix is up to twice as fast on a CPU if the matrix lies column by column. Shapes, values and
-    views are as before. A tied head stays: looking up an embedding wants rows."""
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 2 and name != "embedding_VD":
-            parameter.data = parameter.data.t().contiguous().t()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.decoder import Decoder, PackedAttention, lay_out_for_cpu_products, token_logprobs
+from engine.models.decoder import Decoder, PackedAttention, token_logprobs
 from engine.models.loading import (
     COMPANION_FILES,
     load_decoder,
@@ -91,17 +91,6 @@ def test_the_other_layouts_are_those_of_transformers_and_go_back_bit_for_bit(
     save_weights(model_tensors(model), tmp_path / "model.safetensors")
     stored = load_file(tmp_path / "model.safetensors")
     assert stored.keys() == original.keys()
-    assert all(torch.equal(stored[name], original[name]) for name in original)
-
-
-def test_weights_laid_out_for_cpu_products_are_the_same_weights(make_llama: MakeLlama, tmp_path: Path) -> None:
-    folder = make_llama()
-    plain, laid_out = load_decoder(folder, device="cpu"), load_decoder(folder, device="cpu")
-    lay_out_for_cpu_products(laid_out)
-    for one, other in zip(logits_of(plain, SEQUENCES), logits_of(laid_out, SEQUENCES), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
-    save_weights(model_tensors(laid_out), tmp_path / "model.safetensors")
-    stored, original = load_file(tmp_path / "model.safetensors"), load_file(folder / "model.safetensors")
     assert all(torch.equal(stored[name], original[name]) for name in original)
 
 

@@ -1,0 +1,132 @@
+"""How a CPU computes a few rows times a matrix of weights, chosen by measuring it here: no rule knows every processor.
+
+    stored bfloat16, 1,024 × 1,024, 4 rows, one thread, ms       rows   columns   float32 rows
+    AVX-512 with bfloat16                                        0.08      0.09           0.19
+    AVX2                                                         0.30      6.71           0.16
+
+What may differ between two choices is rounding, and nothing else: a sum in another order, or products in float32 of
+weights that are bfloat16 numbers either way. Weights that are taken in or saved are the same ones.
+
+Invariants:
+- one choice a process, dtype and shape: engines of one process compute alike, whatever the clock says later;
+- what is stored is used as it is, unless another way is faster by more than chance makes a measurement differ. In
+  particular small models are never turned into float32.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.decoder import Decoder, DecoderConfig
+
+LOG: Final = logging.getLogger(__name__)
+
+ROWS: Final = 4  # between a lone answer and a full batch; all of them want the same
+LARGEST_SIDE: Final = 1_024  # of the measured matrix: from here on time only grows with its area
+SMALL_NUMEL: Final = 2**18  # calls cost as much as products: another dtype would save microseconds
+COLUMNS_GAIN: Final = 1.25  # least, to lay weights out anew
+FLOAT32_GAIN: Final = 1.5  # least, to take twice the memory
+
+_NUM_SAMPLES: Final = 5
+_MULTIPLIED_A_SAMPLE: Final = 2**20  # at least, so that a sample is longer than the clock is coarse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuProducts:
+    dtype: torch.dtype
+    by_columns: bool
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} by {'columns' if self.by_columns else 'rows'}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixShape:
+    height: int
+    width: int
+
+    @classmethod
+    def largest_of(cls, config: DecoderConfig) -> "MatrixShape":
+        return cls(min(2 * config.mlp_width, LARGEST_SIDE), min(config.width, LARGEST_SIDE))
+
+    @property
+    def numel(self) -> int:
+        return self.height * self.width
+
+
+Measure = Callable[[CpuProducts, MatrixShape], float]
+"""Seconds of one product."""
+
+_chosen: dict[tuple[torch.dtype, MatrixShape], CpuProducts] = {}
+_choosing = Lock()
+
+
+def products_for(config: DecoderConfig) -> CpuProducts:
+    """Measured the first time, in some hundredths of a second."""
+    shape = MatrixShape.largest_of(config)
+    with _choosing:
+        if (config.dtype, shape) not in _chosen:
+            _chosen[config.dtype, shape] = choose(config.dtype, shape, measure)
+        return _chosen[config.dtype, shape]
+
+
+def choose(stored: torch.dtype, shape: MatrixShape, measure: Measure) -> CpuProducts:
+    times = {way: measure(way, shape) for way in _ways(stored, shape)}
+    chosen, *others = [_layout(times, dtype) for dtype in dict.fromkeys(way.dtype for way in times)]
+    for in_float32 in others:
+        chosen = in_float32 if times[in_float32] * FLOAT32_GAIN <= times[chosen] else chosen
+    LOG.info(
+        "products on the CPU: chosen=%r shape=%dx%d rows=%d threads=%d measured_ms=%r",
+        str(chosen),
+        shape.height,
+        shape.width,
+        ROWS,
+        torch.get_num_threads(),
+        ", ".join(f"{way} {1e3 * seconds:.3f}" for way, seconds in times.items()),
+    )
+    return chosen
+
+
+def lay_out(model: Decoder, products: CpuProducts) -> None:
+    """Shapes, values and views are as before. A tied head stays: looking up an embedding wants rows."""
+    if not products.by_columns:
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2 and name != "embedding_VD":
+            parameter.data = parameter.data.t().contiguous().t()
+
+
+@torch.inference_mode()
+def measure(way: CpuProducts, shape: MatrixShape) -> float:
+    """The best of several: whatever else the machine does only adds to a sample."""
+    weight_HW = torch.full((shape.height, shape.width), 0.5, dtype=way.dtype)
+    if way.by_columns:
+        weight_HW = weight_HW.t().contiguous().t()
+    x_RW = torch.full((ROWS, shape.width), 0.5, dtype=way.dtype)
+    num_products = -(-_MULTIPLIED_A_SAMPLE // shape.numel)
+    _multiply(x_RW, weight_HW, 1)
+    return min(_multiply(x_RW, weight_HW, num_products) for _ in range(_NUM_SAMPLES)) / num_products
+
+
+def _multiply(x_RW: Tensor, weight_HW: Tensor, num_products: int) -> float:
+    started = time.perf_counter()
+    for _ in range(num_products):
+        functional.linear(x_RW, weight_HW)
+    return time.perf_counter() - started
+
+
+def _ways(stored: torch.dtype, shape: MatrixShape) -> Sequence[CpuProducts]:
+    dtypes = [stored] if shape.numel < SMALL_NUMEL else list(dict.fromkeys((stored, torch.float32)))
+    return [CpuProducts(dtype=dtype, by_columns=by_columns) for dtype in dtypes for by_columns in (False, True)]
+
+
+def _layout(times: dict[CpuProducts, float], dtype: torch.dtype) -> CpuProducts:
+    rows, columns = (CpuProducts(dtype=dtype, by_columns=by_columns) for by_columns in (False, True))
+    return columns if times[columns] * COLUMNS_GAIN <= times[rows] else rows
