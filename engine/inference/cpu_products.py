@@ -31,8 +31,7 @@ LOG: Final = logging.getLogger(__name__)
 ROWS: Final = 4  # between a lone answer and a full batch; all of them want the same
 LARGEST_SIDE: Final = 1_024  # of the measured matrix: from here on time only grows with its area
 SMALL_NUMEL: Final = 2**18  # calls cost as much as products: another dtype would save microseconds
-COLUMNS_GAIN: Final = 1.25  # least, to lay weights out anew
-FLOAT32_GAIN: Final = 1.5  # least, to take twice the memory
+LEAST_GAIN: Final = 1.25  # samples of equal ways differ by a tenth; float32 takes twice the memory
 
 _NUM_SAMPLES: Final = 5
 _MULTIPLIED_A_SAMPLE: Final = 2**20  # at least, so that a sample is longer than the clock is coarse
@@ -81,7 +80,7 @@ def choose(stored: torch.dtype, shape: MatrixShape, measure: Measure) -> CpuProd
     times = {way: measure(way, shape) for way in _ways(stored, shape)}
     chosen, *others = [_layout(times, dtype) for dtype in dict.fromkeys(way.dtype for way in times)]
     for in_float32 in others:
-        chosen = in_float32 if times[in_float32] * FLOAT32_GAIN <= times[chosen] else chosen
+        chosen = in_float32 if times[in_float32] * LEAST_GAIN <= times[chosen] else chosen
     LOG.info(
         "products on the CPU: chosen=%r shape=%dx%d rows=%d threads=%d measured_ms=%r",
         str(chosen),
@@ -129,4 +128,4 @@ def _ways(stored: torch.dtype, shape: MatrixShape) -> Sequence[CpuProducts]:
 
 def _layout(times: dict[CpuProducts, float], dtype: torch.dtype) -> CpuProducts:
     rows, columns = (CpuProducts(dtype=dtype, by_columns=by_columns) for by_columns in (False, True))
-    return columns if times[columns] * COLUMNS_GAIN <= times[rows] else rows
+    return columns if times[columns] * LEAST_GAIN <= times[rows] else rows

@@ -113,7 +113,7 @@ def test_whatever_is_chosen_the_engine_says_the_same_but_for_rounding(
     monkeypatch.setattr("engine.inference.torch_engine.products_for", lambda _: way(FP32, by_columns=by_columns))
     engine = TorchRolloutEngine(folder, max_batch=4, device="cpu")
     engine.install(pack_weights(model_tensors(load_decoder(folder, device="cpu")), version=1))
-    matrix = engine._model.layers[0].gate_up_2FD
+    matrix = engine._model.get_parameter("layers.0.gate_up_2FD")
     assert matrix.dtype == FP32 and matrix.is_contiguous() != by_columns
     for said, wanted in zip(answers(engine), expected, strict=True):
         assert said.token_ids == wanted.token_ids
