@@ -38,7 +38,7 @@ def chosen(stored: torch.dtype, times: dict[CpuProducts, float], shape: MatrixSh
         ((0.90, 8.50, 0.50, 0.60), way(FP32)),
         ((0.90, 0.50, 0.80, 0.80), way(BF16, by_columns=True)),
         ((0.90, 0.90, 0.50, 0.30), way(FP32, by_columns=True)),
-        ((0.90, 0.80, 0.70, 0.80), way(BF16)),  # nothing is faster by more than chance
+        ((0.90, 0.80, 0.75, 0.80), way(BF16)),  # nothing is faster by more than chance
     ],
 )
 def test_the_fastest_is_chosen_if_it_is_so_by_more_than_chance(
@@ -105,8 +105,8 @@ def answers(engine: TorchRolloutEngine) -> list[SequenceOutput]:
 def test_whatever_is_chosen_the_engine_says_the_same_but_for_rounding(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, stored: str, by_columns: bool
 ) -> None:
-    """In float32, of the same numbers: about 400 additions a log-prob of up to 16, in another order. A version's weights
-    arrive in whatever lies there."""
+    """In float32, of the same numbers: about 400 additions a log-prob of up to 16, in another order. A version arrives
+    in whatever lies there."""
     folder: Path = make_llama(dtype=stored)
     monkeypatch.setattr("engine.inference.torch_engine.products_for", lambda _: way(FP32))
     expected = answers(TorchRolloutEngine(folder, max_batch=4, device="cpu"))
