@@ -1,8 +1,9 @@
 """How a CPU computes a few rows times a matrix of weights, chosen by measuring it here: no rule knows every processor.
 
-    stored bfloat16, 1,024 × 1,024, 4 rows, one thread, ms       rows   columns   float32 rows
-    AVX-512 with bfloat16                                        0.08      0.09           0.19
-    AVX2                                                         0.30      6.71           0.16
+    1,024 × 1,024, 4 rows, one thread, ms       bfloat16 rows   columns   float32 rows   columns
+    AVX-512 with bfloat16 (an EPYC)                      0.18      0.23           0.38      0.39
+    the same, told to keep to AVX2                       0.37      8.2            0.46      0.48
+    the same, told to keep to SSE 4                      1.0       7.5            0.42      0.43
 
 What may differ between two choices is rounding, and nothing else: a sum in another order, or products in float32 of
 weights that are bfloat16 numbers either way. Weights that are taken in or saved are the same ones.
@@ -15,7 +16,7 @@ Invariants:
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -31,10 +32,10 @@ LOG: Final = logging.getLogger(__name__)
 ROWS: Final = 4  # between a lone answer and a full batch; all of them want the same
 LARGEST_SIDE: Final = 1_024  # of the measured matrix: from here on time only grows with its area
 SMALL_NUMEL: Final = 2**18  # calls cost as much as products: another dtype would save microseconds
-LEAST_GAIN: Final = 1.25  # samples of equal ways differ by a tenth; float32 takes twice the memory
+LEAST_GAIN: Final = 1.1  # the best samples of equal ways lie closer together
 
-_NUM_SAMPLES: Final = 5
-_MULTIPLIED_A_SAMPLE: Final = 2**20  # at least, so that a sample is longer than the clock is coarse
+_NUM_SAMPLES: Final = 4
+_STREAMED_BYTES: Final = 2**23  # weights are read from beyond a core's own cache, as those of a whole model are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +61,15 @@ class MatrixShape:
         return self.height * self.width
 
 
-Measure = Callable[[CpuProducts, MatrixShape], float]
-"""Seconds of one product."""
+Measure = Callable[[Sequence[CpuProducts], MatrixShape], Mapping[CpuProducts, float]]
+"""Seconds of one product, of each way."""
 
 _chosen: dict[tuple[torch.dtype, MatrixShape], CpuProducts] = {}
 _choosing = Lock()
 
 
 def products_for(config: DecoderConfig) -> CpuProducts:
-    """Measured the first time, in some hundredths of a second."""
+    """Measured the first time, in some tenths of a second at most."""
     shape = MatrixShape.largest_of(config)
     with _choosing:
         if (config.dtype, shape) not in _chosen:
@@ -77,7 +78,7 @@ def products_for(config: DecoderConfig) -> CpuProducts:
 
 
 def choose(stored: torch.dtype, shape: MatrixShape, measure: Measure) -> CpuProducts:
-    times = {way: measure(way, shape) for way in _ways(stored, shape)}
+    times = measure(_ways(stored, shape), shape)
     chosen, *others = [_layout(times, dtype) for dtype in dict.fromkeys(way.dtype for way in times)]
     for in_float32 in others:
         chosen = in_float32 if times[in_float32] * LEAST_GAIN <= times[chosen] else chosen
@@ -99,26 +100,36 @@ def lay_out(model: Decoder, products: CpuProducts) -> None:
         return
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and name != "embedding_VD":
-            parameter.data = parameter.data.t().contiguous().t()
+            parameter.data = by_columns(parameter.data)
+
+
+def by_columns(weight_HW: Tensor) -> Tensor:
+    return weight_HW.t().contiguous().t()
 
 
 @torch.inference_mode()
-def measure(way: CpuProducts, shape: MatrixShape) -> float:
-    """The best of several: whatever else the machine does only adds to a sample."""
-    weight_HW = torch.full((shape.height, shape.width), 0.5, dtype=way.dtype)
-    if way.by_columns:
-        weight_HW = weight_HW.t().contiguous().t()
-    x_RW = torch.full((ROWS, shape.width), 0.5, dtype=way.dtype)
-    num_products = -(-_MULTIPLIED_A_SAMPLE // shape.numel)
-    _multiply(x_RW, weight_HW, 1)
-    return min(_multiply(x_RW, weight_HW, num_products) for _ in range(_NUM_SAMPLES)) / num_products
+def measure(ways: Sequence[CpuProducts], shape: MatrixShape) -> dict[CpuProducts, float]:
+    """The best of several passes through many matrices, in turns: what else the machine does only adds to a pass."""
+    weights = {way: _matrices(way, shape) for way in ways}
+    inputs = {way: torch.full((ROWS, shape.width), 0.5, dtype=way.dtype) for way in ways}
+    for way in ways:
+        _multiply(inputs[way], weights[way][:1])
+    rounds = [{way: _multiply(inputs[way], weights[way]) for way in ways} for _ in range(_NUM_SAMPLES)]
+    return {way: min(times[way] for times in rounds) / len(weights[way]) for way in ways}
 
 
-def _multiply(x_RW: Tensor, weight_HW: Tensor, num_products: int) -> float:
-    started = time.perf_counter()
-    for _ in range(num_products):
+def _matrices(way: CpuProducts, shape: MatrixShape) -> list[Tensor]:
+    count = -(-_STREAMED_BYTES // (shape.numel * way.dtype.itemsize))
+    matrices = [torch.full((shape.height, shape.width), 0.5, dtype=way.dtype) for _ in range(count)]
+    return [by_columns(weight_HW) for weight_HW in matrices] if way.by_columns else matrices
+
+
+def _multiply(x_RW: Tensor, weights: Sequence[Tensor]) -> float:
+    """This thread's own seconds: what others do on a busy machine does not count."""
+    started = time.thread_time()
+    for weight_HW in weights:
         functional.linear(x_RW, weight_HW)
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 def _ways(stored: torch.dtype, shape: MatrixShape) -> Sequence[CpuProducts]:
@@ -126,6 +137,6 @@ def _ways(stored: torch.dtype, shape: MatrixShape) -> Sequence[CpuProducts]:
     return [CpuProducts(dtype=dtype, by_columns=by_columns) for dtype in dtypes for by_columns in (False, True)]
 
 
-def _layout(times: dict[CpuProducts, float], dtype: torch.dtype) -> CpuProducts:
+def _layout(times: Mapping[CpuProducts, float], dtype: torch.dtype) -> CpuProducts:
     rows, columns = (CpuProducts(dtype=dtype, by_columns=by_columns) for by_columns in (False, True))
     return columns if times[columns] * LEAST_GAIN <= times[rows] else rows

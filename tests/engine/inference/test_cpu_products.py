@@ -1,6 +1,7 @@
 """How a CPU multiplies is what was measured to be fastest; what it says is the same but for rounding."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def way(dtype: torch.dtype, *, by_columns: bool = False) -> CpuProducts:
 
 
 def chosen(stored: torch.dtype, times: dict[CpuProducts, float], shape: MatrixShape = LARGE) -> CpuProducts:
-    return choose(stored, shape, lambda each, _: times[each])
+    return choose(stored, shape, lambda ways, _: {each: times[each] for each in ways})
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def chosen(stored: torch.dtype, times: dict[CpuProducts, float], shape: MatrixSh
         ((0.90, 8.50, 0.50, 0.60), way(FP32)),
         ((0.90, 0.50, 0.80, 0.80), way(BF16, by_columns=True)),
         ((0.90, 0.90, 0.50, 0.30), way(FP32, by_columns=True)),
-        ((0.90, 0.80, 0.75, 0.80), way(BF16)),  # nothing is faster by more than chance
+        ((0.80, 0.74, 0.76, 0.80), way(BF16)),  # nothing is faster by more than chance
     ],
 )
 def test_the_fastest_is_chosen_if_it_is_so_by_more_than_chance(
@@ -62,11 +63,11 @@ def test_it_is_measured_once_and_said(
 ) -> None:
     asked: list[CpuProducts] = []
 
-    def faster_every_time(each: CpuProducts, shape: MatrixShape) -> float:
-        asked.append(each)
-        return 1.0 / len(asked)
+    def each_faster_than_the_last(ways: Sequence[CpuProducts], shape: MatrixShape) -> dict[CpuProducts, float]:
+        asked.extend(ways)
+        return {each: 1.0 / place for place, each in enumerate(ways, start=1)}
 
-    monkeypatch.setattr(cpu_products, "measure", faster_every_time)
+    monkeypatch.setattr(cpu_products, "measure", each_faster_than_the_last)
     monkeypatch.setattr(cpu_products, "_chosen", {})
     config = replace(read_config(make_llama()), dtype=BF16, width=2_048, mlp_width=4_096)
     with caplog.at_level(logging.INFO, cpu_products.__name__):
@@ -80,9 +81,10 @@ def test_it_is_measured_once_and_said(
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values())
-@pytest.mark.parametrize("by_columns", [False, True])
-def test_each_way_can_be_measured(dtype: torch.dtype, by_columns: bool) -> None:
-    assert measure(way(dtype, by_columns=by_columns), SMALL) > 0.0
+def test_each_way_can_be_measured(dtype: torch.dtype) -> None:
+    ways = [way(dtype), way(dtype, by_columns=True)]
+    times = measure(ways, SMALL)
+    assert list(times) == ways and all(seconds > 0.0 for seconds in times.values())
 
 
 def answers(engine: TorchRolloutEngine) -> list[SequenceOutput]:
