@@ -14,6 +14,7 @@ from engine.inference.cpu_products import CpuProducts, MatrixShape, choose, meas
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import DTYPES, load_decoder, model_tensors, read_config
+from engine.policy.lineage import WeightsId
 from engine.weights.snapshot import pack_weights
 from tests.engine.conftest import MakeLlama
 
@@ -114,7 +115,7 @@ def test_whatever_is_chosen_the_engine_says_the_same_but_for_rounding(
     expected = answers(TorchRolloutEngine(folder, max_batch=4, device="cpu"))
     monkeypatch.setattr("engine.inference.torch_engine.products_for", lambda _: way(FP32, by_columns=by_columns))
     engine = TorchRolloutEngine(folder, max_batch=4, device="cpu")
-    engine.install(pack_weights(model_tensors(load_decoder(folder, device="cpu")), version=1))
+    engine.install(pack_weights(model_tensors(load_decoder(folder, device="cpu")), weights=WeightsId(0, 1)))
     matrix = engine._model.get_parameter("layers.0.gate_up_2FD")
     assert matrix.dtype == FP32 and matrix.is_contiguous() != by_columns
     for said, wanted in zip(answers(engine), expected, strict=True):
