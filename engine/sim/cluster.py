@@ -8,6 +8,8 @@ Invariants:
 - what survives a process is on the cluster's disks: data's log, the trainer's checkpoints.
 """
 
+# Over budget: every kind of process is wired here to its body, once.
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -6,6 +6,8 @@ Invariants:
 - every token knows the weights that wrote it: those of its sample's slot, of which there are `weight_slots`.
 """
 
+# Over budget: one body, whose samples, moves and weights hold each other up.
+
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
