@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from engine.policy.pace import Piece
+from engine.policy.pace import LOOP, Piece
 
 PartKind = Literal["rollout", "relay", "data", "trainer"]
 """Those that the manager watches."""
@@ -48,8 +48,10 @@ class Patience:
         return self.silent_s + piece.constant_s + expected_s
 
     def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
-        """How long a run may go without a token, a step or an answer, while its parts are at these."""
-        return max([self.nothing_moves_s, *(self.silent_s + piece.constant_s + piece.expects_s for piece in pieces)])
+        """How long a run may go without a token, a step or an answer, while its parts are at these: a part that stands
+        still in its work is found and replaced before the whole run counts as still."""
+        works_s = (self.standstill_s(piece) for piece in pieces if piece.what != LOOP)
+        return self.nothing_moves_s + max(works_s, default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

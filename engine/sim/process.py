@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol, get_args
 
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages.addresses import MANAGER, Address
+from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.pace import Pulse
@@ -97,7 +97,9 @@ class Process:
         if not self.is_alive:
             return
         if not self._is_frozen:
-            self.post(MANAGER, PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece))
+            beat = PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece)
+            self.post(MANAGER, beat)
+            self.post(DRIVER, beat)
         self.kernel.after(BEAT_S, self.beat)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -160,6 +160,8 @@ class Supervisor:
                 if isinstance(message, ReplicaReported):
                     self._recorder.on_load(message)
                 self._tell(to, message)
+                if isinstance(message, PartReported):  # how long a run may stand still depends on what parts are at
+                    self._tell(DRIVER, message)
 
     def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
         self._forget_load(address)

@@ -11,6 +11,7 @@ Invariants:
 - it never depends on the order in which different parts are heard, nor on hearing a report only once.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.driver.environment import EnvironmentWatch
@@ -19,6 +20,7 @@ from engine.pipeline.driver.requests import Requests
 from engine.pipeline.driver.run_end import RunEnd
 from engine.pipeline.driver.stillness import Stillness
 from engine.pipeline.effects import Effect, EndRun
+from engine.pipeline.messages.addresses import ENVIRONMENT
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
@@ -71,7 +73,7 @@ class DriverBrain:
             only_evaluates=plan.only_evaluates,
         )
         self._environment = EnvironmentWatch(now=now, patience=patience)
-        self._stillness = Stillness(now=now, limit_s=no_progress_s, loading_s=patience.start_s)
+        self._stillness = Stillness(now=now, patience=replace(patience, nothing_moves_s=no_progress_s))
         self._end = RunEnd()
         self._has_ended = False
 
@@ -103,7 +105,8 @@ class DriverBrain:
             case ResizeReported():
                 return [*self._requests.on_resized(message), *self._readiness.on_resized(message.replicas)]
             case PartReported():
-                self._environment.hear(message, now)
+                if message.part == ENVIRONMENT:
+                    self._environment.hear(message, now)
                 return []
             case PartLost():
                 return self._environment.on_lost(message, now)

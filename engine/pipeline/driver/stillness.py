@@ -1,12 +1,16 @@
 """How long nothing has moved: a run that stands still for too long is broken, whatever the reason.
 
 Invariants:
-- what moves is work: tokens, weights, steps, evaluations. A heartbeat does not, nor does a part that is replaced: one
-  that is replaced for ever must not keep a run alive;
-- generated tokens count, so the limit bounds one step or one load of weights, not one long answer.
+- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat alone
+  does not;
+- a part that is replaced again and again keeps no run alive: the signs of an incarnation count only once something
+  came of it, and only so many replacements begin the count of seconds again;
+- generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
+- the limit grows with what the parts are at: no constant bounds work that grows with the job.
 """
 
 from engine.pipeline.effects import Effect, EndRun
+from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
@@ -14,6 +18,7 @@ from engine.pipeline.messages.to_driver import (
     EvaluationReported,
     EvaluationStarted,
     PartFinished,
+    PartStarted,
     ReplicaObserved,
     ReplicaReady,
     ResizeReported,
@@ -22,26 +27,54 @@ from engine.pipeline.messages.to_driver import (
     TrainerReady,
     WeightsTaken,
 )
+from engine.pipeline.messages.to_manager import PartReported
+from engine.policy.pace import LOOP
+from engine.policy.recovery import MAX_LOSSES, Patience
 
 
 class Stillness:
-    def __init__(self, *, now: float, limit_s: float, loading_s: float) -> None:
-        """`loading_s`: the limit while parts load, which say nothing meanwhile."""
+    def __init__(self, *, now: float, patience: Patience) -> None:
+        self._patience = patience
         self._moved_at = now
-        self._limit_s, self._loading_s = limit_s, max(limit_s, loading_s)
         self._generated: dict[int, tuple[int, int, int]] = {}
         """By replica: who says it, on which weights, and how much was generated."""
+        self._at: dict[Address, PartReported] = {}
+        """What each part said last that it is at."""
+        self._proven: dict[Address, int] = {}
+        """By part, the incarnation that was there when something came of the work."""
+        self._num_replaced = 0
+        """Since then."""
 
     def hear(self, message: Message, now: float) -> None:
-        if self._is_movement(message):
-            self._moved_at = now
+        match message:
+            case PartReported():
+                if self._is_sign_of_proven_work(message):
+                    self._moved_at = now
+                self._at[message.part] = message
+            case PartStarted():
+                self._at.pop(message.part, None)
+                self._num_replaced += 1
+                if self._num_replaced <= MAX_LOSSES:
+                    self._moved_at = now
+            case _ if self._is_movement(message):
+                self._moved_at, self._num_replaced = now, 0
+                self._proven = {part: report.incarnation for part, report in self._at.items()}
 
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
-        limit_s = self._limit_s if is_ready else self._loading_s
+        limit_s = self._patience.of_the_run_s(report.piece for report in self._at.values())
+        if not is_ready:  # parts that only start say nothing yet
+            limit_s = max(limit_s, self._patience.start_s)
         if now - self._moved_at <= limit_s:
             return []
         message = f"nothing moved for {limit_s:.0f} s: no token, no step, no evaluation"
         return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
+
+    def _is_sign_of_proven_work(self, report: PartReported) -> bool:
+        before = self._at.get(report.part)
+        if before is None or before.incarnation != report.incarnation:
+            return False
+        is_proven = self._proven.get(report.part) == report.incarnation
+        return is_proven and report.piece.what != LOOP and report.piece.serial > before.piece.serial
 
     def _is_movement(self, message: Message) -> bool:
         match message:

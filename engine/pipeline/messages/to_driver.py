@@ -169,7 +169,7 @@ class RunBroken:
 
 
 # ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────
-# Of the environment's worker, which has no brain and no manager, it also hears `PartReported` and `PartLost`.
+# It also hears every `PartReported`, and of the environment's worker, which no manager watches, `PartLost`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

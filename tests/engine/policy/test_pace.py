@@ -72,6 +72,7 @@ def test_no_pace_shortens_what_no_job_makes_longer() -> None:
     assert PATIENCE.standstill_s(Piece(constant_s=300.0, pace=Pace(spent_s=100.0, expected_s=1e6))) == 320.0
 
 
-def test_a_run_is_waited_for_as_long_as_the_longest_work_in_it() -> None:
-    assert PATIENCE.of_the_run_s([]) == PATIENCE.of_the_run_s([Piece(), Piece(expects_s=9.0)]) == 600.0
-    assert PATIENCE.of_the_run_s([Piece(), Piece(expects_s=7_000.0)]) == 7_020.0
+def test_a_run_is_still_only_after_the_longest_work_in_it_would_have_been_found_to_stand_still() -> None:
+    work = Piece(what="load", expects_s=7_000.0)
+    assert PATIENCE.of_the_run_s([]) == PATIENCE.of_the_run_s([Piece()]) == 600.0
+    assert PATIENCE.of_the_run_s([Piece(), work]) == 600.0 + PATIENCE.standstill_s(work) == 7_620.0

@@ -15,10 +15,19 @@ from engine.spec.schedules import ScheduleName
 
 STEP_S = 1_200.0
 SIGN_EVERY_S = 60.0
+STILL_S = 120.0
+"""A run in which nothing moves for so long is ended: a tenth of a step."""
 STEPS = 3
 
 
-def world(seed: int, *, schedule: ScheduleName = "laminar", costs: Costs, blows: tuple[Blow, ...] = ()) -> World:
+def world(
+    seed: int,
+    *,
+    schedule: ScheduleName = "laminar",
+    costs: Costs,
+    blows: tuple[Blow, ...] = (),
+    no_progress_s: float | None = None,
+) -> World:
     plan = Plan(
         schedule=PRESETS[schedule],
         weight_slots=2 if PRESETS[schedule].in_flight == "beside" else 1,
@@ -33,7 +42,15 @@ def world(seed: int, *, schedule: ScheduleName = "laminar", costs: Costs, blows:
         num_relays=2,
     )
     faults = Faults(blows=blows, quiet_at=100 * STEP_S)
-    return World(seed=seed, plan=plan, num_replicas=2, faults=faults, costs=costs, deadline_s=100 * STEP_S)
+    return World(
+        seed=seed,
+        plan=plan,
+        num_replicas=2,
+        faults=faults,
+        costs=costs,
+        deadline_s=100 * STEP_S,
+        no_progress_s=no_progress_s,
+    )
 
 
 def training(*, sign_every_s: float = SIGN_EVERY_S) -> Costs:
@@ -44,10 +61,14 @@ def losses(outcome: Outcome) -> list[FaultReported]:
     return [fault for fault in outcome.oracle.faults if "no heartbeat" in fault.message or "no sign" in fault.message]
 
 
+@pytest.mark.parametrize("schedule", ["laminar", "sync"])
 @pytest.mark.parametrize("sign_every_s", [SIGN_EVERY_S, STEP_S])
-def test_a_step_of_twenty_minutes_kills_nobody(sign_every_s: float) -> None:
+def test_a_step_of_twenty_minutes_kills_nobody_and_is_no_standstill(
+    schedule: ScheduleName, sign_every_s: float
+) -> None:
     for seed in range(1):
-        outcome = world(seed, costs=training(sign_every_s=sign_every_s)).run()
+        costs = training(sign_every_s=sign_every_s)
+        outcome = world(seed, schedule=schedule, costs=costs, no_progress_s=STILL_S).run()
         assert outcome.virtual_s > STEPS * STEP_S * 0.9 and not losses(outcome)
 
 
@@ -58,7 +79,7 @@ def test_a_trainer_that_stands_still_in_such_a_step_is_found_by_its_own_pace(kin
     blow = Blow(at=struck_at, part="trainer", which=0, kind="hang" if kind == "hang" else "freeze", lasts_s=1e6)
     within_s = PATIENCE.silent_s + (SLOWER_THAN_USUAL * MOST_TOO_LONG * 1.5 * SIGN_EVERY_S if kind == "hang" else 0.0)
     for seed in range(1):
-        struck = world(seed, costs=training(), blows=(blow,))
+        struck = world(seed, costs=training(), blows=(blow,), no_progress_s=STILL_S)
         found_at: list[float] = []
         watch(struck, found_at)
         [loss] = losses(struck.run())

@@ -37,6 +37,7 @@ from engine.pipeline.messages.to_driver import (
 )
 from engine.pipeline.messages.to_manager import PartLost, PartReported, ResizeOrdered
 from engine.policy.lineage import WeightsId
+from engine.policy.pace import LOOP, Piece
 from engine.policy.recovery import MAX_LOSSES, Patience
 from tests.engine.pipeline.brain_builders import PLAN, of
 
@@ -266,7 +267,46 @@ def test_loading_may_take_longer() -> None:
     assert ends(driver.wait(1))
 
 
-def test_what_is_replaced_for_ever_keeps_no_run_alive() -> None:
+def at(serial: int, *, incarnation: int = 0, what: str = "micro-batch", expects_s: float = 0.0) -> PartReported:
+    piece = Piece(what=what, serial=serial, expects_s=expects_s)
+    return PartReported(part=TRAINER, incarnation=incarnation, piece=piece)
+
+
+def test_signs_of_life_inside_a_long_step_move_a_run_and_a_loop_that_only_turns_does_not() -> None:
+    driver = Told()
+    limit_s = LIMIT_S + PATIENCE.silent_s
+    driver.tell(at(1), *LOADED)
+    assert driver.wait(limit_s - 1) == driver.tell(at(2)) == []
+    assert driver.wait(limit_s - 1) == driver.tell(at(2), at(3, what=LOOP)) == []
+    assert ends(driver.wait(1))
+
+
+def test_a_piece_of_work_may_stand_for_as_long_as_is_expected_of_it() -> None:
+    driver = Told()
+    driver.tell(*LOADED, at(1, expects_s=1_000.0))
+    assert driver.wait(LIMIT_S + PATIENCE.silent_s + 1_000.0) == []
+    assert ends(driver.wait(1))
+
+
+def test_what_was_expected_of_a_trainer_that_is_replaced_holds_up_nobody() -> None:
+    driver = Told()
+    driver.tell(*LOADED, at(1, expects_s=1_000.0), PartStarted(part=TRAINER, incarnation=1))
+    driver.wait(LIMIT_S)
+    assert ends(driver.wait(1))
+
+
+def test_a_trainer_that_dies_at_work_again_and_again_keeps_no_run_alive() -> None:
+    driver = Told()
+    driver.tell(at(1), *LOADED)
+    effects: list[Effect] = []
+    for incarnation in range(1, 20):
+        effects += driver.tell(PartStarted(part=TRAINER, incarnation=incarnation), at(1, incarnation=incarnation))
+        effects += driver.wait(LIMIT_S / 8)
+        effects += driver.tell(at(2, incarnation=incarnation))
+    assert ends(effects), "its signs count once it was ready"
+
+
+def test_what_is_replaced_again_and_again_keeps_no_run_alive() -> None:
     driver = Told()
     driver.tell(*LOADED)
     driver.wait(LIMIT_S - 1)
