@@ -23,6 +23,7 @@ from backend.audit.anchoring import verify_log_of
 from backend.audit.anchors import BrokenAnchors
 from backend.audit.models import AuditEntry
 from backend.audit.selectors import entries_of
+from backend.clock import database_now
 from backend.pages import curl
 from backend.pages.team_views import acting_in, frame_of
 
@@ -79,7 +80,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         "actions": list(entries_of(acting.team.pk).order_by("action").values_list("action", flat=True).distinct()),
         "check": _checked(acting.team) if "check" in request.GET else None,
         "curl": curl.get("/audit-log", **filters),
-        "now": datetime.now(UTC),
+        "now": database_now(),
     }
     return render(request, "pages/team/audit.html", context, status=422 if wrong else 200)
 

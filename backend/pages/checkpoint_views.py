@@ -10,7 +10,6 @@ import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -28,6 +27,7 @@ from backend.api.rate_limit import SUBMITS, take
 from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.models import Checkpoint, CheckpointEvaluation, CheckpointState
 from backend.checkpoints.selectors import checkpoints_of, the_checkpoint
+from backend.clock import database_now
 from backend.errors import NotFound, Refusal
 from backend.jobs.models import TERMINAL_STATES, Job
 from backend.jobs.submitting.submit import Submitter
@@ -70,7 +70,7 @@ def rows_of(job: Job, *, may_evaluate: bool) -> list[CheckpointRow]:
 @never_cache
 @login_required
 def evaluate(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
-    user, now = user_of(request), datetime.now(UTC)
+    user, now = user_of(request), database_now()
     checkpoint = _checkpoint(user, checkpoint_id)
     job = checkpoint.job
     if not may_submit(user, job.team):

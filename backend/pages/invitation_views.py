@@ -6,7 +6,7 @@ Invariants:
 - guessing is hopeless (256 bits) and counted all the same.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from urllib.parse import quote
 
 from allauth.account.adapter import get_adapter
@@ -25,6 +25,7 @@ from django.views.decorators.http import require_http_methods
 from backend.accounts.invitations import join, open_invitation, sign_up
 from backend.accounts.models import Invitation, User
 from backend.api.counters import take
+from backend.clock import database_now
 from backend.errors import Refusal
 from backend.pages.team_views import address_of
 
@@ -38,7 +39,7 @@ def accept(request: HttpRequest, token: str) -> HttpResponse:
     bucket, limit, window_s = TRIES
     if not take(bucket, get_adapter(request).get_client_ip(request), limit, window_s).allowed:
         return render(request, "429.html", status=429)
-    now = datetime.now(UTC)
+    now = database_now()
     invitation = open_invitation(token, now=now)
     if invitation is None:
         return render(request, "pages/team/invitation_closed.html", status=404)

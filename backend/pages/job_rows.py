@@ -14,7 +14,7 @@ from backend.accounts.models import User
 from backend.jobs.models import Job
 from backend.jobs.selectors import jobs_visible_to
 from backend.pages.charts import HELD_OUT, REWARD
-from backend.telemetry.models import MetricPoint, MetricSeries
+from backend.telemetry.drawing import few_values
 
 _SPARK_POINTS = 40
 _SPARK_WIDTH, _SPARK_HEIGHT = 96.0, 26.0
@@ -68,27 +68,9 @@ def rows_of(jobs: Sequence[Job], *, now: datetime) -> list[JobRow]:
 
 
 def _rewards_of(jobs: Sequence[Job]) -> dict[str, list[float]]:
-    """By primary key (series, attempt, step) throughout: a look-up a point, no scan."""
-    shown = {job.pk: REWARD if job.steps else HELD_OUT for job in jobs}
-    rows = MetricSeries.objects.filter(job__in=jobs, name__in=(REWARD, HELD_OUT)).values_list("job_id", "name", "id")
-    series = {job_id: series_id for job_id, name, series_id in rows if shown[job_id] == name}
-    wanted = Q(pk__in=[])
-    for job in jobs:
-        if job.pk in series and (job.step or not job.steps):
-            wanted |= Q(
-                series=series[job.pk],
-                attempt__in=range(1, job.num_attempts + 1),
-                step__in=_steps_shown(job.step) if job.steps else [job.step],
-            )
-    found: dict[int, dict[int, float]] = {}
-    points = MetricPoint.objects.filter(wanted).order_by("attempt", "step")
-    for series_id, step, value in points.values_list("series_id", "step", "value"):
-        found.setdefault(series_id, {})[step] = value  # a later attempt's point replaces the earlier one's
-    return {
-        job.pk: [value for _, value in sorted(found[series[job.pk]].items())]
-        for job in jobs
-        if series.get(job.pk) in found
-    }
+    drawn = [job for job in jobs if job.step or not job.steps]
+    shown = {job.pk: (REWARD, _steps_shown(job.step)) if job.steps else (HELD_OUT, [job.step]) for job in drawn}
+    return few_values(drawn, shown)
 
 
 def _steps_shown(last: int) -> list[int]:

@@ -5,7 +5,7 @@ Invariant: a job of another team is answered like one that does not exist.
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from backend.accounts.models import User
 from backend.accounts.selectors import may_submit
+from backend.clock import database_now
 from backend.errors import InvalidState
 from backend.jobs.attempts.failures import explain_failure
 from backend.jobs.attempts.resume_points import job_of_checkpoint
@@ -30,14 +31,21 @@ from backend.pages import curl
 from backend.pages.charts import CHARTS
 from backend.pages.checkpoint_views import rows_of
 from backend.pages.event_sentences import happenings_of
-from backend.pages.snapshot import Snapshot, snapshot_of, time_left
+from backend.pages.snapshot import Snapshot, snapshot_of
+from backend.pages.tiles import Tiles, tiles_of
 from backend.pages.timeline import timeline_of
 from backend.pages.views import user_of
 from backend.telemetry.live import live_delta
-from backend.telemetry.representations import JobSummary, LiveDelta, TrajectoryOut
+from backend.telemetry.representations import JobSummary, LiveDelta
 
 NUM_EVENTS = 100
 _MOST_MARKS = 400
+
+
+class PageNews(LiveDelta):
+    """What a page pulls: what is new, and what its tiles say now."""
+
+    tiles: Tiles
 
 
 @require_safe
@@ -45,19 +53,20 @@ _MOST_MARKS = 400
 @login_required
 def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
     """With ?part, only the regions whose markup depends on the job's state."""
-    job, now = _job(request, job_id), datetime.now(UTC)
+    job, now = _job(request, job_id), database_now()
     context = _regions(job, user_of(request), now=now)
     if "part" in request.GET:
         return render(request, "pages/job/_regions.html", context)
     snapshot = snapshot_of(job)
+    tiles = tiles_of(job, now=now)
     charts = () if job.only_evaluates else CHARTS  # one number is no line
     context |= {
         "snapshot": snapshot,
-        "live": _live_seed(job, snapshot),
+        "live": _live_seed(job, snapshot, tiles),
         "charts": [
             (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in charts
         ],
-        "left": time_left(job, snapshot.series, now=now),
+        "tiles": tiles,
         "spec_json": json.dumps(job.spec, indent=2, ensure_ascii=False),
         "curls": _curls(job),
         "origin": job_of_checkpoint(job.team, job.start_from) if job.start_from else None,
@@ -77,7 +86,10 @@ def live(request: HttpRequest, job_id: str) -> HttpResponse:
     after = request.GET.get("after", "0")
     if not (after.isascii() and after.isdecimal() and len(after) <= 18):
         return JsonResponse({"detail": "after: a cursor, a whole number"}, status=422)
-    return HttpResponse(live_delta(job, int(after)).model_dump_json(), content_type="application/json")
+    news = live_delta(job, int(after))
+    job.refresh_from_db()  # tiles are never older than the points that come with them
+    answer = PageNews(**dict(news), tiles=tiles_of(job, now=database_now()))
+    return HttpResponse(answer.model_dump_json(), content_type="application/json")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -91,7 +103,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     if request.method != "POST":
         return render(request, "pages/job/cancel.html", {"job": job, "may_cancel": _may_cancel(job)})
     try:
-        cancelled, changed = cancel_job(job.pk, actor=f"user:{user.pk}", now=datetime.now(UTC))
+        cancelled, changed = cancel_job(job.pk, actor=f"user:{user.pk}", now=database_now())
     except InvalidState as refusal:
         messages.error(request, f"{refusal.detail[:1].upper()}{refusal.detail[1:]}.")
         return redirect("job", job_id=job.pk)
@@ -120,7 +132,6 @@ def _regions(job: Job, user: User, *, now: datetime) -> dict[str, Any]:
     return {
         "job": job,
         "now": now,
-        "elapsed": _elapsed(job, now=now),
         "may_cancel": member and _may_cancel(job),
         "may_submit": member,
         "cancel_curl": curl.post(f"/jobs/{job.pk}/cancel"),
@@ -143,10 +154,6 @@ def _milestones(job: Job) -> list[JobEvent]:
     return sorted(newest, key=lambda event: event.seq)
 
 
-def _elapsed(job: Job, *, now: datetime) -> timedelta | None:
-    return (job.finished_at or now) - job.started_at if job.started_at else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curls:
     job: str
@@ -165,14 +172,15 @@ def _curls(job: Job) -> Curls:
     )
 
 
-def _live_seed(job: Job, snapshot: Snapshot) -> dict[str, Any]:
+def _live_seed(job: Job, snapshot: Snapshot, tiles: Tiles) -> dict[str, Any]:
     """Where the page's script starts from: the shape of a pull."""
-    seed = LiveDelta(
+    seed = PageNews(
         cursor=snapshot.cursor,
         job=JobSummary.of(job),
         events=[],
         series=dict(snapshot.series),
-        trajectories=[TrajectoryOut.of(row) for row in snapshot.trajectories],
+        trajectories=list(snapshot.trajectories),
         more=False,
+        tiles=tiles,
     )
     return seed.model_dump(mode="json")

@@ -7,7 +7,7 @@ Invariants:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -24,6 +24,7 @@ from backend.accounts.representations import represent_key
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES
 from backend.accounts.selectors import keys_visible_to, projects_of, service_accounts_of
 from backend.accounts.teams import the_project
+from backend.clock import database_now
 from backend.errors import FieldError, Invalid, Refusal
 from backend.pages import curl
 from backend.pages.team_views import acting_in, address_of, frame_of
@@ -47,7 +48,7 @@ def keys(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     if request.method != "POST":
         return _show(request, acting)
-    now = datetime.now(UTC)
+    now = database_now()
     try:
         wish = _wish(acting, request.POST, request.POST.getlist("scopes"), now=now)
         key, text = make_key(acting, wish, account_id=request.POST.get("owner") or None, now=now)
@@ -62,7 +63,7 @@ def keys(request: HttpRequest) -> HttpResponse:
 def revoke(request: HttpRequest, key_id: str) -> HttpResponse:
     acting = acting_in(request)
     try:
-        revoke_key(acting, key_id, now=datetime.now(UTC))
+        revoke_key(acting, key_id, now=database_now())
     except Refusal:
         raise Http404("There is no such key, or it is not yours.") from None
     messages.success(request, "Revoked. No request with this key is answered any more.")
@@ -122,7 +123,7 @@ def _show(
     wrong: list[str] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    now = datetime.now(UTC)
+    now = database_now()
     found = keys_visible_to(acting.user, acting.team, rules=acting.rules)[:NUM_SHOWN]
     chosen = request.POST.getlist("scopes") if wrong else DEFAULT_SCOPES
     context = frame_of(acting) | {

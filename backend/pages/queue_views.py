@@ -8,7 +8,7 @@ Invariants:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from backend.accounts.models import Team
+from backend.clock import database_now
 from backend.jobs.line.explain import WaitExplained, explain_wait
 from backend.jobs.line.queue import QueueSeen, queue_seen_by
 from backend.jobs.models import Job, JobState
@@ -80,7 +81,7 @@ class BudgetShown:
 @login_required
 def queue(request: HttpRequest) -> HttpResponse:
     """With ?part, only what changes by itself: what an open page asks for when it was told that something changed."""
-    acting, now = acting_in(request), datetime.now(UTC)
+    acting, now = acting_in(request), database_now()
     pools = list(pools_of(acting.team))
     context: dict[str, Any] = frame_of(acting) | {"pools": pools, "now": now, "curl": curl.get("/quota")}
     if pools:

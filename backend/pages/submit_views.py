@@ -7,7 +7,7 @@ Invariants:
 
 import re
 import secrets
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -22,6 +22,7 @@ from django.views.decorators.http import require_http_methods
 from backend.accounts.models import User
 from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, RateExceeded, take
+from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
 from backend.jobs.submitting.submit import Submitter, submit_job
@@ -60,7 +61,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
 
 
 def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Place], place: Place) -> HttpResponse:
-    user, now, token = user_of(request), datetime.now(UTC), request.POST.get("token", "")
+    user, now, token = user_of(request), database_now(), request.POST.get("token", "")
     if not _TOKEN.fullmatch(token):
         form.errors.setdefault("", []).append("This page was incomplete when it was sent. Please send it again.")
         return _show(request, form, places, place=place)
@@ -122,7 +123,7 @@ def _show(
         "token": secrets.token_urlsafe(24),
         "curl": curl.post("/jobs", _body(form.spec, place, beginning), idempotent=True) if form.spec and place else "",
         "curl_url": curl.api_url("/jobs"),
-        "outlook": _outlook(form.spec, place, now=datetime.now(UTC)) if form.spec and place else "",
+        "outlook": _outlook(form.spec, place, now=database_now()) if form.spec and place else "",
         "num_errors": len(form.summary),
     }
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))

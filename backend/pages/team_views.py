@@ -7,7 +7,6 @@ Invariants:
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -26,6 +25,7 @@ from backend.accounts.rights import GRANTS, has_second_factor, lacks_second_fact
 from backend.accounts.selectors import members_of, open_invitations_of, projects_of, service_accounts_of, teams_of
 from backend.accounts.service_accounts import close_service_account, open_service_account
 from backend.accounts.teams import change_team, the_project
+from backend.clock import database_now
 from backend.errors import Invalid, Refusal
 from backend.pages import curl
 from backend.pages.views import user_of
@@ -41,7 +41,7 @@ def members(request: HttpRequest) -> HttpResponse:
     acting = acting_in(request)
     if request.method != "POST":
         return _show(request, acting)
-    now, email, role = datetime.now(UTC), request.POST.get("email", "").strip(), request.POST.get("role", "")
+    now, email, role = database_now(), request.POST.get("email", "").strip(), request.POST.get("role", "")
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254 or role not in Role.values:
         return _show(request, acting, wrong="Write an e-mail address such as ada@example.org.", status=422)
     try:
@@ -57,7 +57,7 @@ def members(request: HttpRequest) -> HttpResponse:
 @login_required
 def member(request: HttpRequest, user_id: str) -> HttpResponse:
     """A new role, or with `remove` the end of the membership."""
-    acting, now = acting_in(request), datetime.now(UTC)
+    acting, now = acting_in(request), database_now()
     is_self = acting.user.public_id == user_id
 
     def change() -> str:
@@ -80,7 +80,7 @@ def invitation(request: HttpRequest, invitation_id: str) -> HttpResponse:
     acting = acting_in(request)
 
     def revoke() -> str:
-        revoke_invitation(acting, invitation_id, now=datetime.now(UTC))
+        revoke_invitation(acting, invitation_id, now=database_now())
         return "The invitation's link does not work any more."
 
     return _done(request, acting, revoke)
@@ -98,7 +98,7 @@ def service_accounts(request: HttpRequest) -> HttpResponse:
             raise Invalid(f"A service account needs a name of at most {_LONGEST_NAME} letters, and a role.")
         wanted = request.POST.get("project", "")
         project = the_project(acting.team, wanted) if wanted else None
-        account = open_service_account(acting, name=name, role=Role(role), project=project, now=datetime.now(UTC))
+        account = open_service_account(acting, name=name, role=Role(role), project=project, now=database_now())
         return f"{account.name} is there. Make it a key under Keys."
 
     return _done(request, acting, make)
@@ -111,7 +111,7 @@ def close_account(request: HttpRequest, account_id: str) -> HttpResponse:
     acting = acting_in(request)
 
     def close() -> str:
-        close_service_account(acting, account_id, now=datetime.now(UTC))
+        close_service_account(acting, account_id, now=database_now())
         return "The service account is closed, its keys are revoked."
 
     return _done(request, acting, close)
@@ -125,7 +125,7 @@ def rules(request: HttpRequest) -> HttpResponse:
     wanted = request.POST.get("requires_mfa") == "yes"
 
     def change() -> str:
-        change_team(acting, requires_mfa=wanted, now=datetime.now(UTC))
+        change_team(acting, requires_mfa=wanted, now=database_now())
         return "Owners and admins need a second factor now." if wanted else "A second factor is everybody's own choice."
 
     return _done(request, acting, change)
@@ -195,7 +195,7 @@ def _show(
     context = frame_of(acting) | {
         "people": people,
         "grants": [role for role in Role if role in grants],
-        "invitations": list(open_invitations_of(acting.team, now=datetime.now(UTC))) if acting.rules else [],
+        "invitations": list(open_invitations_of(acting.team, now=database_now())) if acting.rules else [],
         "service_accounts": list(service_accounts_of(acting.team)),
         "projects": list(projects_of(acting.team)),
         "made": made,
@@ -204,6 +204,6 @@ def _show(
         "may_set_rule": acting.role == Role.OWNER,
         "has_second_factor": has_second_factor(acting.user),
         "curl": curl.get("/members"),
-        "now": datetime.now(UTC),
+        "now": database_now(),
     }
     return render(request, "pages/team/members.html", context, status=status)

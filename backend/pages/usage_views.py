@@ -7,7 +7,7 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from backend.accounts.models import Team
+from backend.clock import database_now
 from backend.errors import Invalid
 from backend.jobs.models import Job
 from backend.pages import curl
@@ -89,7 +90,7 @@ class Part:
 @login_required
 def usage(request: HttpRequest) -> HttpResponse:
     """With `format=csv`, the table as a file."""
-    acting, now = acting_in(request), datetime.now(UTC)
+    acting, now = acting_in(request), database_now()
     group_by = _group_by(request.GET.get("by", ""))
     wrong, first, last = _range(request, today=now.date())
     groups = usage_of(acting.team, group_by, first=first, last=last, now=now)

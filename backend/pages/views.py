@@ -1,7 +1,6 @@
 """The job list and the help page."""
 
 import re
-from datetime import UTC, datetime
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
@@ -11,6 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from backend.accounts.models import User
+from backend.clock import database_now
 from backend.jobs.models import JobState
 from backend.pages import curl, words
 from backend.pages.glossary import GLOSSARY
@@ -37,7 +37,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @login_required
 def jobs(request: HttpRequest) -> HttpResponse:
     """With ?part, only the list itself: what an open page asks for when it was told that something changed."""
-    now = datetime.now(UTC)
+    now = database_now()
     query = _CONTROL.sub("", request.GET.get("q", "")).strip()[:_LONGEST_QUERY]
     state = request.GET.get("state", "")
     found = jobs_found(user_of(request), query=query)

@@ -9,7 +9,6 @@ Invariants:
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
@@ -22,6 +21,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from backend.accounts.acting import Acting
 from backend.api.pagination import page_after
+from backend.clock import database_now
 from backend.errors import FieldError, Invalid, NotFound, Refusal
 from backend.jobs.models import JobState
 from backend.pages import curl
@@ -54,7 +54,7 @@ def webhooks(request: HttpRequest) -> HttpResponse:
     try:
         url, about, events = _typed(request.POST, request.POST.getlist("events"))
         endpoint, secret = services.create_endpoint(
-            acting.team, url=url, events=events, description=about, actor=acting.name, now=datetime.now(UTC)
+            acting.team, url=url, events=events, description=about, actor=acting.name, now=database_now()
         )
     except Refusal as refusal:
         return _show_all(request, acting, wrong=refusal.sentences, status=refusal.status)
@@ -76,7 +76,7 @@ def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
     """For a day both secrets sign; the answer shows the new one."""
     acting = _ruling(request)
     _endpoint(acting, webhook_id)
-    endpoint, secret = services.rotate_secret(acting.team, webhook_id, actor=acting.name, now=datetime.now(UTC))
+    endpoint, secret = services.rotate_secret(acting.team, webhook_id, actor=acting.name, now=database_now())
     return _show_one(request, acting, endpoint, secret=secret)
 
 
@@ -85,7 +85,7 @@ def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
 @login_required
 def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
     """What the pressed button says: `act` is test, enable, disable or delete."""
-    acting, now = _ruling(request), datetime.now(UTC)
+    acting, now = _ruling(request), database_now()
     act = request.POST.get("act", "")
 
     def done() -> str:
@@ -115,7 +115,7 @@ def redeliver(request: HttpRequest, webhook_id: str, delivery_id: str) -> HttpRe
     acting = _ruling(request)
 
     def done() -> str:
-        services.redeliver(acting.team, webhook_id, delivery_id, actor=acting.name, now=datetime.now(UTC))
+        services.redeliver(acting.team, webhook_id, delivery_id, actor=acting.name, now=database_now())
         return "The same message is on its way again, with all its tries."
 
     return _done(request, acting, webhook_id, done)
@@ -173,7 +173,7 @@ def _show_all(
         "typed": request.POST if wrong else {},
         "wrong": wrong or [],
         "curl": curl.get("/webhooks"),
-        "now": datetime.now(UTC),
+        "now": database_now(),
     }
     return render(request, "pages/team/webhooks.html", context, status=status)
 
@@ -201,6 +201,6 @@ def _show_one(
         "secret": secret,
         "is_new": is_new,
         "curl": curl.get(f"/webhooks/{endpoint.pk}/deliveries"),
-        "now": datetime.now(UTC),
+        "now": database_now(),
     }
     return render(request, "pages/team/webhook.html", context)

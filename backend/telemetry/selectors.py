@@ -11,13 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connection
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import F, OuterRef, QuerySet, Subquery
 
 from backend.jobs.models import Job
 from backend.telemetry.models import MetricPoint, MetricSeries, Trajectory
 
 MOST_POINTS = 5_000
 """An answer of so many points is 100 to 200 kB of JSON. A single fact has at most 200, so there is always progress."""
+
+MOST_OF_A_FACT = 32
+"""Trajectories."""
 
 Line = list[tuple[int, float]]
 Band = list[tuple[int, float, float]]
@@ -90,6 +93,14 @@ def trajectories(job: Job, step: int | None = None, limit: int = 20) -> QuerySet
     if step is not None:
         found = found.filter(step=step)
     return found[:limit]
+
+
+def trajectories_of_newest_steps(job: Job, num_steps: int) -> list[Trajectory]:
+    """Newest step first; of a step, the highest reward first."""
+    steps = Trajectory.objects.filter(job=job).order_by("-step").values_list("step", flat=True)
+    wanted = list(dict.fromkeys(steps[: num_steps * MOST_OF_A_FACT]))[:num_steps]
+    rows = Trajectory.objects.filter(job=job, step__in=wanted)
+    return list(rows.order_by("-step", "-attempt", F("reward").desc(), "prompt_ordinal", "sample"))
 
 
 def values_at_step(job: Job, *, step: int, attempt: int, names: Iterable[str]) -> dict[str, float]:

@@ -121,5 +121,5 @@ def test_where_it_began_it_was_not_measured(visit: Callable[..., Any]) -> None:
     tile = visitor.open(f"/jobs/{job.pk}/").locator("[data-held-out]")
     expect(tile).to_contain_text("not measured before training")
     assert "not measured before training" in told and "before training;" not in told
-    assert tile.locator("[data-value=held-out-first]").inner_text() == "–"
-    assert tile.locator("[data-value=held-out-last]").inner_text() != "–"
+    assert tile.locator("[data-value='held_out.first']").inner_text() == "–"
+    assert tile.locator("[data-value='held_out.last']").inner_text() != "–"

@@ -173,7 +173,7 @@ def test_an_open_page_follows_an_evaluation_to_its_result(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / f"running-{width}.png", full_page=True)
     engine.say(answered(PROMPTS), EVALUATED, FINISHED)
-    expect(page.locator("[data-value=held-out-first]")).to_have_text("0.75", timeout=15_000)
+    expect(page.locator("[data-value='held_out.first']")).to_have_text("0.75", timeout=15_000)
     expect(page.locator("progress")).to_have_js_property("value", PROMPTS)
     expect(page).to_have_title(re.compile(r"^succeeded · "))
     page.screenshot(path=tmp_path / f"finished-{width}.png", full_page=True)

@@ -11,7 +11,7 @@ from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.pages.snapshot import time_left
+from backend.pages.tiles import time_left
 from backend.pools.models import ResourcePool
 from tests.backend.conftest import NOW, Api, MakeJob
 from tests.backend.telemetry.test_ingest import FINISHED, READY, Driver, step
@@ -107,7 +107,7 @@ class TestThePage:
             driver.say(answered(n))
             job.refresh_from_db()
             job.started_at = NOW - timedelta(seconds=60)
-            return time_left(job, {}, now=NOW)
+            return time_left(job, None, now=NOW)
 
         assert left(3) is None, "the first are the short ones"
         assert (left(10), left(20)) == (timedelta(seconds=180), timedelta(seconds=60))
@@ -117,4 +117,4 @@ class TestThePage:
         advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         Driver(begin_attempt(locked, now=NOW)).say(READY, answered(20))
         job.refresh_from_db()
-        assert job.started_at is not None and time_left(job, {}, now=NOW + timedelta(minutes=1)) is None
+        assert job.started_at is not None and time_left(job, None, now=NOW + timedelta(minutes=1)) is None

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from backend.jobs.lifecycle import advance, locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
-from backend.pages.snapshot import LONG, MAX_POINTS, snapshot_of
+from backend.telemetry.drawing import LONG, MAX_POINTS, drawn_series
 from backend.telemetry.models import MetricPoint, MetricSeries
 from backend.telemetry.retention import reduce_old_series
 from backend.telemetry.series import LEAST_TO_COPY, NewPoint, store_points
@@ -82,7 +82,7 @@ def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api:
 def test_a_page_draws_a_long_series_with_its_spikes(job: Job, now: datetime) -> None:
     write(job, range(1, 12_001), now, "reward/mean")
     MetricPoint.objects.filter(series__job=job, step=12_000).update(value=99_999.0)
-    short = snapshot_of(job).series["reward/mean"]
+    short = drawn_series(job, ["reward/mean"])["reward/mean"]
     assert MetricSeries.objects.get(job=job).rolled_to > LONG
     assert 250 < len(short) <= MAX_POINTS and max(value for _, value in short) == 99_999.0
     assert short == sorted(short) and short[0][0] < 100 and short[0][1] == 1.0

@@ -20,8 +20,6 @@ export function reward(value) {
 
 export const change = (value) => (isNumber(value) ? (value >= 0 ? "+" : "−") + reward(Math.abs(value)) : "");
 
-export const share = (value) => `${number(100 * value)} %`;
-
 export function span(seconds) {
   if (!isNumber(seconds)) return NOTHING;
   const s = Math.max(0, Math.round(seconds));

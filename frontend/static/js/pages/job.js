@@ -7,7 +7,7 @@ import { fetchMarkup, replaceContent } from "../lib/part.js";
 import { SeriesStore } from "../lib/series.js";
 import { onThemeChange } from "../lib/theme.js";
 import { TrajectoryReader } from "./trajectories.js";
-import { showVitals } from "./vitals.js";
+import { showLastValues, showTiles, tick } from "./tiles.js";
 
 const seed = JSON.parse(document.getElementById("live-seed").textContent);
 const store = new SeriesStore();
@@ -19,7 +19,8 @@ let cursor = seed.cursor, job = seed.job, regionsAreOld = false;
 
 store.add(seed.series);
 reader?.add(seed.trajectories);
-setInterval(() => showVitals(job, store), 1000);
+showTiles(seed.tiles);
+setInterval(tick, 1000);
 onThemeChange(() => { const colours = palette(); for (const panel of panels) panel.repaint(colours); });
 
 async function pull() {
@@ -31,7 +32,8 @@ async function pull() {
   store.add(news.series);
   reader?.add(news.trajectories);
   if (Object.keys(news.series).length) for (const panel of panels) panel.repaint();
-  showVitals(job, store, news.series);
+  showTiles(news.tiles);
+  showLastValues(news.series);
   if (regionsAreOld && !news.more) regionsAreOld = !(await refreshRegions());
   return news.more;
 }

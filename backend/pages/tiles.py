@@ -1,0 +1,124 @@
+"""The tiles of a job's page: what each says, and whether that is good news. One set of rules for the page as it
+arrives and for what it pulls; the script puts the texts in their places and ticks the clock.
+
+Invariants:
+- a page that has been open for a day and one that was just loaded say the same;
+- the cost is one trip to the database, however long the job ran: an open page asks several times a second.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from pydantic import BaseModel
+
+from backend.jobs.models import Job
+from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, REWARD, STEP_S, UNTRUSTED
+from backend.pages.templatetags.laminar import change, day, number, reward, share, span
+from backend.telemetry.drawing import Ends, ends_of_series
+
+PACE_OVER_STEPS: Final = 20  # recent enough to follow a change of speed, long enough to be calm
+MIN_STEPS_TO_PREDICT: Final = 3
+MIN_ANSWERED_TO_PREDICT: Final = 0.1  # of all prompts: the first to be answered are the short ones
+
+Tone = Literal["plain", "good", "bad"]
+
+
+class HeldOut(BaseModel):
+    """An evaluation has one number, `first`, and nothing to compare it with."""
+
+    first: str
+    last: str = ""
+    change: str = ""
+    words: str
+    tone: Tone = "plain"
+
+
+class Tiles(BaseModel):
+    title: str
+    """Of the browser's window."""
+    done: str
+    num_done: int
+    elapsed: str
+    elapsed_s: float | None
+    is_ticking: bool
+    left: str
+    reward: str
+    reward_words: str
+    held_out: HeldOut
+
+
+def tiles_of(job: Job, *, now: datetime) -> Tiles:
+    ends = ends_of_series(job, (REWARD, UNTRUSTED, HELD_OUT, HELD_OUT_SPREAD, STEP_S), num_last=PACE_OVER_STEPS)
+    elapsed = elapsed_of(job, now=now)
+    counts = f"{number(job.num_done)}/{number(job.num_to_do)}"
+    return Tiles(
+        title=f"{counts if job.num_done and not job.is_terminal else job.state} · {job.name}",
+        done=number(job.num_done),
+        num_done=job.num_done,
+        elapsed=span(elapsed),
+        elapsed_s=elapsed.total_seconds() if elapsed is not None else None,
+        is_ticking=elapsed is not None and not job.is_terminal,
+        left=_left(job, ends.get(STEP_S), now=now),
+        reward=reward(_newest(ends.get(REWARD))),
+        reward_words=_reward_words(_newest(ends.get(UNTRUSTED))),
+        held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends.get(HELD_OUT)),
+    )
+
+
+def elapsed_of(job: Job, *, now: datetime) -> timedelta | None:
+    return (job.finished_at or now) - job.started_at if job.started_at else None
+
+
+def time_left(job: Job, step_s: Ends | None, *, now: datetime) -> timedelta | None:
+    """By the pace of the last steps, or of all answers; nothing while there are too few to tell."""
+    fewest = job.num_to_do * MIN_ANSWERED_TO_PREDICT if job.only_evaluates else MIN_STEPS_TO_PREDICT
+    if job.started_at is None or job.is_terminal or job.num_done < fewest:
+        return None
+    if job.only_evaluates and job.num_attempts > 1:
+        return None  # it began again, its clock did not
+    recent = [value for _, value in step_s.newest] if step_s else []
+    pace = sum(recent) / len(recent) if recent else (now - job.started_at).total_seconds() / job.num_done
+    return timedelta(seconds=pace * max(0, job.num_to_do - job.num_done))
+
+
+def _left(job: Job, step_s: Ends | None, *, now: datetime) -> str:
+    if job.is_terminal:
+        return day(job.finished_at)
+    left = time_left(job, step_s, now=now)
+    return f"about {span(left)} left" if left is not None else ""
+
+
+def _reward_words(untrusted: float | None) -> str:
+    """`untrusted`: the share of the newest step's trajectories of which nothing was learned."""
+    return f"of the training batch{f'; {share(untrusted)} not trusted, not learned' if untrusted else ''}"
+
+
+def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:
+    spread = _newest(ends.get(HELD_OUT_SPREAD))
+    if spread is not None:
+        words = f"spread {reward(spread)} over the prompts"
+    elif job.is_terminal:
+        words = "the job ended without a result"
+    else:
+        words = "comes when all prompts are answered"
+    return HeldOut(first=reward(_newest(ends.get(HELD_OUT))), words=words)
+
+
+def _held_out(job: Job, ends: Ends | None) -> HeldOut:
+    """Before and after training. One that began with a checkpoint may have been measured after only."""
+    nothing = reward(None)
+    if ends is None:
+        return HeldOut(first=nothing, last=nothing, words="measured before and after training")
+    (first_step, first), (last_step, last) = ends.first, ends.newest[-1]
+    if first_step > 0:
+        return HeldOut(first=nothing, last=reward(last), words="not measured before training")
+    if first_step == last_step:
+        second = "the job ended before the second" if job.is_terminal else "the second number comes at the end"
+        return HeldOut(first=reward(first), last=nothing, words=f"before training; {second}")
+    tone: Tone = "good" if last > first else "bad" if last < first else "plain"
+    words = "on prompts it never trained on"
+    return HeldOut(first=reward(first), last=reward(last), change=change(last - first), words=words, tone=tone)
+
+
+def _newest(ends: Ends | None) -> float | None:
+    return ends.newest[-1][1] if ends else None
