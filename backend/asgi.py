@@ -6,10 +6,10 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
-from backend.api.threaded_handler import django_in_one_thread
+from backend.api.threaded_handler import threaded_django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
-django_application = django_in_one_thread()  # first: it loads the apps that the imports below need
+django_application = threaded_django()  # first: it loads the apps that the imports below need
 
 from django.conf import settings  # noqa: E402
 

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.backends.postgresql.base import ServerBindingCursor
 
 
-def ask_prepared(question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+def fetch_prepared(question: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """All rows of the answer, with Django's errors and its log of queries as for any other cursor."""
     connection.ensure_connection()
     wrapper: Any = connection  # django-stubs know neither how it wraps a cursor nor what makes one

@@ -19,7 +19,7 @@ from backend.accounts import keys
 from backend.accounts.models import ApiKey, Role, Team, User
 from backend.accounts.rights import effective_role
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
-from backend.prepared_queries import ask_prepared
+from backend.prepared_queries import fetch_prepared
 
 M = TypeVar("M", bound=models.Model)
 _USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a row with every request
@@ -94,7 +94,7 @@ def recognise_api_key(text: str, *, now: datetime) -> Caller | None:
     """Whom a key speaks for; nobody if it is malformed, unknown, revoked, expired, or its owner has left the team."""
     if not keys.is_well_formed(text):
         return None
-    rows = ask_prepared(_find(), [keys.prefix_of(text), now])
+    rows = fetch_prepared(_find(), [keys.prefix_of(text), now])
     if not rows:
         return None
     role, values = Role(rows[0][0]), iter(rows[0][1:])

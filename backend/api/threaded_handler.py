@@ -37,14 +37,14 @@ Send = Callable[[Message], Awaitable[None]]
 MOST_THREADS: Final = 40
 
 
-def django_in_one_thread() -> "OneThreadHandler":
+def threaded_django() -> "ThreadedHandler":
     """In the place of `get_asgi_application()`."""
     django.setup(set_prefix=False)
     _ = get_resolver().url_patterns  # now: loading all routes takes seconds, which the first request would wait for
-    return OneThreadHandler()
+    return ThreadedHandler()
 
 
-class OneThreadHandler(ASGIHandler):
+class ThreadedHandler(ASGIHandler):
     def __init__(self) -> None:
         BaseHandler.__init__(self)  # not ASGIHandler's, which loads the middleware for the event loop
         self.load_middleware(is_async=False)

@@ -25,7 +25,7 @@ from typing import Any
 from backend.jobs.control_requests import close_requests
 from backend.jobs.models import HOLDING_STATES, TERMINAL_STATES, Job, JobEvent, JobState
 from backend.jobs.outbox import Topic, enqueue, message_of, nudge_at_commit
-from backend.jobs.row_batch import Statement, insert_of, run_in_one_trip
+from backend.jobs.row_batch import Statement, execute_batch, insert_of
 from backend.pools.decide import WaitingReason
 
 S = JobState
@@ -63,7 +63,7 @@ def next_cursor(job: Job, *, count: int = 1) -> int:
     job.cursor += count
     if Job.objects.filter(pk=job.pk, cursor=job.cursor - count).update(cursor=job.cursor) != 1:
         raise LostRace(f"cursor of {job.pk} moved on under us; lock the job first")
-    run_in_one_trip([_told_to_browsers(job)])
+    execute_batch([_told_to_browsers(job)])
     return job.cursor
 
 
@@ -81,7 +81,7 @@ def begin(job: Job, *, actor: str, now: datetime, data: Mapping[str, Any]) -> No
     topic: Topic = "schedule" if job.state == S.QUEUED else "validate"
     key = job.pool_id if job.state == S.QUEUED else job.pk
     call = message_of(topic, key, now)
-    row = run_in_one_trip([insert_of(job), insert_of(event), _told_to_browsers(job), call])
+    row = execute_batch([insert_of(job), insert_of(event), _told_to_browsers(job), call])
     nudge_at_commit(row, topic, key)
     job._state.adding = False
 

@@ -25,7 +25,7 @@ from django.db.models import F
 
 from backend.jobs.models import OutboxMessage
 from backend.jobs.nudge import publish_soon
-from backend.jobs.row_batch import Statement, run_in_one_trip
+from backend.jobs.row_batch import Statement, execute_batch
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ LONGEST_BACKOFF_S = 30
 
 def enqueue(topic: Topic, key: str, now: datetime) -> None:
     """Inside the caller's transaction. Delivered soon after its commit, and not at all if it rolls back."""
-    nudge_at_commit(run_in_one_trip([message_of(topic, key, now)]), topic, key)
+    nudge_at_commit(execute_batch([message_of(topic, key, now)]), topic, key)
 
 
 def message_of(topic: Topic, key: str, now: datetime) -> Statement:

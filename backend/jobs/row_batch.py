@@ -1,6 +1,6 @@
 """Rows that belong together, written in one trip to the database instead of one each.
 
-    run_in_one_trip([insert_of(job), insert_of(event), …]) ──▶ the last statement's row, if it returns one
+    execute_batch([insert_of(job), insert_of(event), …]) ──▶ the last statement's row, if it returns one
 
 Invariants:
 - the statements run in this order, in the caller's transaction; when one fails, all of them and it are undone;
@@ -22,7 +22,7 @@ def insert_of(row: models.Model) -> Statement:
     return _insert_into(type(row)), values
 
 
-def run_in_one_trip(statements: Sequence[Statement]) -> Any:
+def execute_batch(statements: Sequence[Statement]) -> Any:
     assert connection.in_atomic_block, "several statements without a transaction are as many transactions"
     with connection.cursor() as db:
         db.execute(";\n".join(text for text, _ in statements), [value for _, values in statements for value in values])
@@ -40,7 +40,7 @@ def _fields(model: type[models.Model]) -> list[Any]:
 def _insert_into(model: type[models.Model]) -> str:
     fields = _fields(model)
     columns = ", ".join(f'"{field.column}"' for field in fields)
-    places = ", ".join(
+    placeholders = ", ".join(
         field.get_placeholder([], None, connection) if hasattr(field, "get_placeholder") else "%s" for field in fields
     )
-    return f'INSERT INTO "{model._meta.db_table}" ({columns}) VALUES ({places})'  # noqa: S608  # names of the models
+    return f'INSERT INTO "{model._meta.db_table}" ({columns}) VALUES ({placeholders})'  # noqa: S608  # names of the models

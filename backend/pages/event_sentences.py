@@ -24,7 +24,7 @@ _TONES: Mapping[str, Tone] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class EventSentence:
     seq: int
     at: datetime
     type: str
@@ -35,10 +35,10 @@ class Happening:
     actor: str
 
 
-def happenings_of(events: Sequence[JobEvent], job: Job) -> list[Happening]:
+def event_sentences_of(events: Sequence[JobEvent], job: Job) -> list[EventSentence]:
     names = _actor_names(events, job)
     return [
-        Happening(
+        EventSentence(
             seq=event.seq,
             at=event.at,
             type=event.type,

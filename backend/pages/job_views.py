@@ -30,7 +30,7 @@ from backend.jobs.selectors import job_visible_to
 from backend.pages import curl
 from backend.pages.charts import CHARTS
 from backend.pages.checkpoint_views import rows_of
-from backend.pages.event_sentences import happenings_of
+from backend.pages.event_sentences import event_sentences_of
 from backend.pages.snapshot import Snapshot, snapshot_of
 from backend.pages.tiles import Tiles, tiles_of
 from backend.pages.timeline import timeline_of
@@ -141,7 +141,7 @@ def _regions(job: Job, user: User, *, now: datetime) -> dict[str, Any]:
         "checkpoints_curl": curl.get(f"/jobs/{job.pk}/checkpoints"),
         "logs_curl": curl.get(f"/jobs/{job.pk}/logs", level="warning"),
         "timeline": timeline_of(_milestones(job), now=now),
-        "happenings": happenings_of(newest, job),
+        "event_sentences": event_sentences_of(newest, job),
         "num_events": newest[0].seq if newest else 0,
         "events_curl": curl.get(f"/jobs/{job.pk}/events"),
     }

@@ -22,7 +22,7 @@ GONE = "The checkpoint that was asked for cannot be used any more: this job woul
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class StartingPoint:
     checkpoint: Checkpoint | None = None
     """That the page offers to begin with."""
     is_chosen: bool = False
@@ -33,25 +33,27 @@ class Beginning:
         return self.checkpoint.pk if self.checkpoint is not None and self.is_chosen else ""
 
 
-def asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec, Beginning]:
+def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec, StartingPoint]:
     """By the page's address: the name of a template or an earlier job's id, the spec, and the checkpoint."""
     earlier = job_visible_to(user, asked.get("from", ""))
     wanted = asked.get("checkpoint", "") or (earlier.start_from if earlier is not None else "")
     checkpoint = _usable(user, wanted)
-    beginning = Beginning(checkpoint=checkpoint, is_chosen=True, remark=GONE if wanted and checkpoint is None else "")
+    starting_point = StartingPoint(
+        checkpoint=checkpoint, is_chosen=True, remark=GONE if wanted and checkpoint is None else ""
+    )
     if earlier is None and checkpoint is not None:
         earlier = checkpoint.job
     if earlier is None:
         name = asked.get("template", _DEFAULT_TEMPLATE)
         name = name if name in templates() else next(iter(templates()))
-        return name, templates()[name], beginning
+        return name, templates()[name], starting_point
     spec = JobSpec.model_validate(earlier.spec)
-    return earlier.pk, _beyond(spec, checkpoint) if checkpoint is not None else spec, beginning
+    return earlier.pk, _beyond(spec, checkpoint) if checkpoint is not None else spec, starting_point
 
 
-def sent_with(user: User, sent: QueryDict) -> Beginning:
+def starting_point_sent(user: User, sent: QueryDict) -> StartingPoint:
     """By the form: what it offered, and whether its box was ticked."""
-    return Beginning(checkpoint=_usable(user, sent.get("offered", "")), is_chosen="start_from" in sent)
+    return StartingPoint(checkpoint=_usable(user, sent.get("offered", "")), is_chosen="start_from" in sent)
 
 
 def _usable(user: User, checkpoint: str) -> Checkpoint | None:

@@ -9,7 +9,7 @@ from backend.pools.selectors import nominal_of, pools_of, use_by_team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SubmitTarget:
     project: Project
     pool: ResourcePool
 
@@ -30,9 +30,9 @@ class QuotaUse:
     nominal: int
 
 
-def places_of(user: User) -> list[Place]:
+def submit_targets_of(user: User) -> list[SubmitTarget]:
     return [
-        Place(project=project, pool=pool)
+        SubmitTarget(project=project, pool=pool)
         for team in teams_of(user)
         if may_submit(user, team)
         for project in projects_of(team).select_related("team")

@@ -29,8 +29,8 @@ from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
 from backend.pages.forms import JobForm
-from backend.pages.starting_specs import Beginning, asked_for, sent_with
-from backend.pages.submit_targets import Place, places_of
+from backend.pages.starting_specs import StartingPoint, starting_point_sent, starting_spec_asked_for
+from backend.pages.submit_targets import SubmitTarget, submit_targets_of
 from backend.pages.views import user_of
 from engine.spec.job import JobSpec
 
@@ -43,36 +43,38 @@ NO_CHECKPOINT = "The checkpoint is gone, or not of this project's team: choose a
 @login_required
 def new_job(request: HttpRequest) -> HttpResponse:
     user = user_of(request)
-    places = places_of(user)
-    if not places and not _may_ever_submit(user):
+    targets = submit_targets_of(user)
+    if not targets and not _may_ever_submit(user):
         raise PermissionDenied("Viewers may look at jobs, and submit none.")
     if request.method == "POST" and request.content_type != "application/x-www-form-urlencoded":
         return HttpResponse("This form is sent as application/x-www-form-urlencoded.", status=415)
     if request.method != "POST":
-        chosen, spec, beginning = asked_for(user, request.GET)
-        return _show(request, JobForm.showing(spec), places, beginning=beginning, chosen=chosen)
+        chosen, spec, starting_point = starting_spec_asked_for(user, request.GET)
+        return _show(request, JobForm.showing(spec), targets, starting_point=starting_point, chosen=chosen)
     form = JobForm.typed({key: str(value) for key, value in request.POST.items()})
-    place = next((each for each in places if each.value == request.POST.get("place")), None)
-    if place is None:
+    target = next((each for each in targets if each.value == request.POST.get("target")), None)
+    if target is None:
         form.errors.setdefault("", []).append("Choose a project and a pool of yours.")
-    if place is None or form.spec is None:
-        return _show(request, form, places, place=place)
-    return _submit(request, form, form.spec, places, place)
+    if target is None or form.spec is None:
+        return _show(request, form, targets, target=target)
+    return _submit(request, form, form.spec, targets, target)
 
 
-def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Place], place: Place) -> HttpResponse:
+def _submit(
+    request: HttpRequest, form: JobForm, spec: JobSpec, targets: list[SubmitTarget], target: SubmitTarget
+) -> HttpResponse:
     user, now, token = user_of(request), database_now(), request.POST.get("token", "")
     if not _TOKEN.fullmatch(token):
         form.errors.setdefault("", []).append("This page was incomplete when it was sent. Please send it again.")
-        return _show(request, form, places, place=place)
+        return _show(request, form, targets, target=target)
 
     def effect() -> Answer:
         job = submit_job(
             by=Submitter(user=user, key=None),
-            team=place.project.team,
-            project=place.project,
+            team=target.project.team,
+            project=target.project,
             spec=spec,
-            pool=place.pool,
+            pool=target.pool,
             start_from=request.POST.get("start_from", ""),
             now=now,
         )
@@ -80,22 +82,22 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
 
     try:
         take(SUBMITS, caller=f"user:{user.pk}")
-        answer, replayed = once(request, effect, team_id=place.project.team_id, key=f"page:{token}", now=now)
+        answer, replayed = once(request, effect, team_id=target.project.team_id, key=f"page:{token}", now=now)
     except Invalid as refusal:
         if refusal.code == "key_reused":
             form.blame((), "This form has already made a job. To make another one, submit it again.")
         else:
             form.blame(refusal.errors, refusal.detail)
-        return _show(request, form, places, place=place)
+        return _show(request, form, targets, target=target)
     except NotFound:
         form.blame((), NO_CHECKPOINT)
-        return _show(request, form, places, place=place)
+        return _show(request, form, targets, target=target)
     except RateExceeded as refusal:
         form.blame((), f"You submit very often. Please wait {refusal.headers['Retry-After']} s, then send it again.")
-        return _show(request, form, places, place=place, status=429)
+        return _show(request, form, targets, target=target, status=429)
     except Conflict:
         form.blame((), "The same form is being submitted this very moment. Look at the job list before you try again.")
-        return _show(request, form, places, place=place, status=409)
+        return _show(request, form, targets, target=target, status=409)
     if not replayed:
         messages.success(request, "Submitted. This page follows the job by itself.")
     return redirect(answer.location)
@@ -104,40 +106,42 @@ def _submit(request: HttpRequest, form: JobForm, spec: JobSpec, places: list[Pla
 def _show(
     request: HttpRequest,
     form: JobForm,
-    places: list[Place],
+    targets: list[SubmitTarget],
     *,
-    beginning: Beginning | None = None,
+    starting_point: StartingPoint | None = None,
     chosen: str | None = None,
-    place: Place | None = None,
+    target: SubmitTarget | None = None,
     status: int | None = None,
 ) -> HttpResponse:
-    place = place or (places[0] if places else None)
-    beginning = beginning or sent_with(user_of(request), request.POST)
+    target = target or (targets[0] if targets else None)
+    starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
     context = {
         "form": form,
-        "places": places,
-        "place": place,
-        "beginning": beginning,
+        "targets": targets,
+        "target": target,
+        "starting_point": starting_point,
         "templates": [(name, spec) for name, spec in templates().items()],
         "chosen": request.POST.get("chosen", "") if chosen is None else chosen,
         "token": secrets.token_urlsafe(24),
-        "curl": curl.post("/jobs", _body(form.spec, place, beginning), idempotent=True) if form.spec and place else "",
+        "curl": curl.post("/jobs", _body(form.spec, target, starting_point), idempotent=True)
+        if form.spec and target
+        else "",
         "curl_url": curl.api_url("/jobs"),
-        "outlook": _outlook(form.spec, place, now=database_now()) if form.spec and place else "",
+        "outlook": _outlook(form.spec, target, now=database_now()) if form.spec and target else "",
         "num_errors": len(form.summary),
     }
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
 
 
-def _body(spec: JobSpec, place: Place, beginning: Beginning) -> dict[str, Any]:
+def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) -> dict[str, Any]:
     """What the API wants; settings that have their default are left out, as it fills them in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
-    start = {"start_from": beginning.start_from} if beginning.start_from else {}
-    return {"project": place.project.pk, "pool": place.pool.name} | start | {"spec": slim}
+    start = {"start_from": starting_point.start_from} if starting_point.start_from else {}
+    return {"project": target.project.pk, "pool": target.pool.name} | start | {"spec": slim}
 
 
-def _outlook(spec: JobSpec, place: Place, *, now: datetime) -> str:
-    reason = outlook(spec, team_id=place.project.team_id, pool=place.pool, now=now)
+def _outlook(spec: JobSpec, target: SubmitTarget, *, now: datetime) -> str:
+    reason = outlook(spec, team_id=target.project.team_id, pool=target.pool, now=now)
     asked = f"With {spec.num_devices} devices it"
     return (
         f"{asked} would start at once."

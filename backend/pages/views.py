@@ -15,7 +15,7 @@ from backend.jobs.models import JobState
 from backend.pages import curl, words
 from backend.pages.glossary import GLOSSARY
 from backend.pages.job_rows import jobs_found, num_by_state, rows_of
-from backend.pages.submit_targets import places_of, quota_use_of
+from backend.pages.submit_targets import quota_use_of, submit_targets_of
 
 JOBS_PER_PAGE = 25
 _LONGEST_QUERY = 120
@@ -57,7 +57,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "state": state,
         "filters": _filters(nums),
         "num_all": sum(nums.values()),
-        "may_submit": bool(places_of(user_of(request))),
+        "may_submit": bool(submit_targets_of(user_of(request))),
         "quotas": quota_use_of(user_of(request)),
         "curl": curl.get("/jobs", **({"state": state} if state in JobState.values else {})),
     }

@@ -20,5 +20,7 @@ def send(client: Client, form: dict[str, str]) -> Answer:
 def filled(world: World, **changes: str) -> dict[str, str]:
     """The form as the page shows it, with some fields typed over."""
     shown = JobForm.showing(JobSpec(name="Sums")).texts
-    place = f"{world.project.pk}/{world.pool.pk}"
-    return {**shown, "place": place, "token": TOKEN} | {key.replace("__", "."): value for key, value in changes.items()}
+    target = f"{world.project.pk}/{world.pool.pk}"
+    return {**shown, "target": target, "token": TOKEN} | {
+        key.replace("__", "."): value for key, value in changes.items()
+    }

@@ -101,9 +101,9 @@ def test_a_job_that_never_fits_is_refused_beside_the_replicas(world: World, owne
     assert re.search(r'id="f-rollout-replicas-error">.*2001 devices', page)
 
 
-@pytest.mark.parametrize("place", ["", "x/y", "proj_0/pool_0"])
-def test_a_place_that_is_not_ones_own_is_refused(world: World, owner: Client, place: str) -> None:
-    response = send(owner, filled(world, place=place))
+@pytest.mark.parametrize("target", ["", "x/y", "proj_0/pool_0"])
+def test_a_target_that_is_not_ones_own_is_refused(world: World, owner: Client, target: str) -> None:
+    response = send(owner, filled(world, target=target))
     assert response.status_code == 422
     assert not Job.objects.exists()
 

@@ -31,7 +31,7 @@ from backend.jobs.rest.representations import (
     represent_job,
 )
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
-from backend.jobs.submitting.destination import ground_of, the_only_pool
+from backend.jobs.submitting.destination import destination_of, the_only_pool
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
@@ -84,16 +84,16 @@ def submit(
 
     def make() -> Job:
         refuse_other_project(caller.key, body.project)  # before a look that tells whether there is such a project
-        ground = ground_of(caller.team, project_id=body.project, pool_name=body.pool)
+        destination = destination_of(caller.team, project_id=body.project, pool_name=body.pool)
         return submit_job(
             by=Submitter(user=caller.user, key=caller.key),
             team=caller.team,
-            project=ground.project,
+            project=destination.project,
             spec=body.spec,
-            pool=ground.pool,
+            pool=destination.pool,
             now=now,
             start_from=body.start_from or "",
-            quotas=ground.quotas,
+            quotas=destination.quotas,
         )
 
     return answer_with_new_job(request, make, key=idempotency_key, spec_at="/spec", now=now)

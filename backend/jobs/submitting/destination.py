@@ -10,28 +10,28 @@ from backend.accounts.models import Project, Team
 from backend.accounts.selectors import projects_of
 from backend.errors import FieldError, Invalid, NotFound
 from backend.pools.models import ResourcePool, TeamQuota
-from backend.prepared_queries import ask_prepared
+from backend.prepared_queries import fetch_prepared
 
 _PARTS = (("project", Project), ("pool", ResourcePool), ("quota", TeamQuota))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Destination:
     project: Project
     pool: ResourcePool
     quotas: list[TeamQuota]
     """Of all teams in that pool."""
 
 
-def ground_of(team: Team, *, project_id: str, pool_name: str | None) -> Ground:
+def destination_of(team: Team, *, project_id: str, pool_name: str | None) -> Destination:
     """The pool by name; without one, the team's only pool. Raises `NotFound`, `Invalid`."""
-    rows = [_parts_of(row) for row in ask_prepared(_ask(), [project_id, team.pk])]
+    rows = [_parts_of(row) for row in fetch_prepared(_question(), [project_id, team.pk])]
     project: Project | None = rows[0][0] if rows else projects_of(team).filter(pk=project_id).first()
     if project is None or project.pk is None:
         error = FieldError(pointer="/project", code="not_found", message="your team has no project with this id")
         raise NotFound("There is no project with this id.", errors=[error])
     pool = the_only_pool([row[1] for row in rows], pool_name)
-    return Ground(project=project, pool=pool, quotas=[row[2] for row in rows if row[1].pk == pool.pk])
+    return Destination(project=project, pool=pool, quotas=[row[2] for row in rows if row[1].pk == pool.pk])
 
 
 def the_only_pool(choices: list[ResourcePool], name: str | None) -> ResourcePool:
@@ -46,7 +46,7 @@ def the_only_pool(choices: list[ResourcePool], name: str | None) -> ResourcePool
 
 
 @cache
-def _ask() -> str:
+def _question() -> str:
     columns = [f'{alias}."{field.column}"' for alias, model in _PARTS for field in model._meta.concrete_fields]
     return f"""
         SELECT {", ".join(columns)}

@@ -14,7 +14,7 @@ from django.urls import path
 
 from backend.api.middleware import RequestIdMiddleware
 from backend.api.request_context import current_request
-from backend.api.threaded_handler import OneThreadHandler
+from backend.api.threaded_handler import ThreadedHandler
 from tests.bench.schema_world import serving
 
 urlpatterns: list[Any] = []
@@ -72,7 +72,7 @@ def url(transactional_db: None, settings: Any) -> Iterator[str]:
     settings.MIDDLEWARE = [f"{__name__}.NotesItsThread"]
     seen.clear()
     _ended.clear()
-    with serving(OneThreadHandler()) as base_url:
+    with serving(ThreadedHandler()) as base_url:
         yield base_url
 
 

@@ -40,7 +40,7 @@ export function specOf(form) {
 }
 
 export function curlOf(form) {
-  const field = form.elements.namedItem("place");
+  const field = form.elements.namedItem("target");
   const { project, pool } = (field.selectedOptions?.[0] ?? field).dataset;
   const begin = form.elements.namedItem("start_from");
   const start = begin?.checked ? { start_from: begin.value } : {};
