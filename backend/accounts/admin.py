@@ -35,7 +35,7 @@ class ProjectAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only 
     search_fields = ("name", "id")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> tuple[str, ...]:
-        return ("team",) if obj else ()  # a project belongs to one team for ever
+        return ("team",) if obj else ()  # a project belongs to one team forever
 
 
 @admin.register(ApiKey)

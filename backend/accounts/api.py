@@ -112,6 +112,6 @@ def patch_project(request: HttpRequest, project_id: str, body: ProjectWish) -> P
     summary="Delete an empty project",
 )
 def remove_project(request: HttpRequest, project_id: str) -> Status[None]:
-    """409 `in_use`: jobs are kept for ever, and with them their project."""
+    """409 `in_use`: jobs are kept forever, and with them their project."""
     delete_project(Acting.of(caller_of(request)), project_id, now=database_now())
     return Status(204, None)

@@ -1,7 +1,7 @@
 """Users, teams, projects, invitations, service accounts, and the keys that programs use.
 
 Invariants, held by the database too (constraints here, triggers in the migrations):
-- everything that a tenant owns hangs on a team; a project belongs to one team for ever;
+- everything that a tenant owns hangs on a team; a project belongs to one team forever;
 - a team that has an owner keeps one;
 - the secret of a key or an invitation is never stored, only its SHA-256 (256 random bits need no slow hash);
 - a service account has no password, is no operator and rules no team.
@@ -181,7 +181,7 @@ class ApiKey(models.Model):
 
 
 class SharedEntry(models.Model):
-    """What allauth keeps in Django's cache: its attempts and locks, the same for every process."""
+    """What allauth keeps in Django's cache: its attempts and locks, the same forevery process."""
 
     key = models.CharField(primary_key=True, max_length=300)
     value = models.JSONField()

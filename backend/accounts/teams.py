@@ -81,7 +81,7 @@ def rename_project(acting: Acting, project_id: str, name: str, *, now: datetime)
 
 @transaction.atomic
 def delete_project(acting: Acting, project_id: str, *, now: datetime) -> None:
-    """Only an empty one: jobs keep their project for ever. Keys that were limited to it go with it."""
+    """Only an empty one: jobs keep their project forever. Keys that were limited to it go with it."""
     acting.refuse_unless_ruling()
     project = _locked_project(acting.team, project_id)
     if project.service_accounts.filter(closed_at=None).exists():

@@ -3,7 +3,7 @@
 from engine.spec.schedules import all_schedules
 
 GLOSSARY: tuple[tuple[str, str], ...] = (
-    ("job", "What you submitted. It has one spec, for ever."),
+    ("job", "What you submitted. It has one spec, which never changes."),
     ("attempt", "One execution of a job on the engine. A job that loses its machine gets another attempt."),
     ("step", "One optimizer step of the trainer."),
     ("prompt", "A question that the model is asked."),

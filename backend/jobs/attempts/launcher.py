@@ -83,7 +83,7 @@ class RayLauncher:
     def __init__(self, url: str, token: str, *, entrypoint: str = ENTRYPOINT) -> None:
         self._entrypoint = entrypoint
         headers = {"Authorization": f"Bearer {token}"}
-        # A connection made anew costs a millisecond; a kept one breaks when Ray restarts.
+        # A new connection costs a millisecond; a kept one breaks when Ray restarts.
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(
             base_url=url,

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ACTOR = "scheduler"
 PAUSABLE = (JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
 # A replica hands its trajectories over within seconds. An engine that has not answered after this is not going to, and
-# those that wait for the devices must not wait for ever.
+# those that wait for the devices must not wait forever.
 RECLAIM_DEADLINE = timedelta(minutes=2)
 
 

@@ -102,7 +102,7 @@ class TestThePage:
         for path in (f"/jobs/{job.pk}/", "/jobs/"):
             assert f'<progress max="{PROMPTS}" value="17"' in browser.get(path).content.decode()
 
-    def test_how_long_it_takes_is_foretold_by_what_is_answered(self, job: Job, driver: Driver) -> None:
+    def test_how_long_it_takes_is_predicted_by_what_is_answered(self, job: Job, driver: Driver) -> None:
         def left(n: int) -> timedelta | None:
             driver.say(answered(n))
             job.refresh_from_db()
@@ -112,7 +112,7 @@ class TestThePage:
         assert left(3) is None, "the first are the short ones"
         assert (left(10), left(20)) == (timedelta(seconds=180), timedelta(seconds=60))
 
-    def test_nothing_is_foretold_of_one_that_began_anew(self, job: Job, driver: Driver) -> None:
+    def test_nothing_is_predicted_of_one_that_began_again(self, job: Job, driver: Driver) -> None:
         locked = locked_job(job.pk)
         advance(locked, JobState.RECOVERING, actor="reconcile", now=NOW)
         Driver(begin_attempt(locked, now=NOW)).say(READY, answered(20))
