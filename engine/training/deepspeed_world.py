@@ -6,7 +6,8 @@ Invariants:
 - every collective, of torch's group and of DeepSpeed's clone of it, ends within `timeout_s`: with the peers' data or
   with an exception;
 - DeepSpeed compiles nothing, writes nothing to standard output, and its variables are in the environment only while a
-  trainer is in the world.
+  trainer is in the world;
+- a program that DeepSpeed looks for and that is not there is "not found", whatever folders PATH names.
 """
 
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from logging import getLogger
+from pathlib import Path
 from typing import Any, Final, Self
 
 import torch
@@ -30,8 +32,9 @@ COLLECTIVE_TIMEOUT_S: Final = 600.0
 # DeepSpeed builds this one with a C++ compiler and ninja at the first process group. It only serves inference.
 _SHARED_MEMORY_KERNEL: Final = "deepspeed_shm_comm"
 
-# DeepSpeed asks for it whenever it compares ranks. Each is a process with one device, which it sees as its first.
-_LOCAL_RANK: Final = {"LOCAL_RANK": "0"}
+# DeepSpeed asks for them whenever it compares ranks. Each is a process with one device, which it sees as its first.
+# Without the size it runs `numactl` to count a CPU's devices, at every exchange of stage 3's gradients.
+_ONE_DEVICE: Final = {"LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
 
 
 class World:
@@ -74,7 +77,7 @@ class World:
             )
             sys.excepthook = report  # torch wraps it once more for every group
             self._num_groups += 1
-            self._in_environment.enter_context(environment(_LOCAL_RANK))
+            self._in_environment.enter_context(environment(_ONE_DEVICE | _searchable_path()))
         self._num_members += 1
 
     def bound_collectives(self) -> None:
@@ -130,19 +133,41 @@ def hang_up() -> None:
 
 def import_deepspeed(device: str) -> Any:
     kind = "cuda" if device.startswith("cuda") else "cpu"
-    with environment({"DS_ACCELERATOR": kind}):  # else a machine's GPUs are taken, whether ours or not
+    with environment({"DS_ACCELERATOR": kind} | _searchable_path()):
+        # Without its variable a machine's GPUs are taken, whether ours or not.
         import deepspeed
         import deepspeed.ops
         from deepspeed.accelerator import get_accelerator
 
         if get_accelerator().device_name() != kind:
             raise ValueError(f"device: {kind}, but DeepSpeed runs on {get_accelerator().device_name()} in this process")
-    deepspeed.ops.__compatible_ops__[_SHARED_MEMORY_KERNEL] = False
+        deepspeed.ops.__compatible_ops__[_SHARED_MEMORY_KERNEL] = False  # the first look runs programs
     log = getLogger("DeepSpeed")
     log.handlers.clear()  # its own writes to standard output
     log.propagate = True
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     return deepspeed
+
+
+def _searchable_path() -> dict[str, str]:
+    path = os.environ.get("PATH")
+    return {} if path is None else {"PATH": searchable(path)}
+
+
+def searchable(path: str) -> str:
+    """Without the folders that this user may not look into: because of them, a program that is nowhere would be a
+    PermissionError, which DeepSpeed does not expect."""
+    return os.pathsep.join(filter(_may_be_searched, path.split(os.pathsep))) or os.defpath
+
+
+def _may_be_searched(folder: str) -> bool:
+    try:
+        Path(folder, "..").stat()  # found by looking into the folder
+    except PermissionError:
+        return False
+    except OSError:
+        pass  # no folder: nothing is found there
+    return True
 
 
 @contextmanager

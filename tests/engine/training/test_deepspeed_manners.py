@@ -3,7 +3,9 @@
 import logging
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import engine.training.scoring as scoring
 from engine.policy.lineage import WeightsId
 from engine.spec.job import TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
+from engine.training.deepspeed_world import searchable
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import hash_of, settings, trajectories_of
@@ -115,6 +118,48 @@ def test_logits_in_chunks_give_the_same_gradient(
         norms.append([trainer.train_step(trajectories_of(seed)).metrics["train/grad_norm"] for seed in range(2)])
         trainer.close()
     assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_a_program_that_is_nowhere_does_not_end_training(
+    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that may not be run is refused to root too, as a closed folder is to anybody else."""
+    (tmp_path / "numactl").touch(mode=0o600)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PermissionError):
+        subprocess.run(["numactl"])
+    trainer = sharded(make_llama(), zero_stage=3)
+    assert trainer.train_step(trajectories_of(0)).metrics["train/skipped"] == 0.0
+    trainer.close()
+
+
+def as_an_ordinary_user(path: str) -> str:
+    """What `searchable` makes of a path: root may look into every folder."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        if os.getuid() == 0:
+            os.setuid(65_534)
+        os.write(writing, searchable(path).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    answer = os.read(reading, 4_096).decode()
+    os.close(reading)
+    os.close(writing)
+    return answer
+
+
+def test_deepspeeds_programs_are_looked_for_in_folders_that_may_be_looked_into() -> None:
+    with tempfile.TemporaryDirectory() as made:  # pytest's own folders are closed to other users
+        folder = Path(made)
+        folder.chmod(0o755)
+        for name, mode in (("open", 0o755), ("closed", 0o700 if os.getuid() == 0 else 0o000)):
+            (folder / name).mkdir()
+            (folder / name).chmod(mode)
+        given = [folder / "open", folder / "closed", folder / "closed" / "within", folder / "nowhere"]
+        found = as_an_ordinary_user(os.pathsep.join(map(str, given)))
+        assert found.split(os.pathsep) == [str(folder / "open"), str(folder / "nowhere")]
+        assert as_an_ordinary_user(str(folder / "closed")) == os.defpath
 
 
 def test_a_model_that_cannot_be_read_leaves_no_process_group_behind(make_llama: MakeLlama, tmp_path: Path) -> None:
