@@ -43,7 +43,7 @@ class Environment:
     keep_points_days: int
     """After a job's end; then long series are reduced to their rollups."""
     keep_logs_days: int
-    """After a job's end; then its log lines are removed. 0: for ever."""
+    """After a job's end; then its log lines are removed. 0: forever."""
     keep_trajectories_days: int
     """The same of its trajectories and their files."""
     audit_dir: Path

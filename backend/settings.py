@@ -153,7 +153,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 60,  # no background task runs longer than its time limit below
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
-    "socket_timeout": 5,  # kombu's default waits for ever on a dead connection
+    "socket_timeout": 5,  # kombu's default waits forever on a dead connection
     "socket_connect_timeout": 5,
 }
 CELERY_TASK_ACKS_LATE = True

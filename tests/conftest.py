@@ -49,8 +49,8 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 
 def _list_static_files_once() -> None:
-    """Every test client starts the middleware anew, and WhiteNoise looks at every static file when it starts: that took
-    as long as all requests together."""
+    """Every test client starts the middleware again, and WhiteNoise then looks at every static file: that took as long
+    as all requests together."""
     from whitenoise.middleware import WhiteNoiseMiddleware
 
     find = WhiteNoiseMiddleware.add_files_from_finders

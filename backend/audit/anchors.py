@@ -3,7 +3,7 @@
     {"team": "team_…", "seq": 812, "hash": "…", "at": "…", "previous": "<sha256 of the line before>",
      "key": "<first 16 digits of the public key's sha256>", "signature": "<Ed25519 over all of it, base64>"}
 
-A hash chain alone does not show that its tail was dropped, or that all of it was written anew. Whoever does that in
+A hash chain alone does not show that its tail was dropped, or that all of it was written again. Whoever does that in
 the database has not got the signing key; whoever drops anchors breaks the file's own chain.
 
 Invariants:

@@ -82,7 +82,7 @@ def _wrong_with(entry: AuditEntry, seq: int, previous_hash: str, anchor: Anchor 
     if entry.hash != hash_of(entry):
         return "it was changed after it was written"
     if anchor is not None and anchor.hash != entry.hash:
-        return "the chain up to here was written anew: the anchor vouches for another one"
+        return "the chain up to here was written again: the anchor vouches for another one"
     return ""
 
 

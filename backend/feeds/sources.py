@@ -29,7 +29,7 @@ MOST_REPLAYED = 5_000
 
 
 class Gone(Refusal):
-    """Events that old are not kept any more: read the job anew, and go on from its newest event."""
+    """Events that old are not kept any more: read the job again, and go on from its newest event."""
 
     status = 410
     code = "gone"

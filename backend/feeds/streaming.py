@@ -4,7 +4,7 @@
 
 Invariants:
 - a nudge only says that it is worth looking: what is told was read from Postgres, so a lost nudge costs a delay;
-- the key is judged anew every `RECHECK_EVERY_S`, and at once when its owner's rights changed: nothing is told between
+- the key is judged again every `RECHECK_EVERY_S`, and at once when its owner's rights changed: nothing is told between
   that notice and the answer;
 - between two looks the stream holds no connection of the pool and no thread: all of a process' streams share
   `READERS`, so it may hold as many as it has memory for;

@@ -14,7 +14,7 @@ Invariants (tests/backend/test_decide*.py):
     across teams: within nominal first, then lowest share, then least history, then oldest
     in a team:    priority + age, then oldest
 
-Shares are compared as they are, not as they would be after the start: else teams with small jobs would for ever go
+Shares are compared as they are, not as they would be after the start: else teams with small jobs would forever go
 before the team with a big one.
 """
 

@@ -4,7 +4,7 @@ Invariants:
 - the lease's time is Postgres' and nobody else's;
 - every holder has a fence of its own, and every write first proves in its own transaction that this fence still
   holds: a reconciler that was frozen and thawed changes nothing;
-- a holder stops by its own monotonic clock at two thirds of the lease, so it seldom comes to that.
+- a holder stops by its own monotonic clock at two thirds of the lease, so it rarely comes to that.
 """
 
 import os

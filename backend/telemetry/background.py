@@ -29,7 +29,7 @@ def reduce_series() -> None:
 
 @shared_task(name="telemetry.remove_old", throws=(StoreError,))
 def remove_old() -> None:
-    """Of a kind that is kept for 0 days, nothing: 0 means for ever."""
+    """Of a kind that is kept for 0 days, nothing: 0 means forever."""
     environment, now = settings.ENVIRONMENT, database_now()
     if environment.keep_logs_days:
         remove_old_logs(keep=timedelta(days=environment.keep_logs_days), now=now)

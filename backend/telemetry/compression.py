@@ -1,4 +1,4 @@
-"""Bytes that are written once and read seldom, compressed: texts and lines shrink to a quarter or less."""
+"""Bytes that are written once and read rarely, compressed: texts and lines shrink to a quarter or less."""
 
 import zlib
 

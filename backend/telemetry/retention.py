@@ -2,7 +2,7 @@
 spans of their replicas to the sums by the minute.
 
 Invariants:
-- only what is in the rollups is deleted, so a short job keeps every point for ever;
+- only what is in the rollups is deleted, so a short job keeps every point forever;
 - a series is marked before readers can miss a point: both happen in one transaction;
 - each call does a bounded piece; the next tick goes on.
 """

@@ -1,4 +1,4 @@
-"""Settling: once a reservation is over, what it was used for is written down for ever.
+"""Settling: once a reservation is over, what it was used for is written down forever.
 
 Invariants:
 - a reservation is settled once, whole, and not before every attempt that used it has ended;

@@ -100,7 +100,7 @@ def _ending(job: Job, attempt: JobAttempt) -> Ending:
 
 
 def _shares(ledger: Mapping[str, int], before: Mapping[str, int]) -> Shares:
-    """The ledger counts on from attempt to attempt; one that counts less than before began anew."""
+    """The ledger counts on from attempt to attempt; one that counts less than before began again."""
 
     def since(base: Mapping[str, int]) -> dict[str, int]:
         return {end: int(ledger.get(end, 0)) - int(base.get(end, 0)) for end in (*_ENDS, "rolled_back")}

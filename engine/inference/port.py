@@ -31,7 +31,7 @@ class SamplingParams:
 class KvPages:
     """Keys and values of the first `num_tokens` tokens, in the layout of the engine that names it.
 
-    An engine takes pages of its own layout and of the weights' version that it holds; any other it computes anew."""
+    An engine takes pages of its own layout and of the weights' version that it holds; any other it recomputes."""
 
     layout: str
     version: int

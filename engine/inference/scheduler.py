@@ -150,7 +150,7 @@ class Scheduler:
         else:
             plan.moves += self._close_gaps([self.rows.index(youngest)])
         self._blocks.release(youngest.table)
-        youngest.num_read, youngest.table.shareable = 0, True  # it will be computed anew, by one version
+        youngest.num_read, youngest.table.shareable = 0, True  # it will be recomputed, by one version
         self.waiting.appendleft(youngest)
 
     def _admit(self, plan: Plan) -> None:

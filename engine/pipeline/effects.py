@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSequences:
-    """A sample with progress goes on from there, by re-prefill; the others begin anew. Each task says on which weights
+    """A sample with progress goes on from there, by re-prefill; the others begin again. Each task says on which weights
     (`exact`), where a trajectory keeps its version."""
 
     tasks: tuple[GroupTask, ...]
@@ -42,7 +42,7 @@ class InstallWeights:
     payload: object
     in_flight: InFlight = "drain"
     """What runs: nothing does (drain), it goes on on its own weights (beside), with its KV cache thrown away and
-    computed anew by the new weights (reprefill), or on the cache as it is (keep)."""
+    recomputed by the new weights (reprefill), or on the cache as it is (keep)."""
     keeps: tuple[WeightsId, ...] = ()
     """Weights that must not be overwritten: something runs on them, or is about to."""
 
@@ -88,7 +88,7 @@ class ReportProgress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
     """Append these records to the log and sync it to disk, then answer `Persisted`. With a snapshot the log begins
-    anew: snapshot first, whole or not at all; the records before it are needed no more."""
+    again: snapshot first, whole or not at all; the records before it are needed no more."""
 
     serial: int
     """Of the last record."""

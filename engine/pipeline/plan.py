@@ -32,7 +32,7 @@ class Plan:
     filters: bool = False
     """Groups without a signal are left out and replaced (dynamic sampling)."""
     sample_deadline_s: float = SAMPLE_DEADLINE_S
-    """A sample that takes longer is begun anew elsewhere, and its group given up when that takes as long."""
+    """A sample that takes longer is begun again elsewhere, and its group given up when that takes as long."""
     stream_every_s: float = 0.0
     """How often a replica tells data what its samples said so far; 0: never."""
     kv_ceiling: float = KV_CEILING

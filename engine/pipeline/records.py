@@ -95,7 +95,7 @@ class GroupTask:
     exact: WeightsId | None = None
     """Only these weights may answer; None: whatever the replica holds."""
     progress: tuple[SampleProgress, ...] = ()
-    """Samples that were begun elsewhere and go on from here. The others begin anew."""
+    """Samples that were begun elsewhere and go on from here. The others begin again."""
     is_handed_over: bool = False
     """Another replica sends the samples' state. `progress` is what to go on from if it does not come."""
 

@@ -7,7 +7,7 @@ Invariants:
 - work that grows with the job has no constant bound: before it was ever measured, its size at the slowest honest rate
   counts, and afterwards its own pace;
 - a pace counts what was begun and ended, each piece without the smaller ones inside it, and is of one process: a part
-  that is started anew may be somewhere else.
+  that is started again may be somewhere else.
 """
 
 from dataclasses import dataclass, field

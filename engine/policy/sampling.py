@@ -2,7 +2,7 @@
 
 Invariants:
 - a batch is whole or absent: exactly `num_groups` groups, never fewer;
-- no group is passed over for ever: first in, first out, so that short answers get no head start beyond their own.
+- no group is passed over forever: first in, first out, so that short answers get no head start beyond their own.
 """
 
 from collections.abc import Sequence

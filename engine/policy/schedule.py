@@ -79,7 +79,7 @@ class Schedule:
     """Steps between two versions that rollouts get."""
     in_flight: InFlight = "drain"
     """What becomes of running sequences once newer weights are there: they end first (drain), they end on theirs
-    while others start on the newer ones (beside), or they go on, with their KV cache computed anew (reprefill) or as it
+    while others start on the newer ones (beside), or they go on, with their KV cache recomputed (reprefill) or as it
     is (keep)."""
     refresh_lag: int = 1
     """With drain: a replica takes fresh work until its weights are so many versions old. More drains less often."""

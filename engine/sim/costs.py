@@ -29,7 +29,7 @@ class Stretch:
 class Costs:
     token_s: float = 0.01
     prefill_s: float = 0.0005
-    """For each token that is computed anew after an interruption or a move without its KV cache."""
+    """For each token that is recomputed after an interruption or a move without its KV cache."""
     median_tokens: float = 20.0
     sigma: float = 0.99  # ln(10) / 2.326: the 99th percentile is ten times the median
     max_tokens: int = 400

@@ -5,7 +5,7 @@
 
 Invariants:
 - recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
-  shipper tries for ever;
+  shipper tries forever;
 - facts go out in order; what the control plane says it has is the only thing that moves the shipper on;
 - a request is handed to the driver once, however often a heartbeat shows it;
 - a stale fence, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.

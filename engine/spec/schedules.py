@@ -41,7 +41,7 @@ SCHEDULES: Final[dict[ScheduleName, ScheduleEntry]] = {
     ),
     "bounded": ScheduleEntry(waits="generation runs ahead by a fraction of a step"),
     "partial": ScheduleEntry(
-        waits="running answers are interrupted at new weights, their KV cache is computed anew, and they go on"
+        waits="running answers are interrupted at new weights, their KV cache is recomputed, and they go on"
     ),
     "laminar": ScheduleEntry(
         waits="nobody: what runs ends on the weights that it began with, what is fresh starts on the newest beside it"

@@ -120,7 +120,7 @@ def _encode_block(encoded: bytearray, old: Array, new: Array, offset: int) -> No
 
 
 def _split(old: Array, new: Array) -> tuple[list[Array], int]:
-    """A small update moves the low byte of a bf16 and seldom the high one."""
+    """A small update moves the low byte of a bf16 and rarely the high one."""
     is_high = (old ^ new) > 0xFF
     high = (new[is_high] >> 8).astype(np.uint8)
     return [new.astype(np.uint8), np.packbits(is_high), high], len(high)

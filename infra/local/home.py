@@ -166,7 +166,7 @@ def taken_from_the_shell() -> dict[str, str]:
     or not at all.
 
     Bytecode is kept, whatever the shell says: pip leaves it to the first start, and a site starts so many processes
-    that compiling torch and Django for each anew takes longer than all else that they do.
+    that compiling torch and Django for each again takes longer than all else that they do.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LAMINAR_", "RAY_"))}
     return inherited | {"PYTHONDONTWRITEBYTECODE": ""}

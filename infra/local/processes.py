@@ -86,7 +86,7 @@ def end(processes: Iterable[psutil.Process], *, first: signal.Signals = signal.S
 
 
 def is_alive(pid: int, started_at: float) -> bool:
-    """The very process: a number may be given anew, together with its start it is not."""
+    """The very process: a number may be given again, together with its start it is not."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE

@@ -1,7 +1,7 @@
 """What an environment was made from.
 
 Invariant: a virtual environment counts as finished only once its stamp is written, last: what was interrupted is made
-anew.
+again.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ async def measure(site: Site, arguments: argparse.Namespace) -> dict[str, Any]:
 async def listen(
     site: Site, listener: Listener, opening: asyncio.Semaphore, opened: asyncio.Barrier, is_cut: bool
 ) -> None:
-    """For ever; comes back whenever it is cut off. The one that is cut reads forty lines, and half of another."""
+    """Forever; comes back whenever it is cut off. The one that is cut reads forty lines, and half of another."""
     address, first = urlsplit(site.url), True
     while True:
         async with opening:

@@ -119,7 +119,7 @@ def _package_binds(name: str) -> list[Bind]:
 
 
 def _make_bytecode(name: str) -> None:
-    """Once for this machine: inside nothing can be written, so every process would compile a thousand files anew.
+    """Once for this machine: inside nothing can be written, so every process would compile a thousand files again.
 
     The packages are the engine's own dependencies, so they may be imported outside. Where their folder cannot be
     written, the sandbox starts more slowly, and that is all.

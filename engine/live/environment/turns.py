@@ -12,7 +12,7 @@ from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure, SampleKey
 
 AskId = tuple[SampleKey, int, str]
-"""A trajectory, how many turns it has, and what was said in them: the same sample may be told anew elsewhere."""
+"""A trajectory, how many turns it has, and what was said in them: the same sample may be told again elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What ends an attempt from outside, as exceptions, the check for them that every long wait makes, and the
 requests (pause, resize) that a run in progress obeys by itself.
 
-Invariant: whoever waits calls `heed` at least once a second, so a cancel works within seconds in every phase.
+Invariant: whoever waits calls `check` at least once a second, so a cancel works within seconds in every phase.
 """
 
 import signal
@@ -22,7 +22,7 @@ class Interrupted(BaseException):
 
 
 def obey_signals() -> None:
-    """SIGTERM and SIGINT are noted, and `heed` raises `Interrupted`: an exception out of a signal handler may come up
+    """SIGTERM and SIGINT are noted, and `check` raises `Interrupted`: an exception out of a signal handler may come up
     inside Ray, which loses it or makes another error of it. Call it again after `ray.init`, which installs handlers of
     its own that end the process with a stack trace and no word to anyone."""
     for number in _ENDING:
@@ -30,7 +30,7 @@ def obey_signals() -> None:
 
 
 def raise_on_signals() -> None:
-    """For when Ray is gone and a wait does not heed."""
+    """For when Ray is gone and a wait does not look."""
     for number in _ENDING:
         signal.signal(number, _raise)
 
@@ -91,7 +91,7 @@ class Interruptions:
         self._deadline = time.monotonic() + max_runtime_s
         self._kept: list[ControlRequest] = []
 
-    def heed(self) -> None:
+    def check(self) -> None:
         """Raises what has come since the last call. A pause ends what is not running; a resize waits until it is."""
         requests = self.listen()
         self._kept += [request for request in requests if request.kind == "resize"]

@@ -1,6 +1,6 @@
 """What the processes of one run share in order to reach each other.
 
-Invariant: the token is made anew for every run and never leaves its processes.
+Invariant: the token is made again for every run and never leaves its processes.
 """
 
 import secrets

@@ -2,7 +2,7 @@
 
 Invariants:
 - a sample waits for its prompt or for the answer to its turns, never for both;
-- asks that come close upon each other go out together: where turns are short, calls cost more than what they say;
+- asks that come close to each other go out together: where turns are short, calls cost more than what they say;
 - an ask or answer that was lost is asked for again; an answer that comes twice is taken once;
 - what was forgotten (stopped, or moved to another replica) is not taken when its answer comes.
 """

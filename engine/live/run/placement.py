@@ -10,7 +10,7 @@ Invariants:
 - an elastic replica's devices are Ray's again the moment that it has left: no group keeps them;
 - GPUs are asked for only where the cluster has some; on CPU every actor takes a fraction of a core, so that several
   small jobs share a machine and the control plane's quota, not Ray, is what bounds them;
-- a group that cannot be had in time is a clear failure, not a wait for ever.
+- a group that cannot be had in time is a clear failure, not a wait forever.
 """
 
 import time
@@ -127,23 +127,23 @@ def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
     return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS, 4)}
 
 
-def place(spec: JobSpec, *, heed: Callable[[], None]) -> Placement:
-    """`heed` raises if the wait shall end."""
+def place(spec: JobSpec, *, check: Callable[[], None]) -> Placement:
+    """`check` raises if the wait shall end."""
     capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     has_gpus = capacity.get("GPU", 0) > 0
     group = placement_group(bundles(spec, has_gpus=has_gpus), strategy="PACK")
     try:
-        _wait_for(group, heed)
+        _wait_for(group, check)
     except BaseException:
         ray.util.remove_placement_group(group)
         raise
     return Placement(group=group, has_gpus=has_gpus, spec=spec)
 
 
-def _wait_for(group: PlacementGroup, heed: Callable[[], None]) -> None:
+def _wait_for(group: PlacementGroup, check: Callable[[], None]) -> None:
     give_up_at = time.monotonic() + PLACED_WITHIN_S
     while not group.wait(WAIT_SLICE_S):
-        heed()
+        check()
         if time.monotonic() >= give_up_at:
             capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
             raise NoCapacity(f"no room for {group.bundle_specs} in {PLACED_WITHIN_S:.0f} s; Ray has {capacity}")

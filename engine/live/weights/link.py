@@ -6,7 +6,7 @@
 Invariants:
 - both ends prove that they know the job's token before a byte of weights moves: a stranger can neither inject nor read;
 - a chunk goes from the memory that holds it into the memory that wants it, without a copy in between on our side;
-- nothing waits for a peer for ever: a queue that is full drops, a peer that takes nothing for STALLED_S is given up.
+- nothing waits for a peer forever: a queue that is full drops, a peer that takes nothing for STALLED_S is given up.
   Whoever misses a chunk asks for it again;
 - the bytes are not trusted: their hashes are taken where they arrive.
 """
@@ -197,7 +197,7 @@ class Senders:
 
     def to(self, host: int, reach: Reach) -> Sender:
         sender = self._by_host.get(host)
-        if sender is None or sender.reach != reach:  # it was started anew, on another port
+        if sender is None or sender.reach != reach:  # it was started again, on another port
             if sender is not None:
                 sender.close()
             sender = self._by_host[host] = Sender(reach, self._token)

@@ -98,7 +98,7 @@ class Assignment:
                 replica.revoked.append(held)
 
     def _may_adopt(self, held: HeldGroup, group: OpenGroup) -> bool:
-        """Its replica worked on this when data began anew, or was thought to be lost."""
+        """Its replica worked on this when data began again, or was thought to be lost."""
         if held.lease < group.lease or group.exact not in (None, held.weights):
             return False
         return held.key.evaluation is not None or self._may_write(held.weights)

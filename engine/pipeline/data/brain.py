@@ -189,7 +189,7 @@ class DataBrain:
                 self._record(EvaluationLoosened(version=missing.version))
 
     def _give_up_overdue(self, now: float) -> list[Effect]:
-        """A sample that never ends must not hold its group, and with it the step, for ever."""
+        """A sample that never ends must not hold its group, and with it the step, forever."""
         deadline_s = self._plan.sample_deadline_s
         if now - self._overdue_at < deadline_s / 8:
             return []
@@ -201,7 +201,7 @@ class DataBrain:
             waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
             if group.num_overdue + 1 < MAX_OVERDUE:
                 self._assignment.begin_elsewhere(book, group)
-                effects.append(_tell(FaultReported(component="data", message=waited, action="begun anew elsewhere")))
+                effects.append(_tell(FaultReported(component="data", message=waited, action="begun again elsewhere")))
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
             effects.append(_tell(FaultReported(component="data", message=waited, action="the group was given up")))

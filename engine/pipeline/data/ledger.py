@@ -4,7 +4,7 @@ Invariants:
 - an ordinal ends once; ending it again is a bug of ours and stops the run;
 - an end is taken back only when the weights that it went into are lost with their trainer, and that is counted;
 - the set is kept as intervals, so it stays small although prompts end out of order, and it is what a checkpoint
-  stores: a counter would repeat some prompts after a restart and skip others for ever.
+  stores: a counter would repeat some prompts after a restart and skip others forever.
 """
 
 from bisect import bisect_right

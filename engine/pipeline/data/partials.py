@@ -3,7 +3,7 @@
 Invariants:
 - it is a help and no memory: losing all of it costs tokens, never a trajectory;
 - where a trajectory has one version, a sample goes on only on a replica that holds the weights that began it. When
-  no replica holds them any more, what it said is forgotten and it begins anew.
+  no replica holds them any more, what it said is forgotten and it begins again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -88,7 +88,7 @@ class PromptPool:
         return version
 
     def _close_what_is_too_old(self) -> None:
-        """A brain that began anew may open more than a step needs; the rest would be made and dropped for ever."""
+        """A brain that began again may open more than a step needs; the rest would be made and dropped forever."""
         if self._window is None:
             return
         lineage, trained = self._state.lineage, self._state.trained_version

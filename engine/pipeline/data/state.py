@@ -40,7 +40,7 @@ from engine.policy.sampling import has_signal
 
 # Steps whose trajectories are kept in memory until a checkpoint covers them. Further back, prompts are generated again.
 MAX_STEPS_KEPT: Final = 8
-# Groups filtered for one batch, in steps' worth. A task that is solved, or hopeless, would be filtered for ever.
+# Groups filtered for one batch, in steps' worth. A task that is solved, or hopeless, would be filtered forever.
 MAX_FILTERED_STEPS: Final = 10
 
 
@@ -95,7 +95,7 @@ class DataState:
         return not is_of_the_dead or self.may_train(trajectory)
 
     def is_unknown(self, key: GroupKey) -> bool:
-        """It has no end and is nowhere here: it was begun before data itself began anew."""
+        """It has no end and is nowhere here: it was begun before data itself began again."""
         if key.evaluation is not None or key in self.training or self.ledger.has_ended(key.ordinal):
             return False
         in_training = self.batch is not None and key.ordinal in self.batch.ordinals

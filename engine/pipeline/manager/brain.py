@@ -4,7 +4,7 @@ Everything else goes on without it: with the manager dead, what lives keeps work
 replaced. A new manager learns who is there from what the parts report.
 
 Invariants:
-- an incarnation is given up once and for ever: its process is ended, its number never comes again;
+- an incarnation is given up once and forever: its process is ended, its number never comes again;
 - a part whose process is silent, or whose work gives no sign of life, is treated as dead, even if it only was slow: its
   samples would still count. Work that takes long and gives signs is never taken for that;
 - a manager that was away itself (frozen, busy) blames nobody for the silence of that time;

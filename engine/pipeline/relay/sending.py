@@ -14,7 +14,7 @@ from engine.pipeline.messages.to_relay import ChunksWanted
 from engine.policy.lineage import WeightsId
 from engine.weights.port import BufferId
 
-# Who asked and then neither took a chunk nor asked again is gone; its version must not be kept for ever.
+# Who asked and then neither took a chunk nor asked again is gone; its version must not be kept forever.
 FORGET_AFTER_S: Final = 30.0
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 - the newest version stays, and a pinned one until it is released; a release that comes first counts too;
-- the deltas follow each other without a gap and end at the newest version; an anchor, which travels whole, begins anew.
+- the deltas follow each other without a gap and end at the newest version; an anchor, which travels whole, starts over.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ Invariants:
 - what stands under the final name is whole and has the sizes and hashes that the server announced; until then it is a
   hidden folder beside it, which goes away however the download ends;
 - nothing in the archive chooses a path: only announced names are taken, into one folder;
-- the link gets no key; a link that broke off is asked for anew.
+- the link gets no key; a link that broke off is asked for again.
 """
 
 import contextlib

@@ -184,7 +184,7 @@ class TestAttacks:
     def test_a_log_written_anew_is_found_by_the_anchor(self, team: Team) -> None:
         write_anew(team, from_seq=2, actor="user:2")
         found = first_bad_row()
-        assert found is not None and found[0] == 8 and "written anew" in found[1]
+        assert found is not None and found[0] == 8 and "written again" in found[1]
 
     def test_before_the_first_anchor_a_rewrite_would_pass_which_is_why_there_are_anchors(self, team: Team) -> None:
         write_anew(team, from_seq=9, actor="user:2")

@@ -252,7 +252,7 @@ class TestFaults:
             with pytest.raises(CheckpointUnverified):
                 remote(url, server.endpoint, tmp_path / "there").fetch(f"{url}/{key}")
             if f"{key}/progress/manifest.json" in keys_below(url, server):
-                break  # manifests are written anew, so from here on it is the last write that is left
+                break  # manifests are written again, so from here on it is the last write that is left
         uploader(dies_at=0).upload(folder, key)
         uploads = [line for line in proxy.asked if line.startswith("PUT") and "/parts/" in line]
         assert len(uploads) == num_writes - 2, "no part was sent twice"

@@ -75,7 +75,7 @@ def test_a_team_gets_its_unused_nominal_quota_after_one_round_of_reclaiming(
 def test_two_teams_never_take_from_each_other_in_turn(
     teams: dict[str, TeamView], wanted: list[tuple[str, int]]
 ) -> None:
-    """Everybody's jobs run for ever and may be preempted: the taking comes to an end."""
+    """Everybody's jobs run forever and may be preempted: the taking comes to an end."""
     world = World(capacity=8, teams=teams)
     for number, (name, devices) in enumerate(wanted):
         endless = replace(job(f"j{number}", devices, team=name), max_runtime_s=1e9)

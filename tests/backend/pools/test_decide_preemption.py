@@ -79,7 +79,7 @@ def test_an_elastic_replica_goes_to_another_borrower_only_if_that_one_borrows_le
 
 
 def test_between_two_that_would_borrow_the_same_nothing_changes_hands() -> None:
-    """Else each could take it back from the other for ever."""
+    """Else each could take it back from the other forever."""
     teams = {"ants": team(0), "bees": team(0), "crabs": team(7)}
     for borrowed, changes in ((3, False), (4, True)):
         holders = [holder("grown", borrowed, team="bees", ran=MINUTE, replicas=1)]

@@ -24,7 +24,7 @@ INNER = [
 
 
 class StubResolver:
-    """Answers one list after the other, the last for ever."""
+    """Answers one list after the other, the last forever."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers, self.asked = list(answers), 0

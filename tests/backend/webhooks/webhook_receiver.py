@@ -29,7 +29,7 @@ class Received:
 
 
 class Receiver:
-    """`answers` are used up one by one, the last for ever. A path of /status/<n> asks for that answer."""
+    """`answers` are used up one by one, the last forever. A path of /status/<n> asks for that answer."""
 
     def __init__(self, *answers: int, tls_folder: Path | None = None) -> None:
         self.answers = list(answers) or [200]
@@ -75,7 +75,7 @@ class Receiver:
                     self.wfile.write(b"TOP SECRET INSIDE" * 10_000)
 
             def _drip(self) -> None:
-                """A slow loris: a byte now and then, for ever."""
+                """A slow loris: a byte now and then, forever."""
                 with contextlib.suppress(OSError):
                     self.connection.sendall(b"HTTP/1.1 200 OK\r\nX-Drip: ")
                     while not receiver.is_over.wait(0.05):

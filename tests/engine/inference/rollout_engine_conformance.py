@@ -2,7 +2,7 @@
 
 The subclass gives the fixture `make_engine(folder, *, copy=0)`: an engine on the folder's own weights as version 0,
 with nothing in flight and room for 8 sequences at once. It may hand out the same engine again for the same
-arguments (starting one is dear), so every test leaves its engines idle; another `copy` is another engine.
+arguments (starting one is costly), so every test leaves its engines idle; another `copy` is another engine.
 
 Longer than most files: it is one class, so that a second engine takes all of it by one name.
 """

@@ -45,7 +45,7 @@ def test_no_fault_order_breaks_an_invariant_ten_thousand_times(schedule: Schedul
         (21, "partial"),  # newer weights were installed under an evaluation's answers, again and again
         (34, "partial"),  # work for exact weights was begun while others were being installed
         (3458, "stream"),  # a sample was granted again with what dead weights had said
-        (101943, "sync"),  # a window had groups left that could be trained no more, and its weights were held for ever
+        (101943, "sync"),  # a window had groups left that could be trained no more, and its weights were held forever
         (101913, "partial"),  # a checkpoint rotted at the end: the run was over before its last step was trained again
         (104887, "laminar"),  # a checkpoint that a trainer had gone back beyond could be read again by the next one
         (10375, "sync"),  # a prompt was adopted from a replica that only waited for a confirmation
@@ -82,7 +82,7 @@ def test_the_seeds_try_everything() -> None:
     assert sum(outcome.oracle.num_moved for outcome in outcomes) > 0
     assert any(outcome.oracle.ledger.get("rolled_back") for outcome in outcomes)
     assert {outcome.end for outcome in outcomes} == {"succeeded", "paused"}
-    for action in ("went back", "from its log", "that verifies", "the chain", "begun anew elsewhere", "newer weights"):
+    for action in ("went back", "from its log", "that verifies", "the chain", "begun again elsewhere", "newer weights"):
         assert action in actions, action
 
 

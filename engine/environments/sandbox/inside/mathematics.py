@@ -1,4 +1,4 @@
-"""Whether two mathematical answers are the same, however they are written; some take for ever to work out."""
+"""Whether two mathematical answers are the same, however they are written; some take forever to work out."""
 
 import logging
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from frames import packed, read_frame, write_frame  # type: ignore[import-not-found]
 
 NUM_LINES = 12
-MAX_ANSWER = 1 << 16  # what a pipe holds: a child that writes more waits for ever, and its deadline comes
+MAX_ANSWER = 1 << 16  # what a pipe holds: a child that writes more waits forever, and its deadline comes
 
 
 def serve(module: ModuleType, requests: int, answers: int, *, forks: bool) -> None:

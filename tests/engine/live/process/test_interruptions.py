@@ -31,20 +31,20 @@ def test_a_run_gets_requests_in_the_order_in_which_they_came() -> None:
 
 def test_a_resize_waits_until_there_is_a_run_to_resize() -> None:
     interruptions = told([SMALLER], [], [LARGER])
-    interruptions.heed()
-    interruptions.heed()
+    interruptions.check()
+    interruptions.check()
     assert interruptions.listen() == [SMALLER, LARGER]
 
 
 def test_a_pause_ends_what_does_not_run_yet() -> None:
     with pytest.raises(PausedEarly) as paused:
-        told([SMALLER, PAUSE]).heed()
+        told([SMALLER, PAUSE]).check()
     assert paused.value.request_id == "p"
 
 
 def test_a_cancel_wins_over_a_pause_that_came_before() -> None:
     with pytest.raises(Cancelled) as cancelled:
-        told([PAUSE, CANCEL]).heed()
+        told([PAUSE, CANCEL]).check()
     assert cancelled.value.request_id == "c"
 
 
@@ -56,7 +56,7 @@ def test_the_end_of_shipping_ends_the_attempt(error: Exception, end: type[Except
         raise error
 
     with pytest.raises(end, match=str(error)):
-        Interruptions(requests, max_runtime_s=60.0).heed()
+        Interruptions(requests, max_runtime_s=60.0).check()
 
 
 def test_a_job_whose_time_is_used_up_ends() -> None:

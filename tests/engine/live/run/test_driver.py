@@ -114,7 +114,7 @@ def test_an_order_is_carried_out_and_every_fact_delivered(
     assert spool.read_text().count("\n") == len(ingest.facts)
 
 
-def test_a_cancel_that_waits_already_is_heeded(
+def test_a_cancel_that_waits_already_is_obeyed(
     own_ray: str, ingest: Ingest, tmp_path: Path, python: str, repository: Path
 ) -> None:
     ingest.requests = [{"id": "r9", "kind": "cancel"}]

@@ -81,7 +81,7 @@ def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up
     (stuck,) = granted(data.sync(0, wants=2))
     data.sync(1, wants=0)
     data.now = 100.0
-    assert of(data.handle(Tick()), FaultReported)[0].action == "begun anew elsewhere"
+    assert of(data.handle(Tick()), FaultReported)[0].action == "begun again elsewhere"
     assert stuck.key not in [task.key for task in granted(data.sync(0, wants=8, groups=holding([stuck])))]
     assert stuck.key in [task.key for task in granted(data.sync(1, wants=8))]
     data.now = 200.0

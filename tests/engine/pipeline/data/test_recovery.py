@@ -229,7 +229,7 @@ def test_samples_of_a_dead_branch_that_are_too_stale_are_generated_again() -> No
     (batch,) = forked(data, at=kept, wants=2)
     assert keys_of(batch) == keys_of(undone), "version 1 wrote them, and it lives"
     late = data.sync(version=2, wants=0, groups=holding(tasks), finished=answers(tasks, version=2))
-    assert to_replica(late, 0)[0].taken, "confirmed, so that it is not said for ever"
+    assert to_replica(late, 0)[0].taken, "confirmed, so that it is not said forever"
     data.handle(BatchWanted(step=3, epoch=1, checkpointed=1))
     again = granted(data.sync(version=2, epoch=1, wants=4, incarnation=1))
     assert {(task.key, task.samples) for task in again} == {(task.key, task.samples) for task in tasks}
