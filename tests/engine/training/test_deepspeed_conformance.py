@@ -17,6 +17,7 @@ from tests.engine.training.trainer_conformance import (
     MakeTrainer,
     TrainerConformance,
     assert_same_steps,
+    make_adam_smooth,
     save,
     settings,
     trajectories_of,
@@ -61,9 +62,15 @@ class TestDeepSpeedTrainersParts(PartsConformance):
     ids=["critic", "adapter", "both"],
 )
 def test_critic_reference_and_adapter_take_the_torch_trainers_steps_and_each_goes_on_from_the_other(
-    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, algorithm: AlgorithmSpec, trainer: TrainerSpec
+    make_trainer: MakeTrainer,
+    make_llama: MakeLlama,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: AlgorithmSpec,
+    trainer: TrainerSpec,
 ) -> None:
     """Gradients show in their norms and the moments, and all of it in the float32 weights."""
+    make_adam_smooth(monkeypatch)
     folder = make_llama(dtype="bfloat16")
     optimizer = OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1)
     asked: dict[str, Any] = {"algorithm": algorithm, "optimizer": optimizer, "trainer": trainer}

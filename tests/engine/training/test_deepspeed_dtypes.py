@@ -14,7 +14,13 @@ from engine.training.exact_dtype import WrongDtype
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import assert_same_steps, save, settings, trajectories_of
+from tests.engine.training.trainer_conformance import (
+    assert_same_steps,
+    make_adam_smooth,
+    save,
+    settings,
+    trajectories_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,6 +47,7 @@ def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
 ) -> None:
     let_deepspeed_believe(monkeypatch, fp16=fp16, bf16=bf16)
     monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
+    make_adam_smooth(monkeypatch)
     theirs = TorchTrainer(make_llama(), asked(stage), device="cpu")
     ours = DeepSpeedTrainer(make_llama(), asked(stage), device="cpu")
     try:

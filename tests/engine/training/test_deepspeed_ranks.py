@@ -21,7 +21,13 @@ from engine.training.port import Trainer, TrainingTrajectory
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.trainer_conformance import assert_same_steps, save, settings, trajectories_of
+from tests.engine.training.trainer_conformance import (
+    assert_same_steps,
+    make_adam_smooth,
+    save,
+    settings,
+    trajectories_of,
+)
 
 STAGES = (1, 2, 3)
 COMPILED = "compiled"
@@ -88,7 +94,9 @@ def story(trainer: Trainer, results: Path) -> dict[str, Any]:
 def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
     os.environ |= {"PATH": "/nowhere", "TORCH_EXTENSIONS_DIR": str(results / COMPILED)}
     torch.set_num_threads(1)
-    pytest.MonkeyPatch().setattr(sharding, "PERSISTENT_NUMEL", 0)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(sharding, "PERSISTENT_NUMEL", 0)
+    make_adam_smooth(patch)
     if rank == 0:
         world = World.open(num_ranks=2, host="127.0.0.1", timeout_s=60)
         addresses.put(world.address)
@@ -106,11 +114,13 @@ def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing
 def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left behind. Processes of their own: DeepSpeed numbers what it divides, process by process."""
     folder, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks")
-    for kind in ASKED:
-        torch_trainer = TorchTrainer(folder, asked(kind, 1), device="cpu")
-        (results / kind).mkdir()
-        (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
-        save(torch_trainer, results / kind / "torch")
+    with pytest.MonkeyPatch.context() as patch:
+        make_adam_smooth(patch)
+        for kind in ASKED:
+            torch_trainer = TorchTrainer(folder, asked(kind, 1), device="cpu")
+            (results / kind).mkdir()
+            (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
+            save(torch_trainer, results / kind / "torch")
     context = multiprocessing.get_context("spawn")
     addresses = context.Queue()
     ranks = [context.Process(target=run_rank, args=(rank, folder, results, addresses)) for rank in (0, 1)]
