@@ -32,6 +32,7 @@ from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import PartStarted
+from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
@@ -177,8 +178,10 @@ class Cluster:
         if to == DRIVER:
             self._report(message)
             outbox.put(message)
-        else:
-            self.network.post(to, message)
+            return
+        if isinstance(message, PartReported):  # it comes by the driver's process
+            outbox.put(message)
+        self.network.post(to, message)
 
     def _post_of_driver(self, to: Address, message: Message) -> None:
         if to == MANAGER:

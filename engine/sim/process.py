@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol, get_args
 
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
+from engine.pipeline.messages.addresses import MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.pace import Pulse
@@ -97,9 +97,7 @@ class Process:
         if not self.is_alive:
             return
         if not self._is_frozen:
-            beat = PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece)
-            self.post(MANAGER, beat)
-            self.post(DRIVER, beat)
+            self.post(MANAGER, PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece))
         self.kernel.after(BEAT_S, self.beat)
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,11 @@ class World:
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.plan, start_step=self.start_step)
         self.driven = DriverOracle(
-            self.plan, oracle=self.oracle, num_replicas=self.num_replicas, start_step=self.start_step
+            self.plan,
+            oracle=self.oracle,
+            num_replicas=self.num_replicas,
+            start_step=self.start_step,
+            longest_s=self.costs.longest_s,
         )
         self.faults = replace(self.faults)
         setting = Setting(
@@ -117,15 +121,14 @@ class World:
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def _driver(self) -> DriverBrain:
-        no_progress_s = STILL_S + 1.25 * self.plan.sample_deadline_s + 4 * self.costs.longest_s
+        still_s = STILL_S + 2.25 * self.plan.sample_deadline_s  # two of them before a group is given up
         return self.brains.driver(
             self.plan,
             now=self.kernel.now,
             num_replicas=self.num_replicas,
             start_step=self.start_step,
-            no_progress_s=no_progress_s if self.no_progress_s is None else self.no_progress_s,
             leave_within_s=Chance(self.seed, "leave").uniform(0.0, LONGEST_LEAVE_S),
-            patience=PATIENCE,
+            patience=replace(PATIENCE, nothing_moves_s=still_s if self.no_progress_s is None else self.no_progress_s),
         )
 
     def run(self) -> Outcome:

@@ -23,6 +23,7 @@ from engine.pipeline.records import DataProgress
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.recovery import Patience
 from engine.spec.job import JobSpec
 
 
@@ -66,7 +67,7 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
                 num_replicas=built_with["num_replicas"],
                 max_replicas=built_with["max_replicas"],
                 start_step=built_with["start_step"],
-                no_progress_s=built_with["no_progress_s"],
+                patience=TypeAdapter(Patience).validate_python(built_with["patience"]),
             )
         case "manager":
             return ManagerBrain(

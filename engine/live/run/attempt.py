@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray.exceptions import RayError
@@ -22,8 +22,8 @@ from engine.live.run.model_source import confined
 from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
-from engine.pipeline.driver.brain import NO_PROGRESS_S
 from engine.pipeline.effects import EnterPhase
+from engine.policy.recovery import Patience
 from engine.sinks.port import EventSink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
@@ -44,7 +44,7 @@ class AttemptPlan:
     """Where the name of a file of prompts leads; None: any path."""
     recordings: Path | None = None
     """Where every brain's words and decisions are kept, to be replayed; None: nowhere."""
-    no_progress_s: float = NO_PROGRESS_S
+    patience: Patience = field(default_factory=Patience)
     replicas: int | None = None
     """How many to begin with; None: all of the spec's."""
     runtime_left_s: float | None = None
@@ -108,7 +108,7 @@ class Attempt:
                 recorder=recorder,
                 listen=self._interruptions.listen,
                 start_step=start_step,
-                no_progress_s=plan.no_progress_s,
+                patience=plan.patience,
                 recordings=plan.recordings,
             )
             return supervisor.run()

@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 
 from engine.live.body.loop import BodyFailed, Brain, Upward
-from engine.live.body.recording import Recording
+from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.run.wiring import Network
@@ -44,6 +44,7 @@ from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartStarted, PauseAsked, ResizeAsked, RunBroken
 from engine.pipeline.messages.to_manager import PartLost, PartReported, ReplicaReported
 from engine.pipeline.plan import Plan
+from engine.policy.recovery import Patience
 from engine.sinks.lines import LinesSaid
 from engine.spec.control import ControlRequest
 from engine.spec.facts import RunFinished
@@ -67,7 +68,7 @@ class Supervisor:
         recorder: Recorder,
         listen: Callable[[], Sequence[ControlRequest]],
         start_step: int,
-        no_progress_s: float,
+        patience: Patience,
         recordings: Path | None = None,
     ) -> None:
         """`listen` raises if the run shall end at once, and gives the requests that came."""
@@ -83,7 +84,7 @@ class Supervisor:
             "num_replicas": network.num_replicas,
             "max_replicas": spec.rollout.replicas,
             "start_step": start_step,
-            "no_progress_s": no_progress_s,
+            "patience": patience,
         }
         managed: dict[str, Any] = {"now": now, "incarnations": watched, "away": network.away}
         self._brains: dict[Address, Brain] = {
@@ -93,6 +94,7 @@ class Supervisor:
         self._recordings: dict[Address, Recording] = {}
         if recordings is not None:
             document = spec.model_dump(mode="json")
+            driven["patience"] = plain(patience)
             managed["incarnations"] = {str(part): incarnation for part, incarnation in watched.items()}
             managed["away"] = list(map(str, network.away))
             for part, built_with in ((DRIVER, driven), (MANAGER, managed)):

@@ -11,7 +11,6 @@ Invariants:
 - it never depends on the order in which different parts are heard, nor on hearing a report only once.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.driver.environment import EnvironmentWatch
@@ -46,7 +45,6 @@ from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.plan import Plan
 from engine.policy.recovery import Patience
 
-NO_PROGRESS_S: Final = 600.0
 # Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
 LEAVE_WITHIN_S: Final = 30.0
 
@@ -60,7 +58,6 @@ class DriverBrain:
         num_replicas: int,
         max_replicas: int | None = None,
         start_step: int = 0,
-        no_progress_s: float = NO_PROGRESS_S,
         leave_within_s: float = LEAVE_WITHIN_S,
         patience: Patience | None = None,
     ) -> None:
@@ -73,7 +70,7 @@ class DriverBrain:
             only_evaluates=plan.only_evaluates,
         )
         self._environment = EnvironmentWatch(now=now, patience=patience)
-        self._stillness = Stillness(now=now, patience=replace(patience, nothing_moves_s=no_progress_s))
+        self._stillness = Stillness(now=now, patience=patience)
         self._end = RunEnd()
         self._has_ended = False
 

@@ -3,8 +3,8 @@
 Invariants:
 - what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat alone
   does not;
-- a part that is replaced again and again keeps no run alive: the signs of an incarnation count only once something
-  came of it, and only so many replacements begin the count of seconds again;
+- a part that is replaced again and again keeps no run alive: the signs of one that was replaced count only once
+  something moved, and only so many replacements begin the count of seconds again;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
 - the limit grows with what the parts are at: no constant bounds work that grows with the job.
 """
@@ -40,25 +40,26 @@ class Stillness:
         """By replica: who says it, on which weights, and how much was generated."""
         self._at: dict[Address, PartReported] = {}
         """What each part said last that it is at."""
-        self._proven: dict[Address, int] = {}
-        """By part, the incarnation that was there when something came of the work."""
+        self._unproven: set[Address] = set()
+        """Parts that were replaced since something came of the work."""
         self._num_replaced = 0
         """Since then."""
 
     def hear(self, message: Message, now: float) -> None:
         match message:
             case PartReported():
-                if self._is_sign_of_proven_work(message):
+                if self._is_sign_of_life(message):
                     self._moved_at = now
                 self._at[message.part] = message
             case PartStarted():
                 self._at.pop(message.part, None)
+                self._unproven.add(message.part)
                 self._num_replaced += 1
                 if self._num_replaced <= MAX_LOSSES:
                     self._moved_at = now
             case _ if self._is_movement(message):
                 self._moved_at, self._num_replaced = now, 0
-                self._proven = {part: report.incarnation for part, report in self._at.items()}
+                self._unproven.clear()
 
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
         limit_s = self._patience.of_the_run_s(report.piece for report in self._at.values())
@@ -69,12 +70,10 @@ class Stillness:
         message = f"nothing moved for {limit_s:.0f} s: no token, no step, no evaluation"
         return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
 
-    def _is_sign_of_proven_work(self, report: PartReported) -> bool:
+    def _is_sign_of_life(self, report: PartReported) -> bool:
         before = self._at.get(report.part)
-        if before is None or before.incarnation != report.incarnation:
-            return False
-        is_proven = self._proven.get(report.part) == report.incarnation
-        return is_proven and report.piece.what != LOOP and report.piece.serial > before.piece.serial
+        is_new = before is None or (before.incarnation, before.piece) != (report.incarnation, report.piece)
+        return is_new and report.piece.what != LOOP and report.part not in self._unproven
 
     def _is_movement(self, message: Message) -> bool:
         match message:

@@ -169,7 +169,7 @@ class RunBroken:
 
 
 # ── from the body that it shares with the manager, and from outside ───────────────────────────────────────────────
-# It also hears every `PartReported`, and of the environment's worker, which no manager watches, `PartLost`.
+# It also hears every part's `PartReported`, and `PartLost` of the environment's worker, which has no manager.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

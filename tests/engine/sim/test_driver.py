@@ -10,7 +10,7 @@ import pytest
 from engine.sim.chance import Chance
 from engine.sim.cluster import START_S
 from engine.sim.faults import LAST_FAULT_S, Blow, Faults
-from engine.sim.scenario import SCHEDULES, faults_of, num_replicas_of, world_of
+from engine.sim.scenario import SCHEDULES, costs_of, faults_of, num_replicas_of, plan_of, world_of
 from engine.sim.world import World
 from engine.spec.schedules import ScheduleName
 
@@ -48,7 +48,14 @@ def test_whatever_is_asked_and_whenever_the_run_has_one_true_end(schedule: Sched
 
 
 def calm(seed: int, *blows: Blow) -> World:
-    return world_of(seed, "laminar", faults=Faults(blows=blows))
+    """No work takes long, and nothing happens but these."""
+    return World(
+        seed=seed,
+        plan=plan_of(seed, "laminar"),
+        num_replicas=num_replicas_of(seed),
+        costs=replace(costs_of(seed), long_work=0.0, longest_s=0.0),
+        faults=Faults(blows=blows),
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

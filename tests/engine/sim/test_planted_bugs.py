@@ -409,6 +409,15 @@ def counts_no_token_as_movement(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
+    hear = Stillness.hear
+    patch.setattr(
+        Stillness,
+        "hear",
+        lambda self, message, now: None if isinstance(message, PartReported) else hear(self, message, now),
+    )
+
+
 def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
 
@@ -506,6 +515,10 @@ BUGS: list[tuple[Bug, Weather]] = [
     (takes_a_request_that_is_shown_again_for_another, Weather(faults=outside("resize", "resize"))),
     (forgets_those_that_another_request_overtakes, Weather(faults=outside("resize", "resize", "resize"))),
     (counts_no_token_as_movement, Weather(schedule="sync", no_progress_s=4.0, plan={"max_batch": 2})),
+    (
+        sees_no_life_in_long_work,
+        Weather(no_progress_s=40.0, costs=Costs(long_work=0.3, longest_s=90.0), plan={"sample_deadline_s": 600.0}),
+    ),
     (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
     (replaces_no_environment, Weather(faults=blow("environment"))),
     (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),

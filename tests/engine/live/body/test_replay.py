@@ -25,6 +25,7 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
+from engine.policy.recovery import Patience
 from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
 from engine.spec.job import JobSpec
@@ -91,14 +92,14 @@ DOCUMENT = SPEC.model_dump(mode="json")
         ),
         (
             DRIVER,
-            DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, start_step=0, no_progress_s=9.0),
+            DriverBrain(PLAN, now=0.0, num_replicas=1, max_replicas=2, start_step=0, patience=Patience(silent_s=9.0)),
             {
                 "spec": DOCUMENT,
                 "now": 0.0,
                 "num_replicas": 1,
                 "max_replicas": 2,
                 "start_step": 0,
-                "no_progress_s": 9.0,
+                "patience": plain(Patience(silent_s=9.0)),
             },
             [
                 PauseAsked(request_id="p"),

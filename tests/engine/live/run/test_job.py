@@ -17,6 +17,7 @@ import pytest
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.policy.recovery import Patience
 from engine.sinks.control_plane import StaleFence
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest
@@ -168,7 +169,7 @@ def test_a_killed_replica_is_replaced_and_nothing_is_lost_or_doubled(tmp_path: P
 
 def test_a_run_in_which_nothing_moves_is_broken_off(tmp_path: Path, processes_of: ProcessesOf) -> None:
     sink = WatchingSink(1, lambda: processes_of("DataActor")[0].send_signal(signal.SIGSTOP))
-    finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, no_progress_s=3.0)
+    finished = run(spec(steps=200, rollout=ALONE), tmp_path, sink, patience=Patience(nothing_moves_s=3.0))
     assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
     assert "nothing moved" in finished.message
     assert sink.of(StepTrained)

@@ -42,7 +42,7 @@ from engine.policy.recovery import MAX_LOSSES, Patience
 from tests.engine.pipeline.brain_builders import PLAN, of
 
 LIMIT_S = 50.0
-PATIENCE = Patience(silent_s=5.0, start_s=60.0)
+PATIENCE = Patience(silent_s=5.0, start_s=60.0, nothing_moves_s=LIMIT_S)
 LOADED = (
     TrainerReady(num_parameters=9),
     ReplicaReady(replica=0, incarnation=0),
@@ -62,7 +62,6 @@ class Told:
             num_replicas=2,
             max_replicas=4,
             start_step=start_step,
-            no_progress_s=LIMIT_S,
             leave_within_s=3.0,
             patience=PATIENCE,
         )
