@@ -1,4 +1,4 @@
-"""The six charts of a job's page: what each draws, how it is reckoned, and what to look for.
+"""The charts of a job's page: what each draws, how it is reckoned, and what to look for.
 
 Invariant: a key is a series that the engine really sends; nothing here is derived in the browser.
 """

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from backend.pages.charts import KEYS
 from engine.live.checkpoints.resuming import open_checkpoint
 from engine.live.process.interruptions import Fenced
 from engine.live.run.attempt import Attempt, AttemptPlan
@@ -139,6 +140,8 @@ def test_a_job_trains_evaluates_saves_and_cleans_up(schedule: str, request: pyte
         "throughput/trajectories_per_s", "staleness/mean", "staleness/max", "trainer/wait_fraction", "buffer/groups",
     ):  # fmt: skip
         assert name in metrics
+    drawn = {key for key in KEYS if not key.startswith("evaluation/")}
+    assert drawn <= metrics.keys(), "a chart of the job's page draws a series that no step has"
     if schedule == "sync":
         assert metrics["staleness/max"] == 0
     assert 1 <= len(sink.of(TrajectoriesSampled)[0].trajectories) <= 8
