@@ -1,7 +1,7 @@
 """A checkpoint as a Hugging Face folder: one .tar, made while it is sent.
 
 Invariants:
-- what is inside is what the verified manifest names, less what only training needs; names are the manifest's;
+- it holds the files that the verified manifest names, less those that only training needs; names are the manifest's;
 - the length is known before the first byte, so a stream that breaks off cannot pass for a whole one;
 - memory holds one piece of one part, whatever the size.
 """

@@ -2,7 +2,7 @@
 
 Invariants:
 - packing copies, so training on does not change a version; mapping does not copy, so a replica reads it for nothing;
-- bits survive: what is mapped is what was packed, for every dtype;
+- bits survive packing and mapping, for every dtype;
 - every tensor starts at a multiple of ALIGNMENT, and gaps are zero, so equal weights have equal hashes.
 """
 
