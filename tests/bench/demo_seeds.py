@@ -1,6 +1,6 @@
 """Run the demo job with several seeds against a running `make up`, and draw the curves.
 
-    .laminar/venv/bin/python tests/bench/demo_seeds.py --seeds 0 1 2 3 4 --picture infra/docs/five-seeds.svg
+    .laminar/venv/bin/python tests/bench/demo_seeds.py --seeds 0 1 2 3 4 --picture seeds.svg
 
 Prints one row a seed (held-out reward before and after, steps, seconds, staleness) and, last, one JSON object.
 """
