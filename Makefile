@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak up down status logs lint format lock setup setup-dev chromium bubblewrap vllm
+.PHONY: help demo test soak up down status logs lint format lock migration setup setup-dev chromium bubblewrap vllm
 
 PYTHON ?= python3
 ARGS ?=
@@ -22,7 +22,7 @@ LINT_ENVIRONMENT := \
 	LAMINAR_ALLOWED_HOSTS=127.0.0.1
 
 help: ## list the commands
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: setup ## set up, start everything, run one small job to its end and show what it learned
 	@$(VENV) -m infra.local demo $(ARGS)
@@ -60,6 +60,9 @@ format: setup-dev ## put the code into its standard form
 
 lock: setup-dev ## write infra/locks/*.txt from pyproject.toml (ARGS=--upgrade takes newer releases)
 	@$(VENV) infra/locks/make_locks.py $(ARGS)
+
+migration: setup-dev ## write the migration of an app whose models changed (ARGS=accounts)
+	@$(VENV) -m infra.local.testing -- $(VENV) manage.py makemigrations $(ARGS)
 
 setup:
 	@"$(PYTHON)" -m infra.setup

@@ -5,8 +5,8 @@
           [ v ]             [ B_v A_v ]
 
 peft replaces linear modules; this decoder has fused parameters instead. Here a layer reads base plus update under the
-parameter's name while it computes. So the forward pass is that of the merged weights, and those are published as they were
-trained, to the bit. It costs one product of rank `rank` a matrix and pass; moments and checkpoints are small.
+parameter's name while it computes. So the forward pass is that of the merged weights, and those are published as they
+were trained, to the bit. It costs one product of rank `rank` a matrix and pass; moments and checkpoints are small.
 
 Invariants:
 - A begins random (as peft's do) and B zero, so training begins at the base model;

@@ -1,4 +1,4 @@
-"""A trainer of two processes on a real Ray: it makes the weights that one process makes, and a lost rank is an error."""
+"""A trainer of two processes on a real Ray makes the weights that one process makes, and a lost rank is an error."""
 
 import json
 import os
