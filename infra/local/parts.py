@@ -1,8 +1,8 @@
 """`python -m infra.local.parts`: every test, in three processes side by side, each with a throw-away site of its own.
 
 One process alone would leave a second core idle, and whoever waits for a browser or a server leaves the first one idle
-too. Two Rays at once would be too much, so all that starts one is in the same part. What the other parts say is kept
-until the first one is done, so that none breaks another's lines.
+too. Two Rays at once would be too much, so all that starts one is in the same part. The other parts print when the
+first one is done, so that none breaks another's lines. At the end stands how long each part and each room took.
 
 Invariant: each test but the soaking ones is in exactly one part.
 """
@@ -10,9 +10,13 @@ Invariant: each test but the soaking ones is in exactly one part.
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Final
+
+from infra.local.test_times import table_of
 
 WITHOUT_RAY: Final = "not ray and not e2e and not soak"
 PARTS: Final[Mapping[str, Sequence[str]]] = {
@@ -24,10 +28,12 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
 
 def main(arguments: Sequence[str]) -> int:
     with ExitStack() as until_the_end:
+        started_at = time.monotonic()
+        reports = Path(until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="laminar-tests-")))
         running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes] | None]] = {}
         for name, chosen in PARTS.items():
             out = until_the_end.enter_context(tempfile.TemporaryFile()) if running else None
-            process = _start([*chosen, *arguments], out=out)
+            process = _start([*chosen, f"--junitxml={_report(reports, name)}", *arguments], out=out)
             until_the_end.callback(_end, process)
             running[name] = process, out
         codes = []
@@ -38,7 +44,12 @@ def main(arguments: Sequence[str]) -> int:
             if kept is not None:
                 kept.seek(0)
                 print(kept.read().decode(errors="replace"), end="", flush=True)
+        print(table_of({name: _report(reports, name) for name in PARTS}, whole_s=time.monotonic() - started_at))
     return next((code for code in codes if code), 0)
+
+
+def _report(folder: Path, part: str) -> Path:
+    return folder / f"{part.replace(' ', '-')}.xml"
 
 
 def _start(arguments: Sequence[str], *, out: IO[bytes] | None) -> subprocess.Popen[bytes]:
