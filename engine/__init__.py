@@ -1,1 +1,18 @@
-"""The engine: trains a language model by reinforcement learning, each trajectory at its own pace."""
+"""The engine: trains a language model by reinforcement learning, each trajectory at its own pace.
+
+signs          signs of life from inside long work
+
+spec/          what may cross the border to the control plane
+live/          bodies on Ray, and the driver
+pipeline/      the brains, pure state machines
+policy/        pure decisions that the brains take
+sim/           the same brains under a virtual clock
+inference/     rollout engines, in plain torch and vLLM
+training/      trainers, on one device or several
+algorithms/    advantages, losses, corrections
+models/        the decoder, its files, its tokenizer
+weights/       versions of weights as flat bytes
+environments/  tasks, graders, tools, and the sandbox
+sinks/         where facts go
+bench/         benchmarks
+"""

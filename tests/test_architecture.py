@@ -73,6 +73,27 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent
 
 
+def test_every_package_maps_its_modules_and_does_nothing_else() -> None:
+    left_to_django = {"migrations", "management", "templatetags"}
+    packages = [
+        path
+        for top in ("backend", "engine", "infra")
+        for path in sorted((ROOT / top).rglob("__init__.py"))
+        if not left_to_django & set(path.parts)
+    ]
+    faults = []
+    for path in packages:
+        tree = ast.parse(path.read_text())
+        map_of_modules = ast.get_docstring(tree)
+        if map_of_modules is None or len(tree.body) != 1:
+            faults.append(f"{path.relative_to(ROOT)} is not one docstring")
+        named = set(re.findall(r"\w+", map_of_modules or ""))
+        modules = {module.stem for module in path.parent.glob("*.py")} - {"__init__", "__main__", "apps"}
+        faults += [f"{path.relative_to(ROOT)} does not name {module}" for module in sorted(modules - named)]
+    assert packages
+    assert not faults, "\n".join(faults)
+
+
 @pytest.mark.parametrize("module", ["engine.spec.control", "engine.spec.job", "engine.spec.facts"])
 def test_the_border_brings_nothing_heavy(module: str) -> None:
     script = f"import {module}, sys; print(sorted({{m.split('.')[0] for m in sys.modules}}))"

@@ -2,4 +2,14 @@
 by the engine but to be sent in (`frames` is spoken on both sides).
 
 Invariant: nothing in here guards anything. The code beside it may change it at will; what guards is outside.
+
+bootstrap    takes its limits, then hands over
+frames       messages on a pipe
+values       which Python values may cross, as JSON
+serve        a warm process that answers calls
+solution     holds a model's program for the tests
+tests        runs a data set's tests
+mathematics  whether two answers are the same
+patterns     searches a data set's pattern in an answer
+gym          generators and scorers of reasoning-gym
 """
