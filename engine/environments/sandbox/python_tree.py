@@ -114,7 +114,8 @@ def _package_binds(name: str) -> list[Bind]:
             if "extra ==" not in line and (match := _REQUIREMENT.match(line))
         ]
         tops = {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}
-        binds += [Bind(str(found.locate_file(top)), f"{PACKAGES}/{top}") for top in sorted(tops)]
+        places = {top: Path(str(found.locate_file(top))) for top in sorted(tops)}
+        binds += [Bind(str(place), f"{PACKAGES}/{top}") for top, place in places.items() if place.exists()]
     return binds
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from engine.environments.sandbox.outcome import (
     Refused,
     TimedOut,
 )
+from engine.environments.sandbox.python_tree import PACKAGES, python_tree
 from engine.environments.sandbox.run import run_python
 from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox, still_running
 
@@ -131,10 +133,11 @@ def test_the_engines_death_ends_its_sandboxes() -> None:
 
 @pytest.mark.sandbox
 @needs_sandbox
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user runs every other test as one")
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
 def test_an_ordinary_user_has_the_same_walls(tmp_path: Path) -> None:
-    """As root the sandbox has a user of its own; here the engine itself is an ordinary one."""
+    """As root the sandbox has a user of its own; here the engine itself is an ordinary one, as it is in every test that
+    an ordinary user runs."""
+    somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
     source = tmp_path / "engine" / "environments"
     shutil.copytree(ROOT / "engine" / "environments" / "sandbox", source / "sandbox")
     for folder in (source.parent, source):
@@ -150,13 +153,26 @@ def test_an_ordinary_user_has_the_same_walls(tmp_path: Path) -> None:
         ["/usr/bin/python3", "-c", code],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},
-        user=0x5FFFFFFF,
-        group=0x5FFFFFFF,
-        extra_groups=[],
         capture_output=True,
         text=True,
+        **(somebody if os.geteuid() == 0 else {}),
     )
     assert done.stdout.split() == ["blocked", "blocked"], done
+
+
+def test_what_a_packages_record_lists_and_nobody_has_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two distributions may claim one file, and pip removes it with either."""
+    info = tmp_path / "ghost-1.0.dist-info"
+    (tmp_path / "ghost").mkdir()
+    info.mkdir()
+    (tmp_path / "ghost" / "__init__.py").touch()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1.0\n")
+    (info / "RECORD").write_text("LICENSE,,\nghost/__init__.py,,\nghost-1.0.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    bound = {bind.target for bind in python_tree(("ghost",)).binds if bind.target.startswith(PACKAGES)}
+    assert bound == {f"{PACKAGES}/ghost", f"{PACKAGES}/ghost-1.0.dist-info"}
 
 
 def test_without_bubblewrap_nothing_runs_and_the_refusal_says_what_to_install(
