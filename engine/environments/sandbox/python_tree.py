@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -113,10 +113,20 @@ def _package_binds(name: str) -> list[Bind]:
             for line in found.requires or ()
             if "extra ==" not in line and (match := _REQUIREMENT.match(line))
         ]
-        tops = {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}
-        places = {top: Path(str(found.locate_file(top))) for top in sorted(tops)}
+        places = {top: Path(str(found.locate_file(top))) for top in sorted(_tops_of(found))}
         binds += [Bind(str(place), f"{PACKAGES}/{top}") for top, place in places.items() if place.exists()]
     return binds
+
+
+def _tops_of(found: Distribution) -> set[str]:
+    """What it has in the folder of packages. An older pip without `wheel`, such as Debian 12's, leaves no RECORD but a
+    list that begins in the folder of the distribution's own metadata."""
+    installed = found.read_text("installed-files.txt")
+    if installed is None:
+        paths = [path.parts for path in found.files or ()]
+    else:
+        paths = [Path(line).parts[1:] for line in installed.splitlines() if line.startswith("../")]
+    return {parts[0] for parts in paths if parts and parts[0] not in ("..", "__pycache__")}
 
 
 def _make_bytecode(name: str) -> None:

@@ -171,8 +171,27 @@ def test_what_a_packages_record_lists_and_nobody_has_is_left_out(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1.0\n")
     (info / "RECORD").write_text("LICENSE,,\nghost/__init__.py,,\nghost-1.0.dist-info/METADATA,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    python_tree.cache_clear()
     bound = {bind.target for bind in python_tree(("ghost",)).binds if bind.target.startswith(PACKAGES)}
     assert bound == {f"{PACKAGES}/ghost", f"{PACKAGES}/ghost-1.0.dist-info"}
+
+
+def test_a_package_that_an_older_pip_installed_is_found_by_the_list_that_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "ghost-1.0.egg-info"
+    info.mkdir()
+    (tmp_path / "ghost.py").touch()
+    (tmp_path / "LICENSE").touch()  # somebody else's
+    (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1.0\n")
+    (info / "SOURCES.txt").write_text("LICENSE\nsetup.py\n")
+    (info / "installed-files.txt").write_text(
+        "../../../../bin/ghost\n../__pycache__/ghost.pyc\n../ghost.py\nPKG-INFO\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    python_tree.cache_clear()
+    bound = {bind.target for bind in python_tree(("ghost",)).binds if bind.target.startswith(PACKAGES)}
+    assert bound == {f"{PACKAGES}/ghost.py"}
 
 
 def test_without_bubblewrap_nothing_runs_and_the_refusal_says_what_to_install(
