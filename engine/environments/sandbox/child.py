@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from engine.environments.sandbox.command import sandbox_command
+from engine.environments.sandbox.command import require_bubblewrap, sandbox_command
 from engine.environments.sandbox.outcome import (
     Finished,
     Killed,
@@ -89,6 +89,7 @@ class Child:
             os.lseek(fd, 0, os.SEEK_SET)
             return fd
 
+        require_bubblewrap()  # before anything is asked of this machine for its sake
         boxed = {name: content(text.encode()) for name, text in {**_own_files(), **files}.items()}
         filter_fd = content(filter_program())
         stdin, self._stdin = pipe(writes=False)
