@@ -2,7 +2,7 @@
 
 Invariants:
 - a prompt's split follows from its text alone, so no seed and no order of lines can bring it into both;
-- in every epoch each prompt is asked exactly once, in an order that depends on the seed and the epoch; the order is
+- in every lap each prompt is asked exactly once, in an order that depends on the seed and the lap; the order is
   computed, not stored, so that a hundred million prompts cost no more than ten.
 """
 
@@ -21,10 +21,10 @@ def split_of_text(text: str, held_out_share: float) -> Split:
 
 def place_in_order(ordinal: int, num: int, seed: str) -> int:
     """Which of `num` prompts is asked at this ordinal."""
-    epoch, at = divmod(ordinal, num)
+    lap, at = divmod(ordinal, num)
     half_bits = max((num - 1).bit_length() + 1, 2) // 2
     while True:  # the permutation is of the next power of four; walk on until it lands inside
-        at = _permuted(at, half_bits, f"{seed}/{epoch}")
+        at = _permuted(at, half_bits, f"{seed}/{lap}")
         if at < num:
             return at
 

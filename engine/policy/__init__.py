@@ -1,4 +1,4 @@
-"""Pure decisions: snapshot in, wish out. No clock, no chance, no bodies.
+"""Pure decisions: snapshot in, decision out. No clock, no chance, no bodies.
 
 schedule     who waits for whom, a row for each system
 sampling     which groups make the next batch

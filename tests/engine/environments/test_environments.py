@@ -88,12 +88,12 @@ def test_a_prompt_follows_from_seed_split_and_ordinal_and_is_in_one_split(name: 
 
 
 @given(st.integers(1, 300), st.text(max_size=5), st.integers(0, 3))
-def test_every_epoch_asks_every_question_once(num: int, seed: str, epoch: int) -> None:
-    asked = [place_in_order(epoch * num + at, num, seed) for at in range(num)]
+def test_every_lap_asks_every_question_once(num: int, seed: str, lap: int) -> None:
+    asked = [place_in_order(lap * num + at, num, seed) for at in range(num)]
     assert sorted(asked) == list(range(num))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_laps_and_seeds_have_orders_of_their_own() -> None:
     orders = [tuple(place_in_order(start + at, 50, seed) for at in range(50)) for seed in "ab" for start in (0, 50)]
     assert len(set(orders)) == 4 and tuple(range(50)) not in orders
 
