@@ -3,37 +3,25 @@
 Above all apps, so that they can use backend.api (errors, pages of lists, idempotency, rates) without a cycle.
 """
 
+import pkgutil
 import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any
 
 from ninja import NinjaAPI, Router, Swagger
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation, PathView
 
-from backend.accounts.api import router as accounts_router
+import backend
 from backend.accounts.bearer import caller_of
-from backend.accounts.people_api import router as people_router
-from backend.accounts.programs_api import router as programs_router
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
 from backend.api.rate_limit import EveryRequest
-from backend.checkpoints.api import router as checkpoints_router
-from backend.checkpoints.evaluation_api import router as evaluation_router
-from backend.checkpoints.registry_api import router as models_router
-from backend.feeds.audit_api import router as audit_router
-from backend.feeds.events_api import router as events_router
-from backend.feeds.logs_api import router as log_stream_router
-from backend.jobs.rest.catalogue import router as catalogue_router
-from backend.jobs.rest.control import router as job_control_router
-from backend.jobs.rest.jobs import router as jobs_router
-from backend.jobs.rest.queue import router as queue_router
-from backend.pools.api import router as pools_router
-from backend.telemetry.activity_api import router as activity_router
-from backend.telemetry.api import router as telemetry_router
-from backend.telemetry.trajectories_api import router as trajectories_router
-from backend.usage.api import router as usage_router
-from backend.webhooks.api import router as webhooks_router
+
+# `api.py` or `NOUN_api.py` of an app, and every module of a room named `rest`. The engine has an API of its own.
+_ROUTES = re.compile(r"(\.|_)api$|\.rest\.\w+$")
 
 
 class PublicApi(NinjaAPI):
@@ -89,10 +77,23 @@ api = PublicApi(
 answer_with_problems(api)
 
 
-def mount(*routers: Router) -> None:
+def routers() -> Iterator[Router]:
+    """Of every app, found by the names of its modules; jobs first, as the documentation shows them in this order."""
+    names = [
+        found.name
+        for found in pkgutil.walk_packages(backend.__path__, "backend.", onerror=import_module)
+        if _ROUTES.search(found.name) and not found.ispkg and not found.name.endswith(".internal_api")
+    ]
+    for name in sorted(names, key=lambda name: (not name.startswith("backend.jobs."), name)):
+        router = getattr(import_module(name), "router", None)
+        if router is not None:
+            yield router
+
+
+def mount(found: Iterable[Router]) -> None:
     """Routers may share an address, GET in one and PATCH in another: Django would only ever ask the first of them."""
     views: dict[str, PathView] = {}
-    for router in routers:
+    for router in found:
         for path, view in list(router.path_operations.items()):
             if path in views:
                 views[path].operations += router.path_operations.pop(path).operations
@@ -101,24 +102,4 @@ def mount(*routers: Router) -> None:
         api.add_router("", router)
 
 
-mount(
-    jobs_router,
-    job_control_router,
-    telemetry_router,
-    trajectories_router,
-    activity_router,
-    catalogue_router,
-    pools_router,
-    queue_router,
-    accounts_router,
-    audit_router,
-    events_router,
-    log_stream_router,
-    webhooks_router,
-    usage_router,
-    checkpoints_router,
-    evaluation_router,
-    models_router,
-    people_router,
-    programs_router,
-)
+mount(routers())

@@ -1,4 +1,6 @@
-"""The addresses of the pages."""
+"""The addresses of the pages, and which of them are tabs of a team."""
+
+from dataclasses import dataclass
 
 from django.urls import path
 
@@ -16,6 +18,20 @@ from backend.pages import (
     webhook_views,
 )
 
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    page: str
+    title: str
+    for_rulers: bool = False
+
+
+TEAM_TABS = (
+    Tab("members", "Members"),
+    Tab("keys", "Keys"),
+    Tab("webhooks", "Webhooks", for_rulers=True),
+    Tab("audit", "Audit", for_rulers=True),
+)
 urlpatterns = [
     path("", views.home, name="home"),
     path("jobs/", views.jobs, name="jobs"),

@@ -1,12 +1,12 @@
-"""One team that owns one of everything, and a caller of every kind."""
+"""What a new resource adds to the tenant matrix: one of it in a team that owns one of everything, and the rows of its
+routes and pages."""
 
 import hashlib
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from backend.accounts.models import Invitation, Membership, Project, Role, ServiceAccount, Team, User
-from backend.accounts.scopes import SCOPES, scopes_of_role
-from backend.accounts.services import create_api_key, revoke_api_key
+from backend.accounts.services import create_api_key
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
@@ -18,50 +18,9 @@ from backend.webhooks.models import WebhookDelivery, WebhookEndpoint
 from engine.spec.control import FactBatch
 from engine.spec.facts import Fact, TrajectoriesSampled, TrajectorySample
 from engine.spec.job import JobSpec
+from tests.backend.tenant_callers import OUTSIDER, RULERS, WORKERS, Page, Row, World, row
 
-NOBODY = ("anonymous", "revoked key", "expired key", "key of one who left")
-OUTSIDER = "other team's owner"
-INSIDERS = ("viewer", "member", "admin", "owner", "operator", "narrow key")
-ACTORS = (*NOBODY, OUTSIDER, *INSIDERS)
 SECRET_WORDS = "only ants may read this"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    now: datetime
-    ids: dict[str, str]
-    """By the name of the parameter in a route's path."""
-    people: dict[str, User]
-
-    def path(self, template: str) -> str:
-        return template.format(**self.ids)
-
-    def key_of(self, actor: str, *, scope: str | None) -> str | None:
-        """Made for this one route: `narrow key` is the owner's with every scope but the one that the route asks for."""
-        if actor == "anonymous":
-            return None
-        user = self.people.get(actor, self.people["owner"])
-        role = Role(user.memberships.get().role) if user.memberships.exists() else Role.OWNER
-        team = user.memberships.get().team if user.memberships.exists() else Team.objects.get(pk=self.ids["team_id"])
-        scopes = scopes_of_role(role, is_operator=user.is_staff)
-        if actor == "narrow key":
-            scopes = scopes - {scope} if scope is not None else scopes
-        real_now = datetime.now(UTC)
-        expires_at = real_now - timedelta(seconds=1) if actor == "expired key" else None
-        key, text = create_api_key(
-            team=team, created_by=user, name=actor, scopes=sorted(scopes & set(SCOPES)), expires_at=expires_at
-        )
-        if actor == "revoked key":
-            revoke_api_key(key, now=real_now)
-        return text
-
-    def may(self, actor: str, scope: str | None) -> bool:
-        if scope is None:
-            return True
-        if actor == "narrow key":
-            return False
-        user = self.people[actor]
-        return scope in scopes_of_role(Role(user.memberships.get().role), is_operator=user.is_staff)
 
 
 def make_world(now: datetime, *, label: str = "") -> World:
@@ -160,3 +119,120 @@ def _checkpoint(job: Job, *, step: int, now: datetime) -> Checkpoint:
         job=job, attempt=1, step=step, version=step, uri=f"file:///nowhere/{step}", manifest_sha256="0" * 64,
         num_bytes=3, created_at=now, state=CheckpointState.COMPLETE, verified_at=now,
     )  # fmt: skip
+
+
+# A body is what one who may would really send; what it needs to exist is made above.
+ROWS: Final[dict[str, Row]] = {
+    "POST /jobs": row(lambda world: {"project": world.ids["project_id"], "spec": {"name": "another"}}, names_ours=True),
+    "GET /jobs": row(),
+    "POST /jobs:preview": row(lambda world: {"spec": {"name": "another"}}),
+    "GET /jobs/{job_id}": row(),
+    "POST /jobs/{job_id}/cancel": row(),
+    "POST /jobs/{job_id}/pause": row(None, 409),
+    "POST /jobs/{job_id}/resume": row(None, 409),
+    "POST /jobs/{job_id}/retry": row(lambda world: {"from": "start"}, 409),
+    "POST /jobs/{job_id}/kill": row(None, 409, only_rulers=True),
+    "POST /jobs:cancel": row(lambda world: {"ids": [world.ids["job_id"]]}),
+    "PATCH /jobs/{job_id}": row(lambda world: {"priority": 3}, 409),
+    "GET /jobs/{job_id}/faults": row(),
+    "GET /jobs/{job_id}/metrics/names": row(),
+    "GET /jobs/{job_id}/attempts": row(),
+    "GET /jobs/{job_id}/metrics": row(),
+    "GET /jobs/{job_id}/trajectories": row(),
+    "GET /jobs/{job_id}/trajectories/{trajectory_id}": row(),
+    "GET /jobs/{job_id}/distributions": row(query="?name=reward"),
+    "GET /jobs/{job_id}/timeline": row(),
+    "GET /jobs/{job_id}/logs": row(),
+    "GET /jobs/{job_id}/logs/stream": row(),
+    "GET /jobs/{job_id}/events": row(),
+    "GET /jobs/{job_id}/usage": row(),
+    "GET /jobs/{job_id}/checkpoints": row(),
+    "GET /jobs/{job_id}/retention": row(),
+    "PUT /jobs/{job_id}/retention": row(lambda world: {"keep_last": 3}),
+    "GET /templates": row(),
+    "GET /templates/{name}": row(),
+    "GET /schemas/job-spec": row(),
+    "GET /pools": row(),
+    "GET /quota": row(),
+    "GET /pools/{pool_id}/quotas": row(),
+    "GET /pools/{pool_id}/queue": row(is_shared=True),
+    "GET /jobs/{job_id}/explain": row(),
+    "PUT /pools/{pool_id}/quotas/{team_id}": row(lambda world: {"nominal": 7}),
+    "GET /budgets": row(),
+    "PUT /budgets/{team_id}": row(lambda world: {"gpu_seconds": 5_000_000}),
+    "GET /me": row(),
+    "GET /teams": row(),
+    "PATCH /team": row(lambda world: {"name": "Bigger ants"}),
+    "GET /projects": row(),
+    "POST /projects": row(lambda world: {"name": "Second steps"}),
+    "GET /projects/{project_id}": row(),
+    "PATCH /projects/{project_id}": row(lambda world: {"name": "Other steps"}),
+    "DELETE /projects/{project_id}": row(None, 409),
+    "GET /audit-log": row(),
+    "GET /events": row(),
+    "POST /webhooks": row(lambda world: {"url": "https://example.com/hook"}),
+    "GET /webhooks": row(),
+    "GET /webhooks/{webhook_id}": row(),
+    "PATCH /webhooks/{webhook_id}": row(lambda world: {"description": "ours"}),
+    "DELETE /webhooks/{webhook_id}": row(),
+    "POST /webhooks/{webhook_id}/rotate-secret": row(),
+    "POST /webhooks/{webhook_id}/test": row(),
+    "GET /webhooks/{webhook_id}/deliveries": row(),
+    "GET /webhooks/{webhook_id}/deliveries/{delivery_id}": row(),
+    "POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": row(),
+    "GET /usage": row(),
+    "GET /checkpoints": row(),
+    "GET /checkpoints/{checkpoint_id}": row(),
+    "PATCH /checkpoints/{checkpoint_id}": row(lambda world: {"pinned": True}),
+    "DELETE /checkpoints/{checkpoint_id}": row(None, 409),
+    "POST /checkpoints/{checkpoint_id}/download": row(None, 409),
+    "POST /checkpoints/{checkpoint_id}/promote": row(lambda world: {"name": "better-adder"}, 409),
+    "POST /checkpoints/{checkpoint_id}/evaluate": row(lambda world: {"prompts": 4}),
+    "GET /models": row(),
+    "GET /models/{model_name}": row(),
+    "DELETE /models/{model_name}": row(None, 409, only_rulers=True),
+    "GET /models/{model_name}/versions/{number}": row(),
+    "PATCH /models/{model_name}/versions/{number}": row(lambda world: {"note": "ours"}),
+    "DELETE /models/{model_name}/versions/{number}": row(None, only_rulers=True),
+    "GET /members": row(),
+    "GET /members/{user_id}": row(),
+    "PATCH /members/{user_id}": row(lambda world: {"role": "member"}),
+    "DELETE /members/{user_id}": row(),
+    "GET /invitations": row(),
+    "POST /invitations": row(lambda world: {"email": "ina@example.org"}),
+    "DELETE /invitations/{invitation_id}": row(),
+    "GET /service-accounts": row(),
+    "POST /service-accounts": row(lambda world: {"name": "second robot"}),
+    "PATCH /service-accounts/{account_id}": row(lambda world: {"role": "viewer"}),
+    "DELETE /service-accounts/{account_id}": row(),
+    "GET /api-keys": row(),
+    "POST /api-keys": row(lambda world: {"name": "spare"}),
+    "DELETE /api-keys/{key_id}": row(speaks_of_itself=True),
+}
+
+PAGES: Final[dict[str, Page]] = {
+    "jobs": Page(),
+    "new_job": Page(may=WORKERS),
+    "job": Page(),
+    "cancel_job": Page(method="POST", may=WORKERS),
+    "job_live": Page(),
+    "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
+    "queue": Page(),
+    "usage": Page(),
+    "keys": Page(),
+    "revoke_key": Page(method="POST", may=RULERS),
+    "members": Page(),
+    "team_rules": Page(method="POST", form=lambda world: {"name": "Ants"}, may=RULERS),
+    "change_member": Page(method="POST", form=lambda world: {"role": "member"}, may=RULERS),
+    "revoke_invitation": Page(method="POST", may=RULERS),
+    "new_service_account": Page(method="POST", form=lambda world: {"name": "second", "role": "viewer"}, may=RULERS),
+    "close_service_account": Page(method="POST", may=RULERS),
+    "audit": Page(may=RULERS),
+    "webhooks": Page(may=RULERS),
+    "webhook": Page(may=RULERS),
+    "change_webhook": Page(method="POST", form=lambda world: {"act": "disable"}, may=RULERS),
+    "renew_webhook_secret": Page(method="POST", may=RULERS),
+    "redeliver": Page(method="POST", may=RULERS),
+}
+OPEN_PAGES: Final = {"home", "help", "accept_invitation"}
+"""Home only leads on. Whoever holds an invitation's link may look; test_invitations.py says who may accept."""

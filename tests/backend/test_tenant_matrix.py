@@ -1,7 +1,7 @@
 """Every route × every kind of caller: what is another team's does not exist, what a role may not do is refused.
 
-The routes come from the routers themselves, so a route without a row here fails; a row says only what to send and what
-one who may is answered. What everybody else must be answered follows from the scope that the route asks for.
+The routes come from the routers themselves, so one without a row in tenant_world fails; a row says only what to send
+and what one who may is answered. What everybody else must be answered follows from the scope that the route asks for.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,10 @@ from backend.pages.checkpoint_views import FORM
 from backend.rest import api
 from tests.backend.browser_sockets import ORIGIN, Watcher
 from tests.backend.conftest import NOW, Api
-from tests.backend.tenant_world import ACTORS, NOBODY, OUTSIDER, SECRET_WORDS, World, make_world
+from tests.backend.tenant_callers import ACTORS, EVERYBODY, NOBODY, OUTSIDER, Page, Row, World
+from tests.backend.tenant_world import OPEN_PAGES, PAGES, ROWS, SECRET_WORDS, make_world
 
 pytestmark = pytest.mark.django_db
-
-Body = Callable[[World], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +47,6 @@ class Route:
         return "{" in self.path and not self.path.startswith("/templates/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    body: Body | None = None
-    query: str = ""
-    ok: frozenset[int]
-    """What one who may is answered: done, or not possible in this state (409, 425, 422). Never 401, 403, 404."""
-    names_ours: bool = False
-    """Its body names something of ours."""
-    is_shared: bool = False
-    """What its path names is the other team's as well."""
-    only_rulers: bool = False
-    """Beside the scope it needs the role of an admin or owner."""
-    speaks_of_itself: bool = False
-    """Any key may do it to itself, and needs a right to do it to another."""
-
-
-def row(body: Body | None = None, *also: int, query: str = "", **flags: bool) -> Row:
-    return Row(body=body, query=query, ok=frozenset({200, 201, 202, 204, *also}), **flags)
-
-
 def _routes() -> list[Route]:
     found: list[Route] = []
     for prefix, router in api._routers:
@@ -82,98 +61,6 @@ def _routes() -> list[Route]:
 
 
 ROUTES: Final = _routes()
-# A body is what one who may would really send; what it needs to exist is in tenant_world.
-ROWS: Final[dict[str, Row]] = {
-    "POST /jobs": row(lambda world: {"project": _project(world), "spec": {"name": "another"}}, names_ours=True),
-    "GET /jobs": row(),
-    "POST /jobs:preview": row(lambda world: {"spec": {"name": "another"}}),
-    "GET /jobs/{job_id}": row(),
-    "POST /jobs/{job_id}/cancel": row(),
-    "POST /jobs/{job_id}/pause": row(None, 409),
-    "POST /jobs/{job_id}/resume": row(None, 409),
-    "POST /jobs/{job_id}/retry": row(lambda world: {"from": "start"}, 409),
-    "POST /jobs/{job_id}/kill": row(None, 409, only_rulers=True),
-    "POST /jobs:cancel": row(lambda world: {"ids": [world.ids["job_id"]]}),
-    "PATCH /jobs/{job_id}": row(lambda world: {"priority": 3}, 409),
-    "GET /jobs/{job_id}/faults": row(),
-    "GET /jobs/{job_id}/metrics/names": row(),
-    "GET /jobs/{job_id}/attempts": row(),
-    "GET /jobs/{job_id}/metrics": row(),
-    "GET /jobs/{job_id}/trajectories": row(),
-    "GET /jobs/{job_id}/trajectories/{trajectory_id}": row(),
-    "GET /jobs/{job_id}/distributions": row(query="?name=reward"),
-    "GET /jobs/{job_id}/timeline": row(),
-    "GET /jobs/{job_id}/logs": row(),
-    "GET /jobs/{job_id}/logs/stream": row(),
-    "GET /jobs/{job_id}/events": row(),
-    "GET /jobs/{job_id}/usage": row(),
-    "GET /jobs/{job_id}/checkpoints": row(),
-    "GET /jobs/{job_id}/retention": row(),
-    "PUT /jobs/{job_id}/retention": row(lambda world: {"keep_last": 3}),
-    "GET /templates": row(),
-    "GET /templates/{name}": row(),
-    "GET /schemas/job-spec": row(),
-    "GET /pools": row(),
-    "GET /quota": row(),
-    "GET /pools/{pool_id}/quotas": row(),
-    "GET /pools/{pool_id}/queue": row(is_shared=True),
-    "GET /jobs/{job_id}/explain": row(),
-    "PUT /pools/{pool_id}/quotas/{team_id}": row(lambda world: {"nominal": 7}),
-    "GET /budgets": row(),
-    "PUT /budgets/{team_id}": row(lambda world: {"gpu_seconds": 5_000_000}),
-    "GET /me": row(),
-    "GET /teams": row(),
-    "PATCH /team": row(lambda world: {"name": "Bigger ants"}),
-    "GET /projects": row(),
-    "POST /projects": row(lambda world: {"name": "Second steps"}),
-    "GET /projects/{project_id}": row(),
-    "PATCH /projects/{project_id}": row(lambda world: {"name": "Other steps"}),
-    "DELETE /projects/{project_id}": row(None, 409),
-    "GET /audit-log": row(),
-    "GET /events": row(),
-    "POST /webhooks": row(lambda world: {"url": "https://example.com/hook"}),
-    "GET /webhooks": row(),
-    "GET /webhooks/{webhook_id}": row(),
-    "PATCH /webhooks/{webhook_id}": row(lambda world: {"description": "ours"}),
-    "DELETE /webhooks/{webhook_id}": row(),
-    "POST /webhooks/{webhook_id}/rotate-secret": row(),
-    "POST /webhooks/{webhook_id}/test": row(),
-    "GET /webhooks/{webhook_id}/deliveries": row(),
-    "GET /webhooks/{webhook_id}/deliveries/{delivery_id}": row(),
-    "POST /webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver": row(),
-    "GET /usage": row(),
-    "GET /checkpoints": row(),
-    "GET /checkpoints/{checkpoint_id}": row(),
-    "PATCH /checkpoints/{checkpoint_id}": row(lambda world: {"pinned": True}),
-    "DELETE /checkpoints/{checkpoint_id}": row(None, 409),
-    "POST /checkpoints/{checkpoint_id}/download": row(None, 409),
-    "POST /checkpoints/{checkpoint_id}/promote": row(lambda world: {"name": "better-adder"}, 409),
-    "POST /checkpoints/{checkpoint_id}/evaluate": row(lambda world: {"prompts": 4}),
-    "GET /models": row(),
-    "GET /models/{model_name}": row(),
-    "DELETE /models/{model_name}": row(None, 409, only_rulers=True),
-    "GET /models/{model_name}/versions/{number}": row(),
-    "PATCH /models/{model_name}/versions/{number}": row(lambda world: {"note": "ours"}),
-    "DELETE /models/{model_name}/versions/{number}": row(None, only_rulers=True),
-    "GET /members": row(),
-    "GET /members/{user_id}": row(),
-    "PATCH /members/{user_id}": row(lambda world: {"role": "member"}),
-    "DELETE /members/{user_id}": row(),
-    "GET /invitations": row(),
-    "POST /invitations": row(lambda world: {"email": "ina@example.org"}),
-    "DELETE /invitations/{invitation_id}": row(),
-    "GET /service-accounts": row(),
-    "POST /service-accounts": row(lambda world: {"name": "second robot"}),
-    "PATCH /service-accounts/{account_id}": row(lambda world: {"role": "viewer"}),
-    "DELETE /service-accounts/{account_id}": row(),
-    "GET /api-keys": row(),
-    "POST /api-keys": row(lambda world: {"name": "spare"}),
-    "DELETE /api-keys/{key_id}": row(speaks_of_itself=True),
-}
-
-
-def _project(world: World) -> str:
-    return world.ids["project_id"]
 
 
 def test_every_route_has_a_row_and_every_row_a_route() -> None:
@@ -282,46 +169,6 @@ def test_a_socket_opens_for_sessions_and_for_no_key(watch: Callable[..., Watcher
 
 
 # ── pages ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-RULERS: Final = frozenset({"admin", "owner"})
-WORKERS: Final = RULERS | {"member", "operator"}
-EVERYBODY: Final = WORKERS | {"viewer"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    method: str = "GET"
-    form: Body | None = None
-    may: frozenset[str] = EVERYBODY
-    """Who of the team; the others are refused."""
-
-
-PAGES: Final[dict[str, Page]] = {
-    "jobs": Page(),
-    "new_job": Page(may=WORKERS),
-    "job": Page(),
-    "cancel_job": Page(method="POST", may=WORKERS),
-    "job_live": Page(),
-    "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
-    "queue": Page(),
-    "usage": Page(),
-    "keys": Page(),
-    "revoke_key": Page(method="POST", may=RULERS),
-    "members": Page(),
-    "team_rules": Page(method="POST", form=lambda world: {"name": "Ants"}, may=RULERS),
-    "change_member": Page(method="POST", form=lambda world: {"role": "member"}, may=RULERS),
-    "revoke_invitation": Page(method="POST", may=RULERS),
-    "new_service_account": Page(method="POST", form=lambda world: {"name": "second", "role": "viewer"}, may=RULERS),
-    "close_service_account": Page(method="POST", may=RULERS),
-    "audit": Page(may=RULERS),
-    "webhooks": Page(may=RULERS),
-    "webhook": Page(may=RULERS),
-    "change_webhook": Page(method="POST", form=lambda world: {"act": "disable"}, may=RULERS),
-    "renew_webhook_secret": Page(method="POST", may=RULERS),
-    "redeliver": Page(method="POST", may=RULERS),
-}
-OPEN_PAGES: Final = {"home", "help", "accept_invitation"}
-"""Home only leads on. Whoever holds an invitation's link may look; test_invitations.py says who may accept."""
 
 
 def test_every_page_has_a_row() -> None:

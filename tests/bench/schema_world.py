@@ -41,7 +41,8 @@ class Owned:
 
 
 def new_team() -> Owned:
-    from tests.backend.tenant_world import INSIDERS, OUTSIDER, make_world
+    from tests.backend.tenant_callers import INSIDERS, OUTSIDER
+    from tests.backend.tenant_world import make_world
 
     world = make_world(datetime.now(UTC), label=f"-{uuid.uuid4().hex}")
     roles = [role for role in (*INSIDERS, OUTSIDER) if role != "narrow key"]

@@ -1,0 +1,89 @@
+"""Who calls in the tenant matrix, and the shapes of its rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from backend.accounts.models import Role, Team, User
+from backend.accounts.scopes import SCOPES, scopes_of_role
+from backend.accounts.services import create_api_key, revoke_api_key
+
+NOBODY = ("anonymous", "revoked key", "expired key", "key of one who left")
+OUTSIDER = "other team's owner"
+INSIDERS = ("viewer", "member", "admin", "owner", "operator", "narrow key")
+ACTORS = (*NOBODY, OUTSIDER, *INSIDERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    now: datetime
+    ids: dict[str, str]
+    """By the name of the parameter in a route's path."""
+    people: dict[str, User]
+
+    def path(self, template: str) -> str:
+        return template.format(**self.ids)
+
+    def key_of(self, actor: str, *, scope: str | None) -> str | None:
+        """Made for this one route: `narrow key` is the owner's with every scope but the one that the route asks for."""
+        if actor == "anonymous":
+            return None
+        user = self.people.get(actor, self.people["owner"])
+        role = Role(user.memberships.get().role) if user.memberships.exists() else Role.OWNER
+        team = user.memberships.get().team if user.memberships.exists() else Team.objects.get(pk=self.ids["team_id"])
+        scopes = scopes_of_role(role, is_operator=user.is_staff)
+        if actor == "narrow key":
+            scopes = scopes - {scope} if scope is not None else scopes
+        real_now = datetime.now(UTC)
+        expires_at = real_now - timedelta(seconds=1) if actor == "expired key" else None
+        key, text = create_api_key(
+            team=team, created_by=user, name=actor, scopes=sorted(scopes & set(SCOPES)), expires_at=expires_at
+        )
+        if actor == "revoked key":
+            revoke_api_key(key, now=real_now)
+        return text
+
+    def may(self, actor: str, scope: str | None) -> bool:
+        if scope is None:
+            return True
+        if actor == "narrow key":
+            return False
+        user = self.people[actor]
+        return scope in scopes_of_role(Role(user.memberships.get().role), is_operator=user.is_staff)
+
+
+Body = Callable[[World], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    body: Body | None = None
+    query: str = ""
+    ok: frozenset[int]
+    """What one who may is answered: done, or not possible in this state (409, 425, 422). Never 401, 403, 404."""
+    names_ours: bool = False
+    """Its body names something of ours."""
+    is_shared: bool = False
+    """What its path names is the other team's as well."""
+    only_rulers: bool = False
+    """Beside the scope it needs the role of an admin or owner."""
+    speaks_of_itself: bool = False
+    """Any key may do it to itself, and needs a right to do it to another."""
+
+
+def row(body: Body | None = None, *also: int, query: str = "", **flags: bool) -> Row:
+    return Row(body=body, query=query, ok=frozenset({200, 201, 202, 204, *also}), **flags)
+
+
+RULERS: Final = frozenset({"admin", "owner"})
+WORKERS: Final = RULERS | {"member", "operator"}
+EVERYBODY: Final = WORKERS | {"viewer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    method: str = "GET"
+    form: Body | None = None
+    may: frozenset[str] = EVERYBODY
+    """Who of the team; the others are refused."""
