@@ -6,6 +6,7 @@ infra/local/ and docker-compose.yml set exactly these variables.
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 # Without them everything works; infra/local passes those on that somebody has set.
@@ -18,6 +19,9 @@ OPTIONAL = frozenset(
         *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
     )
 )
+
+# What had another name once. Silently ignored, a period of 0 would mean the default, and things would be removed.
+RENAMED: Final = {"LAMINAR_KEEP_ROLLOUTS_DAYS": "LAMINAR_KEEP_TRAJECTORIES_DAYS"}
 
 
 class MissingSetting(RuntimeError):
@@ -84,6 +88,9 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
             f"the environment lacks {', '.join(missing)}; `make up` and docker-compose.yml set them, "
             "and the README says what each one is"
         )
+    for former, name in RENAMED.items():
+        if values.get(former):
+            raise MissingSetting(f"{former} is called {name} now; set that instead")
     return Environment(
         database_url=values["LAMINAR_DATABASE_URL"],
         broker_url=values["LAMINAR_BROKER_URL"],

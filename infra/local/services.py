@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from backend.environment import OPTIONAL
+from backend.environment import OPTIONAL, RENAMED
 from infra.local.home import PROJECT, Home, taken_from_the_shell
 from infra.local.postgres import Postgres
 from infra.local.processes import HOME_MARKER, SERVICE_MARKER
@@ -85,7 +85,7 @@ class Site:
             "LAMINAR_STORE_DIR": str(self.home.store),
             "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost",
             "LAMINAR_DEBUG": "0",
-            **{name: os.environ[name] for name in sorted(OPTIONAL & os.environ.keys())},
+            **{name: os.environ[name] for name in sorted((OPTIONAL | RENAMED.keys()) & os.environ.keys())},
         }
 
     def marked(self, service: Service) -> dict[str, str]:
