@@ -181,7 +181,7 @@ class ApiKey(models.Model):
 
 
 class SharedEntry(models.Model):
-    """What allauth keeps in Django's cache: its attempts and locks, the same forevery process."""
+    """What allauth keeps in Django's cache: its attempts and locks, the same for every process."""
 
     key = models.CharField(primary_key=True, max_length=300)
     value = models.JSONField()

@@ -14,7 +14,7 @@ from django.utils.crypto import salted_hmac
 from backend.jobs.models import JobAttempt
 
 _BRAND = "lam_run_"
-_SALT = "backend.jobs.attempts.tokens"
+_SALT = "backend.jobs.attempt_tokens"  # never to change: tokens of attempts that wait for their launch follow from it
 
 
 def attempt_token(job_id: str, n: int, fence: int) -> str:
