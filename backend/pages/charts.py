@@ -45,7 +45,7 @@ CHARTS: tuple[Chart, ...] = (
         slug="reward",
         title="Reward",
         unit="",
-        formula="mean of r over the step's trajectories",
+        formula="mean of r over the step's trusted trajectories",
         about="The line is the training batch, the rings are held-out prompts. They should rise together: "
         "a line that climbs while the rings stay is memorising, or gaming the reward.",
         traces=(
@@ -58,8 +58,9 @@ CHARTS: tuple[Chart, ...] = (
         slug="loss",
         title="Loss",
         unit="",
-        formula="−mean over tokens of min(ρ·A, clip(ρ)·A)",
-        about="The clipped policy loss. It hovers around zero and does not have to fall; watch for jumps.",
+        formula="−mean of w·ρ·A, with ρ clipped where the algorithm clips",
+        about="The policy loss; w corrects for a token's age, A is its advantage, ρ its ratio to the policy that the step "
+        "began with. It hovers around zero and does not have to fall; watch for jumps.",
         traces=(Trace(key="train/loss", label="loss"),),
     ),
     Chart(
@@ -98,8 +99,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Staleness",
         unit="versions",
         formula="trainer's version when it consumes a trajectory − version that generated it",
-        about="0 is on-policy. A mean of one or two is the price of never waiting; a maximum that grows without "
-        "bound means that the trainer outruns the replicas.",
+        about="0 is on-policy. A mean of one or two is the price of never waiting; a maximum at the job's bound "
+        "means that the trainer outruns the replicas, and older trajectories are dropped.",
         traces=(
             Trace(key="staleness/mean", label="mean"),
             Trace(key="staleness/max", label="maximum", tone="second"),

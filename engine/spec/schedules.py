@@ -6,8 +6,8 @@ schedule decides is in engine/policy/schedule.py.
 How stale. With `sync`, `one_step` and `stream` the bound follows from their windows. The others run ahead of the
 trainer as far as an answer is long, and have FAR_ENOUGH unless the job says otherwise. AReaL (arXiv 2505.24298,
 table 2) measured by how much a bound on staleness lowers AIME24 where the loss corrects for it: 42.0 at 0, 42.2 at 4,
-41.0 at 8, 38.7 at 16, 36.9 without a bound. At 8 a job loses little, and hardly an answer is dropped: `laminar` with
-two slots has a mean of about 4 on a trace with long tails, and a largest one from 8 to 14.
+41.0 at 8, 38.7 at 16, 36.9 without a bound. At 8 a job loses little by age; what it loses by dropping its usage tells:
+a group goes whole when one of its answers is too old.
 """
 
 from dataclasses import dataclass

@@ -104,7 +104,7 @@ class Evaluation:
             reports.append(self._fault(message, "left out of the mean"))
         if num_untrusted:
             message = f"{num_untrusted} held-out rewards are not trusted by the environment"
-            reports.append(self._fault(message, "they count as 0 in the mean"))
+            reports.append(self._fault(message, "they count as at most 0 in the mean"))
         if num_newer:
             message = f"version {self.version} was lost"
             reports.append(self._fault(message, f"{num_newer} answers are by newer weights"))
