@@ -66,7 +66,6 @@ def step_metrics(tally: Tally) -> dict[str, float]:
     num = sums["tokens"]
     trajectories, advantages_M = tally.trajectories, tally.advantages_M
     rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
-    lengths_N = torch.tensor([float(len(each.response_ids)) for each in trajectories])
     metrics = {
         "train/loss": sums["loss"],
         "train/entropy": sums["entropy"] / num,
@@ -88,8 +87,6 @@ def step_metrics(tally: Tally) -> dict[str, float]:
         "train/trained_tokens": num,
         "reward/mean": rewards_N.mean().item(),
         "reward/std": rewards_N.std(correction=0).item(),
-        "length/mean": lengths_N.mean().item(),
-        "length/p99": lengths_N.quantile(0.99).item(),
     }
     if sums["fresh_tokens"]:
         metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]
