@@ -104,7 +104,8 @@ class JobForm:
             self._judge_the_whole(document)
 
     def _judge_the_whole(self, document: dict[str, Any]) -> None:
-        """pydantic looks at how fields fit together only once each is right: so the wrong ones get a stand-in."""
+        """pydantic looks at how fields fit together only once each is right: so the wrong ones get a stand-in. What has
+        no effect is told once all are right: it may have one beside what a wrong field was meant to say."""
         for path in list(self.errors):
             found = field_at(path)
             if found is not None:
@@ -113,7 +114,7 @@ class JobForm:
             JobSpec.model_validate(document)
         except ValidationError as failure:
             wrong = set(self.errors)
-            for pointer, message in _told(failure, document):
+            for pointer, message in _told(failure, document, without="no_effect"):
                 if not wrong & set(_NAMES.findall(message)):  # it may only be our stand-in that does not fit
                     self._note(pointer, message)
 
@@ -137,15 +138,17 @@ class JobForm:
         )
 
 
-def _told(failure: ValidationError, document: object) -> list[tuple[str, str]]:
-    """(pointer, sentence) for every place. Where several readings of one place failed, the plainest is told."""
+def _told(failure: ValidationError, document: object, without: str = "") -> list[tuple[str, str]]:
+    """(pointer, sentence) for every place, but not of errors of the type `without`. Where several readings of one place
+    failed, the plainest is told."""
     pointers: Sequence[FieldError] = field_errors(failure, document)
     raw: dict[tuple[int | str, ...], Mapping[str, Any]] = {}
     for error in failure.errors(include_url=False):
         raw.setdefault(error["loc"], error)
     if len(raw) != len(pointers):  # a union: one place, several errors
         return [(error.pointer, _sentence(error.message)) for error in pointers]
-    return [(place.pointer, _plainly(error)) for place, error in zip(pointers, raw.values(), strict=True)]
+    places = zip(pointers, raw.values(), strict=True)
+    return [(place.pointer, _plainly(error)) for place, error in places if error["type"] != without]
 
 
 def _plainly(error: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def starting_spec_asked_for(user: User, asked: QueryDict) -> tuple[str, JobSpec,
         name = asked.get("template", _DEFAULT_TEMPLATE)
         name = name if name in templates() else next(iter(templates()))
         return name, templates()[name], starting_point
-    spec = JobSpec.model_validate(earlier.spec)
+    spec = JobSpec.accepted(earlier.spec)
     return earlier.pk, _beyond(spec, checkpoint) if checkpoint is not None else spec, starting_point
 
 

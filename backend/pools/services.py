@@ -92,7 +92,7 @@ def release_elastic(job_id: str, *, replicas: int, now: datetime) -> None:
     elastic = list(live.filter(role=ReservationRole.ELASTIC).select_related("job", "pool"))
     if not elastic:
         return
-    spec = JobSpec.model_validate(elastic[0].job.spec)
+    spec = JobSpec.accepted(elastic[0].job.spec)
     kept = max(0, replicas - (spec.placement.min_replicas or spec.rollout.replicas))
     elastic.sort(key=lambda one: (one.reclaimed_at is None, -one.slot))
     surplus = [one.pk for one in elastic[: max(0, len(elastic) - kept)]]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from engine.spec.facts import Fact
-from engine.spec.job import JobSpec
+from engine.spec.job import ACCEPTED, JobSpec
 from engine.spec.strict import Strict, Text
 
 MAX_FACTS_PER_BATCH = 200
@@ -32,6 +32,11 @@ class AttemptOrder(Strict):
     """How many the scheduler granted; the others may be granted later. None: all of the spec's."""
     runtime_left_s: float | None = Field(None, gt=0)
     """Of max_runtime_s, less what earlier attempts took. None: all of it."""
+
+    @classmethod
+    def read(cls, text: bytes) -> Self:
+        """Its spec was taken in before; see `JobSpec.accepted`."""
+        return cls.model_validate_json(text, context=ACCEPTED)
 
 
 class FactBatch(Strict):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if len(set(spec.tags)) != len(spec.tags):
         yield _misfit("tags", "must not repeat", spec.tags)
-    if spec.evaluation.every > spec.training.steps:
+    if spec.evaluation.every > spec.training.steps and not spec.only_evaluates:
         yield _misfit("evaluation.every", "must not exceed training.steps", spec.evaluation.every)
     if spec.rollout.relays > spec.rollout.replicas:
         rule = "must not exceed rollout.replicas: a relay serves at least one"

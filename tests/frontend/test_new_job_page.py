@@ -154,5 +154,10 @@ def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its
         assert effect.only in unescape(shown)
 
 
+def test_nothing_is_said_to_be_without_effect_because_another_field_is_wrong() -> None:
+    texts = JobForm.showing(JobSpec(name="n")).texts | {"trainer.lora_rank": "2000", "trainer.lora_alpha": "16"}
+    assert set(JobForm.typed(texts).errors) == {"trainer.lora_rank"}
+
+
 def test_every_field_says_what_it_is() -> None:
     assert not [each.path for each in spec_fields() if not each.description]

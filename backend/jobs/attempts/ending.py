@@ -6,6 +6,7 @@
     it gave itself up (reconcile)     go_on_after_last  ──▶ go_on
     it was stopped (reconcile)        end_stopped, land ──▶ where the job was sent
     it ran too long (reconcile)       run_out_of_time   ──▶ stopping, on its way to failed
+    it cannot be begun (outbox)       end_unlaunchable  ──▶ failed
 
 Invariants:
 - everything happens in the caller's transaction, under the job's lock;
@@ -32,6 +33,7 @@ LOST: Final = "lost"
 START_FAILED: Final = "start_failed"
 CLASS_OF_SILENCE: Final[Mapping[str, str]] = {LOST: "infrastructure", START_FAILED: "capacity"}
 PREEMPTED: Final = "preempted"
+NOT_UNDERSTOOD: Final = "This release does not understand the job's spec any more; submit it again."
 
 
 def end_as_told(
@@ -107,6 +109,15 @@ def end_stopped(job: Job, *, actor: str, now: datetime) -> None:
     target = JobState(job.target_state or JobState.CANCELLED)
     message = job.message if target == JobState.FAILED else "The engine let go without saying how it ended."
     advance(job, target, actor=actor, now=now, reason=job.reason, message=message)
+
+
+def end_unlaunchable(job: Job, attempt: JobAttempt, message: str, *, now: datetime) -> None:
+    """There is no order that the engine could be given, and none would be at another attempt."""
+    if attempt.ended_at is not None or job.is_terminal:
+        return
+    note_failure(job, attempt, "config", exit_reason=message)
+    JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now, outcome="failed", message=message)
+    _end(job, JobState.FAILED, "invalid", message, "launcher", now, failure_class="config")
 
 
 def run_out_of_time(job: Job, attempt: JobAttempt | None, *, actor: str, now: datetime) -> None:

@@ -10,8 +10,10 @@ import logging
 
 from django.conf import settings
 from django.db import transaction
+from pydantic import ValidationError
 
 from backend.clock import database_now
+from backend.jobs.attempts.ending import NOT_UNDERSTOOD, end_unlaunchable
 from backend.jobs.attempts.evidence import LONGEST_TAIL
 from backend.jobs.attempts.failures import add_log_tail
 from backend.jobs.attempts.launcher import Launcher, LauncherError
@@ -36,7 +38,14 @@ def launch_attempt(job_id: str, launcher: Launcher) -> None:
     if attempt is None:
         return
     try:
-        launcher.launch(order_for(attempt), attempt.submission_id)
+        order = order_for(attempt)
+    except ValidationError as failure:
+        log.error("no order job=%s attempt=%d: %s", job_id, attempt.n, failure)
+        with transaction.atomic():
+            end_unlaunchable(locked_job(job_id), attempt, NOT_UNDERSTOOD, now=database_now())
+        return
+    try:
+        launcher.launch(order, attempt.submission_id)
     except LauncherError:
         _tell(job_id, ENGINE_AWAY)
         raise  # the outbox tries again
@@ -61,7 +70,7 @@ def gather_evidence(job_id: str, launcher: Launcher) -> None:
 
 
 def order_for(attempt: JobAttempt) -> AttemptOrder:
-    spec = JobSpec.model_validate(attempt.job.spec)
+    spec = JobSpec.accepted(attempt.job.spec)
     used_s = runtime_used_s(attempt.job, before=attempt.n)
     return AttemptOrder(
         job=attempt.job_id,

@@ -9,6 +9,7 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from backend.jobs.attempts.beginning import begin_attempt
+from backend.jobs.attempts.ending import NOT_UNDERSTOOD
 from backend.jobs.lifecycle import advance
 from backend.jobs.models import Job, JobState
 from backend.pools.models import Reservation, ReservationRole, ResourcePool
@@ -29,10 +30,9 @@ def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple
     if job is None:
         return False
     try:
-        spec = JobSpec.model_validate(job.spec)
+        spec = JobSpec.accepted(job.spec)
     except ValidationError:  # taken in by another release; it must not stop everybody behind it
-        message = "This release does not understand the job's spec any more; submit it again."
-        advance(job, JobState.FAILED, actor="scheduler", now=now, message=message, failure_class="config")
+        advance(job, JobState.FAILED, actor="scheduler", now=now, message=NOT_UNDERSTOOD, failure_class="config")
         return False
     assert spec.min_devices == job.min_devices, "min_devices were written from this very spec"
     trainer = spec.trainer_devices

@@ -69,7 +69,7 @@ def explain_wait(job: Job, *, now: datetime) -> WaitExplained | None:
         message=message,
         position=verdict.line.index(job.pk) + 1,
         starts_at=None if reason in _FOR_GOOD | {WaitingReason.EXCEEDS_MAX} else starts_at(ahead, job.pk),
-        smaller=None if reason in _FOR_GOOD else _smaller(ahead, mine, JobSpec.model_validate(job.spec)),
+        smaller=None if reason in _FOR_GOOD else _smaller(ahead, mine, JobSpec.accepted(job.spec)),
         as_preemptible=not mine.preemptible and would_start(ahead, replace(mine, preemptible=True)),
     )
 

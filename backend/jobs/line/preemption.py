@@ -65,7 +65,7 @@ def give_replicas(resize: Resize, pool: ResourcePool, *, now: datetime) -> bool:
     more = resize.replicas - live.filter(reclaimed_at__isnull=True).count()
     if more <= 0:
         return False
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     add_replicas(job, pool, spec, more, borrowed=resize.borrowed, attempt=job.num_attempts, now=now)
     _ask_for(job, resize.replicas, now=now)
     record_event(job, "replicas_granted", actor=ACTOR, now=now, data={"replicas": more})
@@ -102,7 +102,7 @@ def keep_claims(pool: ResourcePool, claims: Mapping[str, int], *, still: Collect
 
 
 def _ask_for(job: Job, elastic: int, *, now: datetime) -> None:
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     replicas = (spec.placement.min_replicas or spec.rollout.replicas) + elastic
     ask_driver(job, "resize", replicas=replicas, now=now)
 

@@ -36,7 +36,7 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
 
 def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
     """Of a job that is to go on from another one's checkpoint. Raises `SpecRefused`."""
-    before = JobSpec.model_validate(point.origin.spec)
+    before = JobSpec.accepted(point.origin.spec)
     if spec.training.steps <= point.step and not spec.only_evaluates:
         message = f"must be more than {point.step}, the step of the checkpoint; or 0, to evaluate it"
         raise refused(f"training.steps {message}.", pointer="/training/steps", code="nothing_left", message=message)

@@ -65,7 +65,7 @@ def validate_job(job_id: str, *, now: datetime) -> None:
 def _look_at(job: Job) -> Finding | None:
     if job.num_validations > MOST_VALIDATIONS:
         return "config", f"Validating this job was begun {MOST_VALIDATIONS} times and never came to an end."
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.accepted(job.spec)
     try:
         refuse_spec(spec, job.team, job.pool)
     except SpecRefused as refusal:

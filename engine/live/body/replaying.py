@@ -58,7 +58,7 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
             incarnation=built_with["incarnation"],
             anchor_every=built_with["anchor_every"],
         )
-    plan = Plan.from_spec(JobSpec.model_validate(built_with["spec"]))
+    plan = Plan.from_spec(JobSpec.accepted(built_with["spec"]))
     match part.kind:
         case "driver":
             return DriverBrain(

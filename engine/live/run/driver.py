@@ -42,7 +42,7 @@ def main() -> int:
     own_lines = LineKeeper("driver")
     logging.getLogger().addHandler(own_lines)
     try:
-        order = AttemptOrder.model_validate_json(arguments.order.read_bytes())
+        order = AttemptOrder.read(arguments.order.read_bytes())
         settings = Settings.from_environment()
         folder = settings.attempt_folder(job=order.job, attempt=order.attempt, fence=order.fence)
     except (OSError, ValidationError, ValueError) as error:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
@@ -54,6 +55,14 @@ class World:
         with transaction.atomic():
             advance(locked_job(self.job.pk), JobState.RUNNING, actor="engine:1", now=self.now)
         self.hear()
+
+    def with_spec(self, **changes: Any) -> None:
+        """As another release took it in; a guard keeps this one from changing it."""
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL session_replication_role = replica")
+            Job.objects.filter(pk=self.job.pk).update(spec=self.job.spec | changes)
+            cursor.execute("SET LOCAL session_replication_role = origin")
+        self.job.refresh_from_db()
 
     def lose(self) -> None:
         """The attempt dies before it did anything."""

@@ -1,6 +1,7 @@
 """An attempt is launched once, and one that cannot start is tried again later."""
 
 from datetime import timedelta
+from typing import ClassVar
 
 import pytest
 from django.db import transaction
@@ -99,3 +100,27 @@ class TestStarting:
                 assert world.schedule(waits[-1]) == 1
         assert waits == [30, 60, 120, 240]
         assert world.state() == ("failed", 5) and world.job.failure_class == "capacity"
+
+
+class TestSpecsOfOtherReleases:
+    """Taken in with fewer rules about what fits together."""
+
+    NO_EFFECT: ClassVar = {"trainer": {"zero_stage": 3}, "resources": {"devices_per_replica": 1}}
+
+    def test_a_setting_that_is_refused_today_stops_no_job_that_has_it(self, world: World) -> None:
+        world.with_spec(**self.NO_EFFECT)
+        launch_attempt(world.job.pk, world.ray)
+        [order] = world.ray.orders
+        assert order.spec.trainer.zero_stage == 3
+        assert AttemptOrder.read(order.model_dump_json().encode()) == order
+
+    def test_a_spec_that_nobody_understands_ends_its_job_and_frees_its_devices(self, world: World) -> None:
+        world.with_spec(trainer={"backend": "abacus"})
+        launch_attempt(world.job.pk, world.ray)
+        assert world.ray.orders == []
+        world.job.refresh_from_db()
+        assert world.state()[0] == "failed" and world.job.failure_class == "config"
+        assert "submit it again" in world.job.message and world.attempt.ended_at is not None
+        assert not world.job.reservations.filter(released_at=None).exists()
+        launch_attempt(world.job.pk, world.ray)  # once more, from a doubled message
+        assert world.state()[0] == "failed"
