@@ -1,4 +1,4 @@
-"""What time it is, by the one clock that all processes share.
+"""The time, by the one clock that all processes share.
 
 Invariant: leases, deadlines and silences are judged by Postgres' time, so a process with a wrong clock fences nobody.
 """

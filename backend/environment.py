@@ -51,13 +51,13 @@ class Environment:
     keep_trajectories_days: int
     """The same of its trajectories and their files."""
     audit_dir: Path
-    """Where anchors of the audit log are appended; best on another disk than the database's."""
+    """The folder of the audit log's anchors; best on another disk than the database's."""
     audit_key_file: Path
     """The Ed25519 key that signs them; made there if there is none."""
     trusted_proxies: frozenset[str]
     """Addresses whose X-Forwarded-For is believed."""
     metrics_token: str
-    """Who sends it as a bearer token may read /metrics; empty: only this machine may."""
+    """The bearer token with which one may read /metrics; empty: only this machine may."""
     metrics_dir: str
     """Several web processes on one port keep their counts in this folder; empty: there is one."""
     rate_scale: float

@@ -1,4 +1,4 @@
-"""What a service says when it will not do what was asked. Pages show it in words, the REST API as problem+json.
+"""Refusals of services. Pages show them in words, the REST API as problem+json.
 
 Invariants:
 - the docstring of a class is the message of an error that was raised without one;

@@ -1,4 +1,4 @@
-"""Ports: what an app needs of one that stands above it, which it must not import.
+"""Ports: calls of an app into one that stands above it, which it must not import.
 
     the lower app, at its door    last_words: Port[LastWords] = Port("the last lines of an attempt")
     the upper app, when it loads  last_words.fill(read_last_words)      in AppConfig.ready()

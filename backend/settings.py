@@ -1,4 +1,4 @@
-"""Django's settings. What differs between machines comes from `environment.py`; the rest stands here."""
+"""Django's settings. Those that differ between machines come from `environment.py`; the rest stands here."""
 
 import os
 from pathlib import Path

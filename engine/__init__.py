@@ -2,7 +2,7 @@
 
 signs          signs of life from inside long work
 
-spec/          what may cross the border to the control plane
+spec/          data that may cross the border to the control plane
 live/          bodies on Ray, and the driver
 pipeline/      the brains, pure state machines
 policy/        pure decisions that the brains take
@@ -13,6 +13,6 @@ algorithms/    advantages, losses, corrections
 models/        the decoder, its files, its tokenizer
 weights/       versions of weights as flat bytes
 environments/  tasks, graders, tools, and the sandbox
-sinks/         where facts go
+sinks/         destinations of facts
 bench/         benchmarks
 """

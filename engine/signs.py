@@ -20,7 +20,7 @@ _here = threading.local()
 
 
 class Signs:
-    """Of one loop. Read by any thread."""
+    """The signs of one loop. Read by any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

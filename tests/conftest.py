@@ -67,7 +67,7 @@ def _list_static_files_once() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where chromium, bubblewrap or vLLM is missing, a test skips itself. CI must not take that for a pass."""
+    """A test skips itself where chromium, bubblewrap or vLLM is missing. CI must not take that for a pass."""
     report = yield
     is_skipped = report.skipped and not hasattr(report, "wasxfail")
     needed = {"browser", "sandbox"} | (set() if os.environ.get("VLLM") == "0" else {"vllm"})

@@ -1,27 +1,27 @@
-"""Who is here and what they may do: people, teams, projects, and the keys of programs.
+"""People, teams, projects and the keys of programs: who is here, and who may do what.
 
 models            users, teams, projects, invitations, service accounts, keys
-selectors         who belongs where
+selectors         memberships and keys, as somebody may see them
 rights            who may do what, in one table
-scopes            what a key may do, and which role carries it
+scopes            permissions of a key, and the role that carries each
 acting            the person or key behind a change
 teams             a team's name and rules, its projects
 memberships       roles, leaving, being removed
-invitations       how somebody comes into a team
+invitations       the way into a team
 service_accounts  identities of programs, which outlive their makers
 keys              the text of a key, with its checksum
 key_making        who may make and revoke which key
 services          keys stored, revoked, recognised
 ceilings          the most that a key's jobs may hold and use
-project_limits    what a key of one project reaches
+project_limits    the reach of a key of one project
 adapter           sign-up and password attempts, as allauth asks us
-second_factor     who must have one; secrets encrypted at rest
+second_factor     the duty to have one; secrets encrypted at rest
 shared_cache      allauth's limits, counted in Postgres
 oidc/             signing in with an OpenID provider
-bearer            who calls, by the Authorization header
+bearer            the caller, by the Authorization header
 api               REST over the key that asks, its team and projects
 people_api        REST over members and invitations
 programs_api      REST over keys and service accounts
-representations   how people and keys look to programs
+representations   people and keys, as programs see them
 admin             pages for operators
 """

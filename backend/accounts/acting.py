@@ -1,4 +1,4 @@
-"""Who changes something in a team: a person at a page, or a key that speaks for somebody.
+"""The one who changes something in a team: a person at a page, or a key that speaks for somebody.
 
 Invariants:
 - a change is made by who has the right at that moment, in the team that is changed; everybody else is refused;
@@ -42,7 +42,7 @@ class Acting:
 
     @property
     def scopes(self) -> frozenset[str]:
-        """What it may hand on to a key that it makes."""
+        """Those that may be handed on to a new key."""
         own = scopes_of_role(self.role, is_operator=self.user.is_staff)
         return own & frozenset(self.key.scopes) if self.key else own
 

@@ -1,4 +1,4 @@
-"""How allauth treats people here: who may sign up, and how often somebody may try a password.
+"""Rules for allauth: who may sign up, and how often somebody may try a password.
 
 Invariants:
 - without an invitation nobody signs up, unless the operator opened sign-up; then the address is proved by mail first;
@@ -30,7 +30,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
         return bool(settings.ENVIRONMENT.open_sign_up)
 
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
-        """Who signs up without an invitation gets a team of their own."""
+        """A user who signs up without an invitation gets a team of their own."""
         saved: User = super().save_user(request, user, form, commit=commit)
         if commit:
             found_team(saved, f"{saved.email.partition('@')[0][:60]}'s team")

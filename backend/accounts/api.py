@@ -1,4 +1,4 @@
-"""REST: what a key is, the team that it belongs to, and the team's projects."""
+"""REST: the key that asks, the team that it belongs to, and the team's projects."""
 
 from datetime import datetime
 from typing import Annotated

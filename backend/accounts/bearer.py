@@ -1,8 +1,8 @@
-"""Who is calling the REST API: an API key in the Authorization header, and nothing else (no cookie).
+"""The caller of the REST API, known by an API key in the Authorization header and nothing else (no cookie).
 
 Invariants:
 - an invalid key is 401 and says nothing about why; a valid key without the scope is 403;
-- what belongs to another team is looked up within the caller's team, so it is 404 like what does not exist;
+- everything is looked up within the caller's team, so another team's things are 404 like what does not exist;
 - a key that is limited to a project is held to it here, before any route runs.
 """
 

@@ -1,4 +1,4 @@
-"""What a key's jobs may hold and use at most.
+"""Ceilings of a key: the most that its jobs may hold and use.
 
     refuse_over_ceiling(key, devices=…, gpu_seconds=…, use_of=…)    in the transaction that makes the job
 

@@ -132,7 +132,7 @@ def link_of(token: str) -> str:
 
 
 def mail(invitation: Invitation, token: str) -> bool:
-    """Whether a mail went out. Where none is configured the sender hands the link on."""
+    """True if a mail went out. Where none is configured the sender hands the link on."""
     if not settings.ENVIRONMENT.email_url:
         return False
     text = (

@@ -90,7 +90,7 @@ class Role(models.TextChoices):
 
 
 class Membership(models.Model):
-    """A service account's membership is its shadow's."""
+    """A user in a team, with a role. A service account's membership is its shadow's."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
@@ -114,7 +114,7 @@ class Project(models.Model):
 
 
 class Invitation(models.Model):
-    """For one e-mail address, once. The token of its link is shown to nobody but who sends it."""
+    """A way into a team for one e-mail address, once. The token of its link is shown only to its sender."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_invitation_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="invitations")
@@ -160,7 +160,7 @@ class ServiceAccount(models.Model):
 
 
 class ApiKey(models.Model):
-    """Speaks for `owner`, a person or a service account, in one team."""
+    """A key that speaks for `owner`, a person or a service account, in one team."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_key_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="api_keys")
@@ -181,7 +181,7 @@ class ApiKey(models.Model):
 
 
 class SharedEntry(models.Model):
-    """What allauth keeps in Django's cache: its attempts and locks, the same for every process."""
+    """An entry that allauth keeps in Django's cache: its attempts and locks, the same for every process."""
 
     key = models.CharField(primary_key=True, max_length=300)
     value = models.JSONField()

@@ -1,4 +1,4 @@
-"""What a key that is limited to one project reaches: that project's jobs, and nothing that tells of the others.
+"""Routes for a key that is limited to one project: they reach that project's jobs, and nothing of the others.
 
 Invariant: a route that is not named here is refused, so a new one that forgets this rule gives nothing away.
 

@@ -1,4 +1,4 @@
-"""What the REST API shows of people, keys and invitations. No secret and no hash of one is ever among it."""
+"""People, keys and invitations as the REST API shows them. No secret and no hash of one is ever among it."""
 
 from datetime import datetime
 from typing import Literal

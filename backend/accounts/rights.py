@@ -1,4 +1,4 @@
-"""Who may do what in a team, in one table.
+"""Rights in a team: who may do what, in one table.
 
                       owner   admin   member   viewer
     look                x       x       x        x

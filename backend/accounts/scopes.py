@@ -1,4 +1,4 @@
-"""What a key may be allowed to do, and which role carries it.
+"""Scopes: everything that a key may be allowed to do, and the role that carries each.
 
 Invariants:
 - a key never does more than its maker could: its scopes are cut by the role that the maker has now;
@@ -34,7 +34,7 @@ _OF_ROLE: Final[Mapping[Role, frozenset[str]]] = {
     Role.OWNER: _RULES,
 }
 DEFAULT_SCOPES: Final = tuple(sorted(_WORKS))
-"""What a key may do that was made without naming scopes."""
+"""The scopes of a key that was made without naming any."""
 
 
 def scopes_of_role(role: Role, *, is_operator: bool = False) -> frozenset[str]:

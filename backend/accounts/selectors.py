@@ -1,4 +1,4 @@
-"""Who belongs where and may do what.
+"""Memberships, keys and rights, as somebody may see them.
 
 Invariant: a question about another team is answered as if that team did not exist.
 """
@@ -58,6 +58,6 @@ def service_accounts_of(team: Team) -> QuerySet[ServiceAccount]:
 
 
 def keys_visible_to(user: User, team: Team, *, rules: bool) -> QuerySet[ApiKey]:
-    """Who rules sees every key of the team, everybody else their own. Never a secret: there is none stored."""
+    """Every key of the team for who rules it, else the user's own. Never a secret: there is none stored."""
     keys = ApiKey.objects.select_related("owner__service_account", "created_by", "project").filter(team=team)
     return (keys if rules else keys.filter(owner=user)).order_by("-created_at", "-id")

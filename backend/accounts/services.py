@@ -27,7 +27,7 @@ _USE_WRITTEN_EVERY = timedelta(minutes=1)  # a busy key would otherwise write a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who a request comes from: a key of one team, with the role that its owner has there now."""
+    """The sender of a request: a key of one team, with the role that its owner has there now."""
 
     key: ApiKey
     user: User

@@ -44,7 +44,7 @@ def change_team(acting: Acting, *, name: str | None = None, requires_mfa: bool |
 
 
 def _refuse_unless_safe(acting: Acting) -> None:
-    """Who asks a second factor of those who rule has one, so that somebody can take the rule back."""
+    """Only an owner who has a second factor may ask one of those who rule, so that somebody can take the rule back."""
     if acting.role != Role.OWNER:
         raise Denied("Only an owner decides whether those who rule the team need a second factor.")
     if not has_second_factor(acting.user):

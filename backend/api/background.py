@@ -1,5 +1,5 @@
-"""The background task of the API: what was kept for a while is forgotten (answers for idempotency keys, after a day;
-buckets that are full again)."""
+"""The background task of the API: it removes answers for idempotency keys, after a day, and buckets that are full
+again."""
 
 from celery import shared_task
 

@@ -1,4 +1,4 @@
-"""How often background tasks ran and how long they took: added up in Postgres, as a worker serves no pages.
+"""Runs and durations of background tasks: added up in Postgres, as a worker serves no pages.
 
 Invariant: noting never harms what it notes: a database that is away is a line in the log.
 """

@@ -1,7 +1,7 @@
 """Reading a request's body: JSON, strictly, and no more of it than we asked for.
 
 Invariants:
-- what the standard calls JSON is taken and nothing else: no NaN, no Infinity, no name twice in one object;
+- only JSON as the standard has it is taken: no NaN, no Infinity, no name twice in one object;
 - a body is refused for its size before it is parsed (and before it is read, by `body_limit`, under ASGI).
 """
 

@@ -1,4 +1,4 @@
-"""How often one may do one thing: exact over all processes, in one statement, on the database's clock.
+"""Limits on how often one may do one thing: exact over all processes, in one statement, on the database's clock.
 
     take("sign-in", "alice@example.org", limit=5, window_s=300) ──▶ Allowance(allowed=True, remaining=4, …)
     take_in_turn([Use("write", …), Use("submit", …)])           ──▶ the same of both, in one statement
@@ -68,7 +68,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What is left, in the words of draft-ietf-httpapi-ratelimit-headers.
+    """The rest of a bucket, in the words of draft-ietf-httpapi-ratelimit-headers.
 
     `wait_s`: of an allowed use, seconds until the bucket is full again; of a refused one, until the next may pass.
     """
@@ -80,7 +80,7 @@ class Allowance:
     remaining: int
     wait_s: int
     at: datetime
-    """When it was counted, by the database's clock."""
+    """The moment of counting, by the database's clock."""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""From whatever was raised to the problem that is answered.
+"""Problems for whatever was raised.
 
 Invariants:
 - nothing of the inside (a traceback, an SQL text) leaves the process; what was not foreseen is logged with the
@@ -106,7 +106,7 @@ _BY_STATUS: dict[int, tuple[type[Refusal], str]] = {
 
 
 def refusal_for_status(status: int) -> Refusal:
-    """What Django itself answered, outside every route, said in our words."""
+    """An answer of Django's own, outside every route, in our words."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Unexpected()
     kind, detail = _BY_STATUS.get(status, (Refusal, "The request could not be understood."))

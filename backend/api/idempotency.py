@@ -61,7 +61,7 @@ class InFlight(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What can be stored and given again. `body` is what JSON can say; `text` says it, as every route does."""
+    """An answer that can be stored and given again. `text` is `body` as JSON, written as every route writes it."""
 
     status: int
     body: dict[str, Any]

@@ -1,5 +1,5 @@
-"""Around every request: its id, what is left of its caller's rate, and the one shape of errors under /api/ and
-/internal/.
+"""Middleware around every request: its id, the rest of its caller's rate, and the one shape of errors under /api/
+and /internal/.
 
 Invariants:
 - every answer, of a page too, carries X-Request-Id; a caller's own id is kept if it is a plain word;

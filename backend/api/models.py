@@ -1,4 +1,4 @@
-"""What the API itself remembers: answers that may be asked for again, and how fast each caller goes.
+"""The API's own memory: answers that may be asked for again, and the rate of each caller.
 
 Invariant: an answer is stored in the transaction of the effect that it tells of, so one is never there without
 the other.
@@ -27,14 +27,14 @@ class IdempotencyKey(models.Model):
 
 
 class RateBucket(models.Model):
-    """`full_at` is when the bucket would be full again if nobody took from it any more (GCRA's arrival time)."""
+    """A bucket of a caller. `full_at`: when it would be full again if nobody took from it (GCRA's arrival time)."""
 
     name = models.CharField(primary_key=True, max_length=120)
     full_at = models.DateTimeField()
 
 
 class BackgroundTime(models.Model):
-    """What background tasks took since the table was made."""
+    """Runs and seconds of one background task since the table was made."""
 
     name = models.CharField(primary_key=True, max_length=80)
     runs = models.PositiveBigIntegerField()

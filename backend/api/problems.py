@@ -78,7 +78,7 @@ class ProblemError(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. `errors` names every place at once; `retryable` says that the same request may succeed later."""
+    """A problem of RFC 9457. `errors` names every place; `retryable`: the same request may succeed later."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -93,7 +93,7 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int, type[Problem]]:
-    """For a route's `response=`: what it may answer beside its success, with what every route may."""
+    """For a route's `response=`: its answers beside success, with those that every route may give."""
     return dict.fromkeys(sorted({401, 403, 429, 500, 503, *statuses}), Problem)
 
 

@@ -1,4 +1,4 @@
-"""How often one caller of the REST API may do one thing.
+"""Rates of the REST API: how often one caller may do one thing.
 
 Every request takes from its key's bucket of reads or of writes; a submission also from that of submissions, an event
 stream from that of streams. Counted by `counters`, so exact however many web processes there are.
@@ -58,7 +58,7 @@ def _taken(rates: Sequence[Rate], caller: str) -> Allowance:
 
 
 class EveryRequest(BaseThrottle):
-    """ninja asks it once the caller is known, before anything else is looked at.
+    """The throttle of every route: ninja asks it once the caller is known, before anything else is looked at.
 
     `also`: a rate that the route's requests take from as well, and whose allowance they are told.
     """
@@ -75,13 +75,13 @@ class EveryRequest(BaseThrottle):
 
 
 def allowance_of(request: HttpRequest) -> Allowance | None:
-    """What is left of the caller's rate, once it was taken from."""
+    """The rest of the caller's rate, once it was taken from."""
     found = request.META.get(_ALLOWANCE)
     return found if isinstance(found, Allowance) else None
 
 
 def counted_at(request: HttpRequest) -> datetime:
-    """When the request was counted: the database's time, without asking for it once more."""
+    """The moment at which the request was counted: the database's time, without asking for it once more."""
     allowance = allowance_of(request)
     assert allowance is not None, "every route of the API counts its requests"
     return allowance.at

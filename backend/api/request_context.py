@@ -1,4 +1,4 @@
-"""Which request is being worked on, for whatever writes it down: the audit log, a line in a log.
+"""The request that is being worked on, for whatever writes it down: the audit log, a line in a log.
 
 Invariants:
 - outside a request (a background task, a command) both are empty;

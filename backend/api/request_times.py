@@ -1,4 +1,4 @@
-"""How long requests take, by route, method and status: counted in this process, read by /metrics.
+"""Durations of requests, by route, method and status: counted in this process, read by /metrics.
 
 Several web processes behind one port share a folder (LAMINAR_METRICS_DIR), in which prometheus_client keeps the counts
 of each; whichever is asked then answers for all. Without it the counts are this process' own.

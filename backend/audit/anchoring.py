@@ -14,7 +14,7 @@ MOST_AT_ONCE = 1_000
 
 
 def anchor_heads(*, now: datetime) -> int:
-    """How many heads were signed. A head that moves on meanwhile is signed with the next round."""
+    """The number of heads signed. A head that moves on meanwhile is signed with the next round."""
     grown = AuditHead.objects.filter(seq__gt=F("anchored_seq")).order_by("team_id")
     heads = list(grown.values_list("team_id", "seq", "hash")[:MOST_AT_ONCE])
     if heads:

@@ -1,4 +1,4 @@
-"""Who did what to which thing: one chain of rows a team, each holding the hash of the one before.
+"""The audit log: who did what to which thing, in one chain of rows a team, each holding the hash of the one before.
 
 Invariants, held by triggers for raw SQL too:
 - rows are added and nothing else; a head moves by one, or is anchored;
@@ -10,7 +10,7 @@ from typing import ClassVar
 from django.db import models
 
 FIRST_HASH = "0" * 64
-"""What stands before a team's first entry."""
+"""The hash before a team's first entry."""
 
 
 class AuditHead(models.Model):

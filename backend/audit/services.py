@@ -58,7 +58,7 @@ def hash_of(entry: AuditEntry) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """What jsonb takes: no NUL, no half of a surrogate pair, no number that is not one."""
+    """The value in a form that jsonb takes: no NUL, no half of a surrogate pair, no number that is not one."""
     match value:
         case str():
             return value.replace("\0", "\ufffd").encode(errors="replace").decode()

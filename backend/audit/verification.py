@@ -1,4 +1,4 @@
-"""Is the log what was written? Walks every chain, and holds it against the anchors.
+"""Verification that the log is what was written: a walk over every chain, compared with the anchors.
 
 Invariants:
 - the answer names the first entry that is not as it was written;
@@ -18,7 +18,7 @@ from backend.audit.services import hash_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`seq` is the first entry that is wrong or missing."""
+    """A fault of a team's chain. `seq`: the first entry that is wrong or missing."""
 
     team_id: str
     seq: int

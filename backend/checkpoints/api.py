@@ -58,7 +58,7 @@ ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", d
 
 
 class ChangeCheckpoint(Strict):
-    """What is left out stays as it is."""
+    """Changes of a checkpoint. A field that is left out stays as it is."""
 
     pinned: bool | None = Field(None, description="A pinned checkpoint is deleted by nobody.")
     expires_at: AwareDatetime | None = Field(None, description="Deleted after this moment; null: never for its age.")
@@ -78,7 +78,7 @@ class PromoteCheckpoint(Strict):
 
 
 class ChangeRetention(Strict):
-    """Counts from the newest whole checkpoint, which always stays."""
+    """Rules of retention. They count from the newest whole checkpoint, which always stays."""
 
     keep_last: int = Field(5, ge=1, le=1_000)
     keep_best: int = Field(1, ge=0, le=1_000)

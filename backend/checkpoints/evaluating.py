@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint: a job of its own, which trains nothing, and what it said.
+"""Evaluating a checkpoint: a job of its own, which trains nothing, and its answer.
 
 Invariants:
 - such a job is a job like any other: it is submitted, waits, holds devices, is billed and is told of as they are; only
@@ -34,7 +34,7 @@ _KEPT: Final = ("schema_version", "model", "environment", "evaluation", "rollout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationWishes:
-    """None: as the checkpoint's job had it."""
+    """Settings of an evaluation. None: as the checkpoint's job had it."""
 
     name: str | None = None
     prompts: int | None = None

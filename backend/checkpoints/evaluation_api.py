@@ -27,7 +27,7 @@ router = Router(tags=["Checkpoints"])
 
 
 class EvaluateCheckpoint(Strict):
-    """What is left out is as the checkpoint's job had it."""
+    """Settings of an evaluation. One that is left out is as the checkpoint's job had it."""
 
     name: Name | None = None
     prompts: int | None = Field(None, ge=1, le=65_536, description="How many held-out prompts are answered.")

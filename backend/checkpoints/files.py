@@ -43,10 +43,10 @@ class CheckpointFiles(Protocol):
         """A part's bytes, in pieces. Raises `MissingPart`."""
 
     def num_bytes(self, name: str, part: CheckpointPart) -> int:
-        """How large it is, without reading it. Raises `MissingPart`."""
+        """A part's size, without reading it. Raises `MissingPart`."""
 
     def url(self, part: CheckpointPart, *, expires_in_s: int) -> str | None:
-        """Where a part can be fetched without us; None: only we can serve it."""
+        """An address at which a part can be fetched without us; None: only we can serve it."""
 
     def remove(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What was measured at a checkpoint's step: to choose the best by, and to show beside it.
+"""Measures at a checkpoint's step: to choose the best by, and to show beside it.
 
 The series belong to an app above this one: it fills the port `values_at`.
 """

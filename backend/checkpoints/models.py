@@ -1,4 +1,4 @@
-"""Checkpoints of jobs, how long each is kept, what evaluations said of them, and the registry of models made of them.
+"""Checkpoints of jobs, the rules by which they are kept, their evaluations, and the registry of models made of them.
 
     verifying ──▶ complete ──▶ deleting ──▶ deleted
         └───────▶ corrupt ─────────▲
@@ -43,9 +43,9 @@ GONE = (CheckpointState.DELETING, CheckpointState.DELETED)
 
 class CheckpointRows(models.QuerySet["Checkpoint"]):
     def usable(self) -> Self:
-        """What an attempt may go on from, newest first: a later attempt went on from an earlier one's checkpoint, so
-        its own are newer whatever their step. One that is still being read back here counts, since the engine has
-        read it back before it told of it; one that an attempt could not open does not, until it was read again."""
+        """Those that an attempt may go on from, newest first: a later attempt went on from an earlier one's, so its own
+        are newer whatever their step. One that is still being read back here counts, since the engine has read it
+        back before it told of it; one that an attempt could not open does not, until it was read again."""
         whole = Q(state=CheckpointState.COMPLETE) | Q(state=CheckpointState.VERIFYING, is_doubted=False)
         return self.filter(whole).order_by("-attempt", "-step")
 
@@ -100,7 +100,7 @@ class Checkpoint(models.Model):
 
 
 class Retention(models.Model):
-    """Which checkpoints of a job are kept. A job without a row has these defaults."""
+    """A rule for the checkpoints of a job that are kept. A job without a row has these defaults."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="retention")
     keep_last = models.PositiveIntegerField(default=5)
@@ -113,7 +113,7 @@ class Retention(models.Model):
 
 
 class CheckpointEvaluation(models.Model):
-    """What a job that only evaluates said of a checkpoint: its last attempt's word."""
+    """The answer of a job that only evaluates a checkpoint: its last attempt's."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="evaluation")
     checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="evaluations")
@@ -129,7 +129,7 @@ class CheckpointEvaluation(models.Model):
 
 
 class RegisteredModel(models.Model):
-    """One that was removed keeps its row, and so its count of versions."""
+    """A name with its versions. One that was removed keeps its row, and so its count of versions."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_model_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="models")
@@ -147,7 +147,7 @@ class RegisteredModel(models.Model):
 
 
 class ModelVersion(models.Model):
-    """Where a model came from. Copied, so that it stays true whatever becomes of the job."""
+    """A model and its origin. The origin is copied, so that it stays true whatever becomes of the job."""
 
     model = models.ForeignKey(RegisteredModel, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""The registry: names for checkpoints worth keeping, with where each came from.
+"""The registry: names for checkpoints worth keeping, each with its origin.
 
 Invariants:
 - a version's lineage is copied at promotion from what was recorded when the checkpoint was made, never from a request;

@@ -1,4 +1,4 @@
-"""How checkpoints and models look to programs."""
+"""Checkpoints and models, as programs see them."""
 
 from datetime import datetime
 from typing import Any, Self
@@ -18,7 +18,7 @@ from backend.checkpoints.models import (
 
 
 class EvaluationOut(BaseModel):
-    """What a job that only evaluates said of it."""
+    """The answer of a job that only evaluates it."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -94,7 +94,7 @@ class FileOut(BaseModel):
 
 
 class DownloadOut(BaseModel):
-    """A Hugging Face folder. Fetch `url` with a plain GET, without a key."""
+    """A link to a Hugging Face folder. Fetch `url` with a plain GET, without a key."""
 
     url: str
     expires_at: datetime

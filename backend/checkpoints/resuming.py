@@ -1,4 +1,4 @@
-"""What jobs need to know of checkpoints: fills the port `jobs.attempts.resume_points.checkpoints`."""
+"""Checkpoints, as jobs ask for them: fills the port `jobs.attempts.resume_points.checkpoints`."""
 
 from backend.accounts.models import Team
 from backend.checkpoints.models import Checkpoint

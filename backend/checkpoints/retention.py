@@ -1,4 +1,4 @@
-"""Which checkpoints of a job go. Pure choice first, then the sweep that carries it out.
+"""The retention of a job's checkpoints: first the pure choice of those that go, then the sweep that removes them.
 
 Invariants:
 - of a job's whole checkpoints the newest `keep_last` stay, and the `keep_best` best ones by the job's metric;

@@ -1,7 +1,7 @@
 """Checkpoints and models, as somebody may see them.
 
 Invariants:
-- what another team owns is answered exactly like what does not exist;
+- a thing of another team is answered exactly like one that does not exist;
 - where a job goes on is said in one place: `Checkpoint.objects.usable()`.
 """
 
@@ -25,7 +25,7 @@ def checkpoints_of(job: Job) -> QuerySet[Checkpoint]:
 
 
 def newest_checkpoint(job: Job) -> Checkpoint | None:
-    """Where the job's next attempt goes on."""
+    """The one from which the job's next attempt goes on."""
     return Checkpoint.objects.filter(job=job).usable().first()
 
 

@@ -1,4 +1,4 @@
-"""What happens to checkpoints on purpose: recorded, pinned, dated, deleted.
+"""Deliberate changes of checkpoints: recording, pinning, dating, deleting.
 
 Invariants:
 - a change is made under the checkpoint's lock and leaves one entry in the team's audit log;
@@ -108,7 +108,7 @@ def change_checkpoint(
 
 
 def delete_checkpoint(checkpoint_id: str, *, actor: str, now: datetime, reason: str = "asked") -> Checkpoint:
-    """Marks it. Its files go after the commit, however often that has to be begun again."""
+    """Marks it. Its files go after the commit, however often that has to be started again."""
     with transaction.atomic():
         checkpoint = locked_checkpoint(checkpoint_id)
         if checkpoint.pinned:

@@ -1,4 +1,4 @@
-"""Reading back what the engine said it had saved.
+"""Verification of checkpoints: every byte that the engine said it had saved is read back.
 
 Invariants:
 - `complete` is said only of a checkpoint whose manifest hashes to what the engine told us and whose parts hash to
@@ -27,17 +27,17 @@ from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 log = logging.getLogger(__name__)
 
 TURN_S: Final = 15.0
-"""No other checkpoint is begun after so long. With the one that is being read it stays below the 45 seconds after
+"""No other checkpoint is started after so long. With the one that is being read it stays below the 45 seconds after
 which a background task is killed."""
 CHECKPOINT_S: Final = 20.0
-"""What cannot be read in so long (10 GB and more) is checked by its size alone."""
+"""A part that cannot be read in so long (10 GB and more) is checked by its size alone."""
 CLAIM_LASTS: Final = timedelta(seconds=60)
 LOOK_AGAIN: Final = timedelta(minutes=5)
 """After files that cannot be seen from here: a volume that is not mounted, a store that is away."""
 
 
 class Corrupt(Exception):
-    """What is stored is not what the engine said it had saved."""
+    """A difference between the stored bytes and those that the engine said it had saved."""
 
 
 def verify_due(*, now: datetime) -> int:
@@ -95,7 +95,7 @@ def _manifest(checkpoint: Checkpoint, files: CheckpointFiles) -> CheckpointManif
 def _check_parts(
     checkpoint: Checkpoint, files: CheckpointFiles, manifest: CheckpointManifest, ends_at: float
 ) -> tuple[int, bool]:
-    """How many of the parts, in their order, are as they should be; and whether all of those were read."""
+    """The number of parts, in their order, that are as they should be; and whether all of those were read."""
     num_checked, is_hashed = checkpoint.num_parts_checked, checkpoint.is_hashed
     for name, part in sorted(manifest.parts.items())[num_checked:]:
         is_first_of_turn = num_checked == checkpoint.num_parts_checked

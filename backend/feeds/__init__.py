@@ -1,12 +1,12 @@
-"""What happened, to be read: event streams and the audit log.
+"""Events, log lines and the audit log, to be read by programs.
 
-sources       which events a stream tells
-log_lines     which log lines a stream tells
-streaming     one stream: what was missed, then what comes
-opening       who listens, counted and judged again while it lasts
-open_streams  how many are open in this process
+sources       the events of a stream
+log_lines     the log lines of a stream
+streaming     one stream: first the events missed, then the new ones
+opening       the start of a stream: its listener is counted, and judged again while it lasts
+open_streams  the number that is open in this process
 events_api    events of a job or a team, as page or stream
-logs_api      a job's log lines as they are written
+logs_api      log lines of a job as they are written
 audit_api     the audit log, by the page
 prometheus    the whole installation in numbers, at each scrape
 """

@@ -21,7 +21,7 @@ EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo
 
 
 class AuditEntryOut(BaseModel):
-    """`hash` covers all of it and `previous_hash`: the entries of a team are one chain."""
+    """An entry of the log. `hash` covers all of it and `previous_hash`: the entries of a team are one chain."""
 
     seq: int
     at: datetime

@@ -1,4 +1,4 @@
-"""What happened, as a page or as a stream of Server-Sent Events: /jobs/{id}/events and /events."""
+"""Events, as a page or as a stream of Server-Sent Events: /jobs/{id}/events and /events."""
 
 from typing import Annotated, Any
 

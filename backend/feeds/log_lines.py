@@ -1,4 +1,4 @@
-"""What a stream of log lines tells: every line of a job that the filters take, once and in order.
+"""The log lines of a stream: every line of a job that the filters take, once and in order.
 
 A place is `812` (all of the batch with that cursor, and of those before it, was looked at) or `812.3` (of that batch,
 the first three lines). Batches take their cursors under the job's lock, so none appears later behind one that was told.
@@ -61,7 +61,7 @@ class LogSource:
     def __init__(self, job: Job, place: Place, wanted: Wanted) -> None:
         self._job_id, self._place, self._wanted = job.pk, place, wanted
         self._told_place = ""
-        """What a client that is cut off now would come back with; it is told one at once, even if there is no line."""
+        """The place with which a client cut off now would come back; it is told one at once, even without a line."""
 
     def pull(self, news: Sequence[Mapping[str, Any]]) -> Pulled:
         job = Job.objects.get(pk=self._job_id)  # first: no line is let in after the end
@@ -85,7 +85,7 @@ class LogSource:
 
 
 def _told(batch: LogBatch, place: Place, wanted: Wanted) -> Iterator[tuple[Place, str, Line]]:
-    """Of this batch, what comes after the place: what was left out before it, then its lines."""
+    """Of this batch, everything after the place: what was left out before it, then its lines."""
     seen = place.lines if place.cursor == batch.cursor else None
     if seen is None and batch.num_dropped:
         message = f"{batch.num_dropped} lines were left out here: there were too many."

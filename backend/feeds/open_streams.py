@@ -1,4 +1,4 @@
-"""How many streams are open in this process: an open one costs its socket, and a place in the hub.
+"""The number of streams open in this process: an open one costs its socket, and a place in the hub.
 
 Invariant: a place is given back however the stream ends.
 """

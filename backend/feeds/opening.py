@@ -1,4 +1,4 @@
-"""Opening a stream: who listens is counted, paid for from the bucket of streams, and judged again while it lasts."""
+"""Opening a stream: its listener is counted, pays from the bucket of streams, and is judged again while it lasts."""
 
 from datetime import UTC, datetime
 from typing import Any

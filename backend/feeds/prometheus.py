@@ -1,5 +1,5 @@
-"""/metrics for Prometheus: what the whole installation does, read from Postgres at each scrape, and how long requests
-take, counted in the web processes.
+"""/metrics for Prometheus: counts of the whole installation, read from Postgres at each scrape, and durations of
+requests, counted in the web processes.
 
 Invariants:
 - no label names a tenant, a person or a job;

@@ -1,4 +1,4 @@
-"""What a stream tells: the events of one job, or of all of a team's.
+"""Sources of a stream: the events of one job, or of all of a team's.
 
 Invariants:
 - of each job the events are told in order of `seq` and without a gap;
@@ -59,7 +59,7 @@ class JobSource:
 
 
 class TeamSource:
-    """`after` is the id of the last event that was told, None for what happens from now on. Raises `Gone`."""
+    """Events of a team after the id `after`, the last one told; None: from now on. Raises `Gone`."""
 
     def __init__(self, team: Team, after: int | None) -> None:
         self._events = JobEvent.objects.filter(job__team=team)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """`frames` to send now; `again`: there may be more at once; `is_over`: nothing will ever follow."""
+    """An answer of a source. `frames` to send now; `again`: there may be more; `is_over`: nothing will ever follow."""
 
     frames: Sequence[bytes]
     again: bool = False
@@ -43,7 +43,7 @@ class Pulled:
 
 
 class Source(Protocol):
-    """Reads what is new since it was last asked, in its own words."""
+    """A reader of what is new since it was last asked, as frames in its own words."""
 
     def pull(self, news: Sequence[Mapping[str, Any]]) -> Pulled: ...
 

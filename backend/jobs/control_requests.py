@@ -1,4 +1,4 @@
-"""Control requests: what is asked of a job's running attempt, from the asking to the driver's acknowledgement.
+"""Control requests: each to a job's running attempt, from the asking to the driver's acknowledgement.
 
     ask_driver ──▶ row ──▶ answer to a heartbeat ──▶ driver ──▶ fact ──▶ acknowledged, or closed with its attempt
 
@@ -39,7 +39,7 @@ def ask_driver(
 
 
 def acknowledge_request(job: Job, request_id: str, *, now: datetime) -> bool:
-    """Whether it was open."""
+    """True if it was open."""
     return open_requests().filter(job=job, pk=request_id).update(acknowledged_at=now) == 1
 
 

@@ -148,7 +148,7 @@ class JobAttempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """Append-only. One log serves the page's timeline, GET /events and, later, webhooks and audit."""
+    """An entry of the append-only log of a job. It serves the page's timeline, GET /events and webhooks."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     seq = models.PositiveIntegerField()
@@ -172,7 +172,7 @@ class JobEvent(models.Model):
 
 
 class ControlRequest(models.Model):
-    """What is asked of a running attempt; its driver fetches it with a heartbeat and acknowledges by a fact."""
+    """A request to a running attempt; its driver fetches it with a heartbeat and acknowledges by a fact."""
 
     id = models.CharField(primary_key=True, max_length=32)
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="requests")
@@ -195,7 +195,7 @@ class ControlRequest(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """Written in the transaction that it tells of; sent afterwards by whoever claims it (SKIP LOCKED)."""
+    """A message written in the transaction that it tells of; sent afterwards by whoever claims it (SKIP LOCKED)."""
 
     topic = models.CharField(max_length=40)
     key = models.CharField(max_length=64)
@@ -208,7 +208,7 @@ class OutboxMessage(models.Model):
 
 
 class ReconcileLease(models.Model):
-    """Who may reconcile. `expires_at` is compared with Postgres' clock only; whoever writes checks `fence` first."""
+    """The right to reconcile. `expires_at` is compared with Postgres' clock only; each write checks `fence` first."""
 
     name = models.CharField(primary_key=True, max_length=40)
     owner = models.CharField(max_length=64)

@@ -1,4 +1,4 @@
-"""Telling Celery about fresh outbox rows without ever making a request wait for the broker.
+"""The nudge that tells Celery about fresh outbox rows without ever making a request wait for the broker.
 
 Invariants:
 - `publish_soon` returns at once: it puts the ids into a bounded queue, and drops them when that is full;
@@ -35,7 +35,7 @@ _thread: threading.Thread | None = None
 
 
 def publish_soon(ids: Sequence[int], subject: str) -> None:
-    """Rows of one subject are told of in one message: one delivery is enough for all of them."""
+    """Rows of one subject go into one message: one delivery is enough for all of them."""
     _ensure_thread()
     try:
         _waiting.put_nowait((subject, ids))
@@ -69,7 +69,7 @@ def _publish_for_ever() -> None:
 
 
 def _all_waiting() -> list[Sequence[int]]:
-    """What waits now, by subject; waits for the first."""
+    """All that waits now, by subject; waits for the first."""
     waiting = _waiting
     nudges = [waiting.get()]
     nudges += [waiting.get_nowait() for _ in range(waiting.qsize())]  # nobody else takes from it

@@ -1,4 +1,4 @@
-"""The outbox: what must happen after a transaction, written in that transaction.
+"""The outbox: acts that must follow a transaction, written in that transaction.
 
     enqueue ──row──▶ Postgres ──commit──▶ nudge ──Celery──▶ deliver([id]) ──handler done──▶ row deleted
                         ▲                                        │ failed: due again later

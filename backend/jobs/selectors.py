@@ -1,6 +1,6 @@
-"""Jobs and what belongs to them, as somebody may see them.
+"""Jobs and all that belongs to them, as somebody may see them.
 
-Invariant: what another team owns is answered exactly like what does not exist.
+Invariant: a thing of another team is answered exactly like one that does not exist.
 """
 
 import re
@@ -72,7 +72,7 @@ def replicas_granted(job: Job, spec: JobSpec) -> int:
 
 
 def faults_of(job: Job) -> QuerySet[JobEvent]:
-    """What the engine noticed and mended, newest first."""
+    """Faults that the engine noticed and repaired, newest first."""
     return JobEvent.objects.filter(job=job, type="fault_detected").order_by("-seq")
 
 

@@ -1,8 +1,8 @@
-"""The team's audit log: who did what to which thing, and whether the log is what was written.
+"""The team's audit log: who did what to which thing, and whether the log is unchanged.
 
 Invariants:
 - it is shown to whom the API shows it (scope `audit:read`: admins and owners), and nothing here changes it;
-- the chain is checked when somebody asks, over all of it: an entry that is shown is not thereby vouched for.
+- the chain is checked when somebody asks, over all of it: that an entry is shown does not prove it.
 """
 
 from collections.abc import Iterable, Sequence

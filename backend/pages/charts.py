@@ -1,4 +1,4 @@
-"""The charts of a job's page: what each draws, how it is reckoned, and what to look for.
+"""The charts of a job's page: the series of each, how it is computed, and what to look for.
 
 Invariant: a key is a series that the engine really sends; nothing here is derived in the browser.
 """
@@ -59,8 +59,8 @@ CHARTS: tuple[Chart, ...] = (
         title="Loss",
         unit="",
         formula="−mean of w·ρ·A, with ρ clipped where the algorithm clips",
-        about="The policy loss; w corrects for a token's age, A is its advantage, ρ its ratio to the policy that the step "
-        "began with. It hovers around zero and does not have to fall; watch for jumps.",
+        about="The policy loss; w corrects for a token's age, A is its advantage, ρ its ratio to the policy that the "
+        "step began with. It hovers around zero and does not have to fall; watch for jumps.",
         traces=(Trace(key="train/loss", label="loss"),),
     ),
     Chart(
@@ -109,4 +109,4 @@ CHARTS: tuple[Chart, ...] = (
     ),
 )
 KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD, UNTRUSTED)
-"""Every series that a page draws or reckons with."""
+"""Every series that a page draws or computes with."""

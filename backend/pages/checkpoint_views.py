@@ -1,4 +1,4 @@
-"""The checkpoints on a job's page: what evaluations said of each, how far those are that go on, and starting one.
+"""The checkpoints on a job's page: evaluations of each, the progress of those that go on, and starting one.
 
 Invariants:
 - who may look but not submit sees all of it, no button, and a sentence that says why;

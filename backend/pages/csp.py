@@ -2,7 +2,7 @@
 
 Invariants:
 - no inline script and no inline event handler ever runs; scripts, styles and connections come from this origin alone;
-- style *attributes* are allowed, because Plotly writes them into its charts; style *elements* are not, save an
+- style *attributes* are allowed, because Plotly writes them into its charts; style *elements* are not, except an
   empty one, which Plotly fills through the CSSOM;
 - an answer that brings a policy of its own keeps it.
 """

@@ -1,4 +1,4 @@
-"""The API call behind what a page shows, to paste into a terminal.
+"""The API call behind a page, to paste into a terminal.
 
 Invariant: nothing that a user wrote leaves its quotes; the key is the reader's own variable, never a key of ours.
 """

@@ -1,4 +1,4 @@
-"""The new-job form: what was typed, what of it is wrong, and the spec if nothing is.
+"""The new-job form: the typed values, their faults, and the spec if there are none.
 
 Invariants:
 - every error is told at once, beside its field; what belongs to no field stands on top;

@@ -1,4 +1,4 @@
-"""The job list: which jobs, how many of each state, and how each is doing.
+"""The job list: its rows, the counts of each state, and the progress of each job.
 
 Invariant: a page costs a fixed number of queries, and each of its jobs a fixed number of index look-ups, however many
 points the job has.

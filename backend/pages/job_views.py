@@ -43,7 +43,7 @@ _MOST_MARKS = 400
 
 
 class PageNews(LiveDelta):
-    """What a page pulls: what is new, and what its tiles say now."""
+    """The answer to a page's pull: all that is new, and its tiles as they are now."""
 
     tiles: Tiles
 
@@ -77,7 +77,7 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
 @require_safe
 @never_cache
 def live(request: HttpRequest, job_id: str) -> HttpResponse:
-    """What a page pulls. Nobody is sent to the sign-in page from here: a script would take that for data."""
+    """The pull of a page. Nobody is sent to the sign-in page from here: a script would take that for data."""
     if not request.user.is_authenticated:
         return JsonResponse({"detail": "signed out"}, status=401)
     job = job_visible_to(user_of(request), job_id)
@@ -173,7 +173,7 @@ def _curls(job: Job) -> Curls:
 
 
 def _live_seed(job: Job, snapshot: Snapshot, tiles: Tiles) -> dict[str, Any]:
-    """Where the page's script starts from: the shape of a pull."""
+    """The data that the page's script starts from: the shape of a pull."""
     seed = PageNews(
         cursor=snapshot.cursor,
         job=JobSummary.of(job),

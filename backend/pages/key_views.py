@@ -1,4 +1,4 @@
-"""API keys: what there is, a new one, and the end of one.
+"""API keys: the list, a new one, and the end of one.
 
 Invariants:
 - a key's secret is in one answer only, the one to the form that made it; it is not cached and not kept in the session;

@@ -1,4 +1,4 @@
-"""A team's quota and the line: per pool who holds what, who waits for what, and why a job of the team waits.
+"""A team's quota and the line: for each pool its holders, its waiting jobs, and why a job of the team waits.
 
 Invariants:
 - of another team the page tells what `queue_seen_by` tells: how many devices, and since when;
@@ -39,7 +39,7 @@ _HOUR: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Of the bar of a pool's devices; `x` and `width` in per cent."""
+    """A stretch of the bar of a pool's devices; `x` and `width` in per cent."""
 
     kind: str
     label: str
@@ -50,7 +50,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetShown:
-    """GPU-hours of this month."""
+    """A team's GPU-hours of this month."""
 
     limit: float | None
     spent: float
@@ -80,7 +80,7 @@ class BudgetShown:
 @never_cache
 @login_required
 def queue(request: HttpRequest) -> HttpResponse:
-    """With ?part, only what changes by itself: what an open page asks for when it was told that something changed."""
+    """With ?part, only the part that changes by itself: an open page asks for it when told that something changed."""
     acting, now = acting_in(request), database_now()
     pools = list(pools_of(acting.team))
     context: dict[str, Any] = frame_of(acting) | {"pools": pools, "now": now, "curl": curl.get("/quota")}

@@ -1,4 +1,4 @@
-"""What a job's page holds when it first arrives: enough to be read without a script, small however long the job ran.
+"""The content of a job's page when it first arrives: readable without a script, small however long the job ran.
 
 Invariant: the job's cursor is read before its points, so that what is written meanwhile is pulled again, never missed.
 """

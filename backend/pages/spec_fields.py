@@ -181,7 +181,7 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
 
 
 def _title(way: tuple[str, ...], name: str) -> str:
-    """What lies deeper than its section says of what it is."""
+    """A title for a field: its path below its section."""
     words = [*way[1:], *([] if name == "name" and way[1:] else [name])]
     return " ".join(words).replace("_", " ").capitalize()
 

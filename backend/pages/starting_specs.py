@@ -1,4 +1,4 @@
-"""What a new job begins with: a template's or an earlier job's spec, and perhaps the weights of a checkpoint.
+"""Starting points of a new job: a template's or an earlier job's spec, and perhaps the weights of a checkpoint.
 
 Invariants:
 - a job that is run again begins where the earlier one did, or the page says why it cannot;
@@ -24,7 +24,7 @@ GONE = "The checkpoint that was asked for cannot be used any more: this job woul
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartingPoint:
     checkpoint: Checkpoint | None = None
-    """That the page offers to begin with."""
+    """The one that the page offers to begin with."""
     is_chosen: bool = False
     remark: str = ""
 

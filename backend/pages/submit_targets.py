@@ -1,4 +1,4 @@
-"""Where somebody may submit: a project of one of their teams, in one of that team's pools."""
+"""Targets of a submission: a project of one of somebody's teams, in one of that team's pools."""
 
 from dataclasses import dataclass
 

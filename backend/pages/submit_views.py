@@ -134,7 +134,7 @@ def _show(
 
 
 def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) -> dict[str, Any]:
-    """What the API wants; settings that have their default are left out, as it fills them in."""
+    """The body that the API wants; settings that have their default are left out, as it fills them in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
     start = {"start_from": starting_point.start_from} if starting_point.start_from else {}
     return {"project": target.project.pk, "pool": target.pool.name} | start | {"spec": slim}

@@ -147,7 +147,7 @@ def address_of(name: str, team: Team) -> str:
 
 
 def frame_of(acting: Acting) -> dict[str, Any]:
-    """What every page of a team shows around its content."""
+    """The frame that every page of a team shows around its content."""
     true_role = Role(Membership.objects.get(user=acting.user, team=acting.team).role)
     return {
         "team": acting.team,
@@ -159,7 +159,7 @@ def frame_of(acting: Acting) -> dict[str, Any]:
 
 
 def done_and_told(request: HttpRequest, act: Callable[[], str]) -> bool:
-    """Whether it was done. The next page says what came of it; what is not there is a 404."""
+    """True if it was done. The next page says what came of it; a missing thing is a 404."""
     try:
         messages.success(request, act())
     except Refusal as refusal:

@@ -1,4 +1,4 @@
-"""The tiles of a job's page: what each says, and whether that is good news. One set of rules for the page as it
+"""The tiles of a job's page: the text of each, and whether it is good news. One set of rules for the page as it
 arrives and for what it pulls; the script puts the texts in their places and ticks the clock.
 
 Invariants:
@@ -24,7 +24,7 @@ Tone = Literal["plain", "good", "bad"]
 
 
 class HeldOut(BaseModel):
-    """An evaluation has one number, `first`, and nothing to compare it with."""
+    """Scores on held-out prompts. An evaluation has one, `first`, and nothing to compare it with."""
 
     first: str
     last: str = ""

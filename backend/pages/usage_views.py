@@ -1,4 +1,4 @@
-"""What a team used: GPU-hours by kind, over days, jobs, people, projects or keys; the same numbers as the API's.
+"""A team's use of devices: GPU-hours by kind, over days, jobs, people, projects or keys, as the API has them.
 
 Invariants:
 - the numbers are `usage_of`'s, summed from reservations; nothing is counted here;
@@ -47,7 +47,7 @@ _MICROSECONDS_AN_HOUR: Final = 3.6e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """Of devices: GPU-hours, or hours of slots in a CPU pool."""
+    """Hours of devices: GPU-hours, or hours of slots in a CPU pool."""
 
     held: float
     useful: float
@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Of the bar of kinds; per cent."""
+    """A part of the bar of kinds; per cent."""
 
     kind: str
     about: str
@@ -125,7 +125,7 @@ def _group_by(text: str) -> GroupBy:
 
 
 def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
-    """What is wrong with the days that were asked for, and the days that are shown."""
+    """The fault of the days that were asked for, and the days that are shown."""
     try:
         asked = [date.fromisoformat(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
         first, last = days_asked_for(asked[0], asked[1], today=today)

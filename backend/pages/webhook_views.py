@@ -1,4 +1,4 @@
-"""Webhooks: where the team's messages go, what was sent, and what came of it.
+"""Webhooks: the endpoints of a team's messages, each message sent, and what came of it.
 
 Invariants:
 - the secret that signs is in one answer only, the one to the form that made or renewed it; it is not cached and not
@@ -84,7 +84,7 @@ def renew_secret(request: HttpRequest, webhook_id: str) -> HttpResponse:
 @never_cache
 @login_required
 def change(request: HttpRequest, webhook_id: str) -> HttpResponse:
-    """What the pressed button says: `act` is test, enable, disable or delete."""
+    """An act on a webhook, by the pressed button: `act` is test, enable, disable or delete."""
     acting, now = _ruling(request), database_now()
     act = request.POST.get("act", "")
 

@@ -1,4 +1,4 @@
-"""What the pages say: a state, a reason, a failure in words that help.
+"""Words of the pages: a state, a reason, a failure in words that help.
 
 Invariant: a word that is not in these lists is shown as it came, never hidden; states and phases may grow.
 """

@@ -1,19 +1,19 @@
-"""Capacity, who may use how much of it, and the pure decision who starts now.
+"""Pools of devices: capacity, quotas, and the pure decision who starts now.
 
 models           pools, quotas, budgets, reservations
-selectors        what a pool has, and who holds it
-services         changes quotas and budgets, gives devices back
+selectors        a pool's devices and their holders
+services         changes of quotas and budgets, devices given back
 budgets          GPU-time of a month: allowed, spent, promised
 history          recent use, which breaks ties of fair share
-changes          tells the scheduler that a pool has changed
-views            what a decision is given, and what it answers
-decide           who starts now, and why the others wait
+changes          the notice to the scheduler that a pool has changed
+views            the input of a decision, and its answer
+decide           the decision: who starts now, and why the others wait
 balance          the books of one round
-victims          from whom devices are taken back
-elastic          idle devices become further replicas
+victims          the choice of those whose devices are taken back
+elastic          idle devices given out as further replicas
 forecast         the same decision on changed inputs
 demo             a team, a key and a pool to try things with
 api              REST over pools, quotas and budgets
-representations  how they look to programs
+representations  pools, quotas and budgets, as programs see them
 admin            pages for operators
 """

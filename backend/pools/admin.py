@@ -11,7 +11,7 @@ from backend.pools.models import Budget, ResourcePool, TeamQuota
 
 class QuotaFormSet(BaseInlineFormSet):  # type: ignore[type-arg]  # generic only in the stubs
     def clean(self) -> None:
-        """What the database would refuse at commit, said in time."""
+        """Faults that the database would refuse at commit, said in time."""
         super().clean()
         kept = [form.cleaned_data for form in self.forms if hasattr(form, "cleaned_data")]
         promised = sum(data.get("nominal") or 0 for data in kept if not data.get("DELETE"))

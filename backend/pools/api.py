@@ -1,4 +1,4 @@
-"""REST: pools, quotas and budgets. Who may change quotas and budgets is an operator of the platform."""
+"""REST: pools, quotas and budgets. Only an operator of the platform may change quotas and budgets."""
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router

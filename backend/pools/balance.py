@@ -1,4 +1,4 @@
-"""The books of one round: who holds what, what is promised, and whether one more fits. Pure; changed as the round goes.
+"""The books of one round: devices held, devices promised, and whether one more fits. Pure; changed as the round goes.
 
 Two pictures are kept, because a preemption frees devices only later:
 - now:   `used` counts everything that is held, also by jobs that are leaving. What starts now must fit it;
@@ -22,7 +22,7 @@ NOBODY = TeamView(borrow_limit=0)
 
 @dataclass(slots=True)
 class TeamBalance:
-    """`used` and `firm` (what may not be preempted) count what is held now; `pledged` is claimed by waiting jobs."""
+    """A team's books. `used` and `firm` (not preemptible) count devices held now, `pledged` what waiting jobs claim."""
 
     view: TeamView
     used: int = 0
@@ -39,7 +39,7 @@ class TeamBalance:
 
     @property
     def level(self) -> int:
-        """What counts against its quota: now and soon must both fit."""
+        """The count against its quota: now and soon must both fit."""
         return max(self.used, self.soon)
 
     @property
@@ -111,7 +111,7 @@ class Balance:
         return self.capacity - self.used - max(0, self.pledged - self.leaving)
 
     def most(self, job: QueuedJobView) -> float:
-        """What the job's team may ever hold for it, if everybody else went home."""
+        """The most that the job's team may ever hold for it, if everybody else went home."""
         view = self.teams[job.team].view
         most = min(view.ceiling, self.capacity - (self.unlendable - view.unlendable))
         return most if job.preemptible else min(most, view.nominal)
@@ -157,7 +157,7 @@ class Balance:
         return team.soon > team.view.nominal
 
     def take(self, name: str, devices: int, *, firm: bool) -> int:
-        """How many of them are borrowed."""
+        """The number of them that are borrowed."""
         team = self.teams[name]
         before = self._forget(team)
         team.used += devices

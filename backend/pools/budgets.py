@@ -1,4 +1,4 @@
-"""What a team may spend in a month, has spent, and has promised to what runs.
+"""Budgets: the time that a team may spend in a month, has spent, and has promised to running jobs.
 
     left = limit - spent since the month began - longest rest of everything that runs
 
@@ -25,7 +25,7 @@ GROUP BY team_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """GPU-seconds. Without a limit there is nothing left to compare: `left` is None."""
+    """A team's GPU-seconds. Without a limit there is nothing left to compare: `left` is None."""
 
     limit: int | None
     spent: float
@@ -38,7 +38,7 @@ class BudgetState:
 
 
 def month_of(now: datetime) -> datetime:
-    """When it began."""
+    """The moment at which it began."""
     return now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 

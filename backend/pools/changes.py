@@ -1,4 +1,4 @@
-"""Telling whoever schedules that a pool has more to give, or gives it otherwise.
+"""Notices to the scheduler that a pool has more to give, or gives it otherwise.
 
 Pools stand below jobs and do not know the scheduler; it fills this port.
 """

@@ -1,11 +1,11 @@
-"""Who starts now, and why the others wait. Pure: snapshot in, verdict out.
+"""The scheduler's decision: who starts now, and why the others wait. Pure: snapshot in, verdict out.
 
 Invariants (tests/backend/test_decide*.py):
 - what starts never exceeds the pool's capacity, a team's ceiling or another team's fence; a job starts whole (trainer
   and least number of replicas) or not at all;
 - every job is either admitted or has exactly one reason;
-- **the guarantee**: what fits a team's unused nominal quota starts after at most one round of reclaiming, because what
-  others hold above their nominal may always be taken back (once it has run for `MIN_RUNTIME`);
+- **the guarantee**: a job that fits its team's unused nominal quota starts after at most one round of reclaiming, since
+  devices that others hold above their nominal may always be taken back (once used for `MIN_RUNTIME`);
 - nobody starves. Within a team priority rises with age past any other; across teams those that borrow least go first.
   Younger jobs may overtake only while the one that they overtake has waited less than BACKFILL_PATIENCE; then the line
   is held for it: in its team, and among all who borrow;
@@ -235,7 +235,7 @@ def _nobody_could_start(pool: PoolView, line: _Line) -> bool:
 
 
 def _growing(pool: PoolView, line: _Line) -> list[HolderView]:
-    """Who may get more replicas: what runs undisturbed, and what starts in this very round."""
+    """The jobs that may get more replicas: those that run undisturbed, and those that start in this very round."""
     touched = line.victims.touched
     stuck = {line.waiting[job].team for job, reason in line.reasons.items() if reason in _TEAM_COULD_START}
     running = [one for one in pool.holders if one.may_grow and not one.is_leaving and one.id not in touched]

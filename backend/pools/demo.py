@@ -1,6 +1,6 @@
 """The demo tenant: somebody to sign in as, a team, a project, a key, and a pool to run in.
 
-Invariant: made once, repaired ever after. Running it again changes nothing that is already right, so it may run at
+Invariant: made once, repaired after that. Running it again changes nothing that is already right, so it may run at
 every start; what an operator added beside it is left alone.
 """
 

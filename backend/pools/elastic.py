@@ -1,4 +1,4 @@
-"""Devices that nobody waits for become further replicas of what runs. Pure.
+"""Elastic replicas: devices that nobody waits for become further replicas of running jobs. Pure.
 
 Invariants:
 - one replica at a time to whoever's team borrows least, so that idle devices are spread and not grabbed;

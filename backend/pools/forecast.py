@@ -1,4 +1,4 @@
-"""What if: the decision on changed inputs. Pure, because `decide` is.
+"""Forecasts: the decision on changed inputs. Pure, because `decide` is.
 
 A forecast lets everything that runs take its longest time and nobody else come. Jobs usually end sooner, so it is
 rather too late than too early; a newcomer that goes before can make it later all the same.
@@ -15,7 +15,7 @@ from backend.pools.views import HolderView, PoolView, QueuedJobView, Verdict
 # Rounds that one forecast may take, and jobs that it may look at in all of them together: a page waits for it.
 MOST_ROUNDS, MOST_LOOKS = 60, 60_000
 DRAINED_AFTER = timedelta(minutes=1)
-"""What is asked to let go is free after about this."""
+"""The time after which devices asked back are free, about."""
 
 
 def only_ahead_of(view: PoolView, job_id: str, verdict: Verdict) -> PoolView:
@@ -94,7 +94,7 @@ def _holding(job: QueuedJobView, now: datetime) -> HolderView:
 
 
 def _next_moment(view: PoolView) -> datetime | None:
-    """When something that a decision looks at changes by itself."""
+    """The next moment at which an input of the decision changes by itself."""
     moments = [one.ends_by for one in view.holders if one.ends_by is not None]
     moments += [one.since + MIN_RUNTIME for one in view.holders if one.preemptible]
     moments += [job.not_before for job in view.queued if job.not_before is not None]
@@ -104,7 +104,7 @@ def _next_moment(view: PoolView) -> datetime | None:
 
 
 def _at(view: PoolView, moment: datetime) -> PoolView:
-    """What was leaving then has left; what runs longer than it may is over."""
+    """The view at a later moment: leaving jobs have left, those that ran as long as they may are over."""
     holders = [
         replace(one, replicas_leaving=0)
         for one in view.holders

@@ -1,4 +1,4 @@
-"""What a team had of a pool, the older the less: the tie-breaker of fair share.
+"""The history of a team in a pool, older use counting less: the tie-breaker of fair share.
 
     U(now) = U(then) * 2^(-(now - then) / half-life) + the same of every device-second held since
 

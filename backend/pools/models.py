@@ -1,4 +1,4 @@
-"""Capacity and who may use how much of it.
+"""Pools of devices, quotas and budgets of teams, reservations and claims.
 
 Invariants, held by the database too (constraints here, triggers in the migrations, checked at commit):
 - the live reservations of a pool never exceed its capacity, nor a team's its nominal quota and borrow limit; what may
@@ -22,7 +22,7 @@ def _pool_id() -> str:
 
 
 class ResourcePool(models.Model):
-    """`capacity` counts devices: accelerators, or slots on a CPU pool. The row is the scheduler's mutex."""
+    """A pool of `capacity` devices: accelerators, or slots on a CPU pool. The row is the scheduler's mutex."""
 
     id = models.CharField(primary_key=True, max_length=32, default=_pool_id, editable=False)
     name = models.CharField(max_length=80, unique=True)
@@ -115,7 +115,7 @@ class BudgetPeriod(models.TextChoices):
 
 
 class Budget(models.Model):
-    """What a team may spend in a calendar month (UTC), over all pools. A team without a row has no limit."""
+    """The GPU-time of a team in a calendar month (UTC), over all pools. A team without a row has no limit."""
 
     team = models.OneToOneField(Team, on_delete=models.CASCADE, primary_key=True, related_name="budget")
     period = models.CharField(max_length=10, choices=BudgetPeriod.choices, default=BudgetPeriod.MONTH)
@@ -124,7 +124,7 @@ class Budget(models.Model):
 
 
 class UsageDecay(models.Model):
-    """How much a team had of a pool, the older the less: the history that fair share looks at. Not for bills."""
+    """The use of a pool by a team, older use counting less: the history that fair share looks at. Not for bills."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     pool = models.ForeignKey(ResourcePool, on_delete=models.CASCADE, related_name="+")

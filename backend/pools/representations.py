@@ -1,4 +1,4 @@
-"""How pools, quotas and budgets look to programs. Adding a field is fine, changing one is not."""
+"""Pools, quotas and budgets, as programs see them. Adding a field is fine, changing one is not."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ class QuotaOut(BaseModel):
 
 
 class PoolOut(BaseModel):
-    """Devices. `reserved` counts every team's, `quota` is the caller's own."""
+    """A pool in devices. `reserved` counts every team's, `quota` is the caller's own."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class QuotaIn(Strict):
 
 
 class BudgetOut(BaseModel):
-    """GPU-seconds of this calendar month (UTC), over all pools."""
+    """A budget in GPU-seconds of this calendar month (UTC), over all pools."""
 
     team: str
     period: Literal["month"] = "month"

@@ -1,4 +1,4 @@
-"""What a pool has, who holds it, and who may."""
+"""Pools, the holders of their devices, and the teams that may use them."""
 
 import re
 from collections.abc import Iterable, Mapping

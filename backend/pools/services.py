@@ -1,4 +1,4 @@
-"""Changing what teams may use, and giving back what an engine no longer does."""
+"""Changes of quotas and budgets, and the release of devices that an engine no longer uses."""
 
 import logging
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class QuotaTerms:
 def set_quota(
     pool: ResourcePool, team: Team, terms: QuotaTerms, *, if_match: str | None, actor: str, now: datetime
 ) -> TeamQuota:
-    """What runs stays; the next round decides by the new terms. Raises `PreconditionFailed`, `QuotaExceedsPool`."""
+    """New terms for the next round; running jobs stay. Raises `PreconditionFailed`, `QuotaExceedsPool`."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).get(pk=pool.pk)
         refuse_if_changed(if_match, etag_of(pool.version))
@@ -84,7 +84,7 @@ def set_budget(
 
 
 def release_elastic(job_id: str, *, replicas: int, now: datetime) -> None:
-    """The engine goes on with so many replicas: what is reserved for more is given back, what was asked back first.
+    """The engine goes on with so many replicas: devices reserved for more are given back, those asked back first.
 
     In the caller's transaction, which holds the job's lock. Saying it twice changes nothing.
     """

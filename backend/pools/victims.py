@@ -1,4 +1,4 @@
-"""From whom devices are taken back, and no more than needed. Pure.
+"""Victims: the jobs whose devices are taken back, and no more of them than needed. Pure.
 
 Two kinds of preemption, and no other:
 - **reclaim**: the job fits its team's nominal quota, so what others hold above theirs is given back;
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Victims:
-    """Who may still lose something in this round."""
+    """The jobs that may still lose something in this round."""
 
     pool: PoolView
     replicas: dict[str, int] = field(init=False)

@@ -1,4 +1,4 @@
-"""What a decision looks at, and what it answers. Pure data.
+"""The input of a decision, and its answer. Pure data.
 
 teams, holders, claims, the line ──PoolView──▶ decide ──Verdict──▶ starts, reasons, preemptions, growth, claims
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class WaitingReason(StrEnum):
-    """Closed list: a page and a program can know them all."""
+    """The reasons to wait, a closed list: a page and a program can know them all."""
 
     NOT_EVALUATED_YET = "not_evaluated_yet"  # no round has looked at the job; `decide` never gives it
     EXCEEDS_MAX = "exceeds_max"  # more than the pool has, or than the team may ever use there
@@ -49,7 +49,7 @@ class TeamView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedJobView:
-    """`devices` is what must be free at once: trainer and least number of replicas."""
+    """A waiting job. `devices` must be free at once: trainer and least number of replicas."""
 
     id: str
     team: str
@@ -84,7 +84,7 @@ class HolderView:
     replicas_leaving: int = 0
     most_replicas: int = 0
     ends_by: datetime | None = None
-    """When its longest run is over."""
+    """The moment at which its longest run is over."""
 
     @property
     def held(self) -> int:
@@ -97,7 +97,7 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """`teams` by id: whoever is not in it may use nothing. `claims`: devices kept, by id of the waiting job."""
+    """A pool. `teams` by id: whoever is not in it may use nothing. `claims`: devices kept, by id of the waiting job."""
 
     capacity: int
     teams: Mapping[str, TeamView]
@@ -116,7 +116,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """The victim is paused, and goes back into the line."""
+    """A victim, which is paused and goes back into the line."""
 
     victim: str
     on_behalf_of: str
@@ -124,7 +124,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """The job's elastic replicas are to be so many."""
+    """A new number of a job's elastic replicas."""
 
     job: str
     replicas: int
@@ -134,7 +134,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Every queued job is either admitted or has one reason."""
+    """The answer of a decision. Every queued job is either admitted or has one reason."""
 
     admissions: tuple[Admission, ...]
     reasons: Mapping[str, WaitingReason]
@@ -144,7 +144,7 @@ class Verdict:
     claims: Mapping[str, int] = field(default_factory=dict)
     """All that stand after this round."""
     line: tuple[str, ...] = ()
-    """Who waits, in the order in which they were looked at."""
+    """The waiting jobs, in the order in which they were looked at."""
 
     @property
     def admitted(self) -> tuple[str, ...]:

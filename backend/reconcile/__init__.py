@@ -1,9 +1,9 @@
-"""What Postgres believes against what Ray says: the truth-keeper above jobs and checkpoints.
+"""Reconciliation of Postgres' records with Ray's word, above jobs and checkpoints.
 
 round       one round: read, ask Ray, judge, act
-views       what a round looks at
-verdicts    what to do about one job
-actions     what is written then
+views       the jobs that a round looks at
+verdicts    the decision about one job
+actions     the writes that follow
 lease       one reconciler at a time
 background  the task that starts each round
 """

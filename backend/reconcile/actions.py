@@ -1,4 +1,4 @@
-"""What reconciliation writes. Each function runs inside the caller's transaction, after the lease was proved.
+"""The writes of reconciliation. Each function runs inside the caller's transaction, after the lease was proved.
 
 Invariant: a job is changed only if it is still in the state, row version and attempt in which it was judged, and its
 driver has not been heard of since. What then becomes of it is said in `jobs.attempts.ending`.

@@ -1,4 +1,4 @@
-"""What to do about one job, given what Postgres holds and what Ray answered. Pure: seconds in, one verdict out.
+"""The verdict on one job, from Postgres' row and Ray's answer. Pure: seconds in, one verdict out.
 
 Invariants:
 - losing sight of a job is never its death: only Ray's own word that the submission is over ends an attempt, and only
@@ -68,7 +68,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Of a job that is on its way out."""
+    """Deadlines of a job that is on its way out."""
 
     own_s: float
     """For the driver to end by itself."""

@@ -1,4 +1,4 @@
-"""What a round of reconciliation looks at: every job that holds devices, with its attempt that has not ended."""
+"""The jobs of a round of reconciliation: every one that holds devices, with its attempt that has not ended."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

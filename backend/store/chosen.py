@@ -1,4 +1,4 @@
-"""Which store this control plane uses: LAMINAR_STORE_URL (s3://bucket/prefix), or the folder LAMINAR_STORE_DIR."""
+"""The store that this control plane uses: LAMINAR_STORE_URL (s3://bucket/prefix), or the folder LAMINAR_STORE_DIR."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where large things are kept: trajectories' texts, logs, checkpoints. One port, a folder or any S3-compatible server.
+"""The store of large things: trajectories' texts, logs, checkpoints. One port, a folder or any S3-compatible server.
 
 Invariants:
 - a key is a relative path of plain names; whatever could lead out of the store is refused before it is used;

@@ -1,32 +1,32 @@
-"""What the engine reports: taken in once, kept small, drawn live.
+"""Reports of the engine: taken in once, kept small, drawn live.
 
 models              series, trajectories, log lines, activity
-ingest              takes in facts, each once and in order
-effects             what each kind of fact does to its job
-series              writes points
+ingest              the intake of facts, each once and in order
+effects             the effect of each kind of fact on its job
+series              points written
 rollups             many points as few rows
-thinned_series      reads any range in a bounded number of points
+thinned_series      any range read in a bounded number of points
 drawing             series as a page draws them
-trajectories        writes those that a step shows
-trajectory_archive  whole ones go into the store
+trajectories        those that a step shows, written
+trajectory_archive  whole ones in the store
 parquet             the format of that archive
-trajectory_search   finds trajectories, and one whole
-logs                writes, searches and follows log lines
-last_words          what each part said before it failed
-activity            what replicas did when
-compression         makes texts small
-selectors           reads series and trajectories
+trajectory_search   trajectories found, and one whole
+logs                log lines written, searched and followed
+last_words          the last lines of each part before it failed
+activity            the timeline of replicas
+compression         texts made small
+selectors           series and trajectories read
 retention           old points are reduced to rollups
 removal             old lines and trajectories go
 background          the tasks that tick
 hub                 one listener a process, nudges to its sockets
 consumers           the browser's socket
-origin              which pages may open one
-auth_changes        who may have lost the right to watch
-live                what a page pulls after a nudge
-internal_api        where drivers send facts and heartbeats
+origin              the pages that may open one
+auth_changes        notices that somebody may have lost the right to watch
+live                the answer to a page's pull after a nudge
+internal_api        the routes for drivers' facts and heartbeats
 api                 REST over metrics
 activity_api        REST over replicas' timelines and log lines
-trajectories_api    REST over what models wrote
-representations     how all of it looks to programs and pages
+trajectories_api    REST over the texts of models
+representations     all of it, as programs and pages see it
 """

@@ -1,4 +1,4 @@
-"""What replicas did when: written as it comes, read as spans or, where those are too many, as shares of time.
+"""The activity of replicas: written as it comes, read as spans or, where those are too many, as shares of time.
 
 Invariants:
 - a fact's spans are kept compressed in one row, and their seconds are added to each replica's minutes in the same
@@ -62,7 +62,7 @@ class ReplicaSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """So many seconds of so long a stretch of one replica."""
+    """A cell of the timeline: so many seconds of so long a stretch of one replica."""
 
     attempt: int
     replica: int
@@ -73,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTimeline:
-    """One of the two forms; `cell_s` is the length of a cell, 0 where there are spans."""
+    """A timeline in one of its two forms; `cell_s` is the length of a cell, 0 where there are spans."""
 
     spans: Sequence[ReplicaSpan] = ()
     cells: Sequence[Cell] = ()
@@ -130,7 +130,7 @@ def _by_minute(start: datetime, end: datetime) -> Iterator[tuple[datetime, float
 
 
 def replica_timeline(job: Job, since: datetime, until: datetime) -> ReplicaTimeline:
-    """What lies in [since, until), clipped."""
+    """The timeline in [since, until), clipped."""
     rows = ReplicaActivity.objects.filter(job=job, until__gt=since, since__lt=until)
     num_spans = rows.aggregate(total=Sum("num_spans"))["total"] or 0
     if num_spans > MOST_SPANS or (job.is_terminal and not ReplicaActivity.objects.filter(job=job).exists()):

@@ -1,4 +1,4 @@
-"""REST: what happened when: the replicas' timeline, and the log lines of every part."""
+"""REST: the replicas' timeline, and the log lines of every part."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Self

@@ -1,4 +1,4 @@
-"""REST: what a job measured."""
+"""REST: the metrics of a job."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Telling the live hubs that somebody may have lost the right to watch.
+"""Notices to the live hubs that somebody may have lost the right to watch.
 
 Invariant: the notice goes out with the commit of the change, so whoever checks on hearing it sees the change.
 """

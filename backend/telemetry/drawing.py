@@ -59,7 +59,7 @@ WHERE series.job_id = %(job)s AND series.name = ANY(%(names)s)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Of a series, by step."""
+    """The ends of a series, by step."""
 
     first: tuple[int, float]
     newest: Line

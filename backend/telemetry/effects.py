@@ -1,4 +1,4 @@
-"""What each kind of fact does to its job.
+"""Effects of facts on their job.
 
 Invariants:
 - everything happens in the caller's transaction, under the job's lock;
@@ -49,7 +49,7 @@ LONGEST_MESSAGE = 2_000
 
 
 class FactEffects:
-    """Gathers what a batch adds to the series and stores it in one statement at the end."""
+    """The effects of a batch. Its points are gathered, and stored in one statement at the end."""
 
     def __init__(self, job: Job, attempt: JobAttempt, *, now: datetime) -> None:
         self._job, self._attempt, self._now = job, attempt, now

@@ -44,14 +44,14 @@ def _nudge(job: str, cursor: int) -> str:
 
 
 class Inbox:
-    """What one socket has yet to be told."""
+    """The nudges that one socket has yet to be sent."""
 
     def __init__(self, *, user: str, session: str) -> None:
         self.user, self.session = user, session
         self.jobs: dict[str, str] = {}
         """Watched job → its team."""
         self.teams: frozenset[str] = frozenset()
-        """Whose every job is watched."""
+        """Teams of which every job is watched."""
         self.must_recheck = False
         self._news: dict[str, int] = {}
         self._pull_everything = False
@@ -90,7 +90,7 @@ class Inbox:
 
 
 class Hub:
-    """Listens while anybody is there to be told."""
+    """The listener of a process; it listens while anybody is there to be told."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect

@@ -1,4 +1,4 @@
-"""Taking in what an attempt's driver says: every fact once, in order, or not at all.
+"""The intake of a driver's facts: each once, in order, or not at all.
 
 Invariants:
 - one transaction a batch, under the job's lock: what the facts changed and `acked_seq` are committed together, so a
@@ -49,7 +49,7 @@ def ingest_facts(attempt: JobAttempt, batch: FactBatch, *, now: datetime) -> int
 
 
 def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> list[ControlRequest]:
-    """What is still wanted of this driver."""
+    """The requests that this driver has not acknowledged."""
     if (beat.attempt, beat.fence) != (attempt.n, attempt.fence):
         raise StaleFence()
     live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)

@@ -1,4 +1,4 @@
-"""What drivers call: /internal/engine/facts and /internal/engine/heartbeat. Not part of the public schema.
+"""Routes for drivers: /internal/engine/facts and /internal/engine/heartbeat. Not part of the public schema.
 
 Invariant: the bearer token names the attempt; the body's attempt and fence must be the same, or nothing happens.
 """

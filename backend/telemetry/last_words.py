@@ -1,4 +1,4 @@
-"""The last that each part of an attempt said: what a failure is explained by.
+"""The last lines of each part of an attempt, which explain its failure.
 
 Fills the port `jobs.attempts.evidence.last_words`.
 

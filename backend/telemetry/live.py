@@ -1,4 +1,4 @@
-"""What a page pulls after a nudge.
+"""The answer to a page's pull after a nudge.
 
 Invariants:
 - everything with a cursor in (after, answer.cursor] is in the answer (of trajectories the newest), and nothing later:

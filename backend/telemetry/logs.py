@@ -1,7 +1,7 @@
 """Log lines of the parts of a job: kept compressed, some hundred a row; searched from the newest back, or followed.
 
 Invariants:
-- no secret that we hand out is kept: keys, bearer tokens and passwords in addresses are blotted out before writing,
+- no secret that we hand out is kept: keys, bearer tokens and passwords in addresses are masked before writing,
   whatever wrote them;
 - a job keeps at most `MOST_BYTES` of compressed lines; what is beyond is counted and said, never silently gone;
 - an answer is bounded in lines and in work: `cursor` says where to go on from.
@@ -58,7 +58,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which lines; None and empty: all."""
+    """A filter of lines; None and empty: all."""
 
     component: str | None = None
     least_level: str = "debug"

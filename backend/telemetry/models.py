@@ -1,7 +1,7 @@
-"""What the engine measured and said: series, trajectories, logs, and what replicas did when.
+"""Rows for all that the engine measured and said: series, trajectories, logs, and the activity of replicas.
 
 Invariants:
-- what pages pull carries the job's cursor at which it was written, so `cursor > N` is all that is new since N;
+- rows that pages pull carry the job's cursor at which they were written, so `cursor > N` is all that is new since N;
 - rows are small: long texts and tokens of trajectories are in files of the store, lines of logs in compressed batches.
 """
 
@@ -14,7 +14,7 @@ from backend.jobs.models import Job
 
 
 class MetricSeries(models.Model):
-    """An integer stands for (job, name) in every point: half the disk."""
+    """A metric of a job. Its id stands for (job, name) in every point: half the disk."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="series", db_index=False)
     name = models.CharField(max_length=100)
@@ -42,7 +42,7 @@ class MetricPoint(models.Model):
 
 
 class MetricRollup(models.Model):
-    """What the points of `size` steps come to, of each step the latest attempt's."""
+    """The summary of the points of `size` steps, of each step the latest attempt's."""
 
     pk = models.CompositePrimaryKey("series_id", "size", "first_step")
     series = models.ForeignKey(MetricSeries, on_delete=models.CASCADE, related_name="rollups", db_index=False)
@@ -143,7 +143,7 @@ class LogBatch(models.Model):
 
 
 class ReplicaActivity(models.Model):
-    """What replicas did between two facts: their spans, compressed."""
+    """Activity of replicas between two facts: their spans, compressed."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="activity", db_index=False)
     attempt = models.PositiveIntegerField()
@@ -157,7 +157,7 @@ class ReplicaActivity(models.Model):
 
 
 class ReplicaMinute(models.Model):
-    """Seconds of one replica's minute by what it did: what is drawn where spans would be too many."""
+    """Seconds of one replica's minute by activity, drawn where spans would be too many."""
 
     pk = models.CompositePrimaryKey("job_id", "minute", "attempt", "replica", "doing")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="replica_minutes", db_index=False)
@@ -174,7 +174,7 @@ class RemovedKind(models.TextChoices):
 
 
 class Removal(models.Model):
-    """What was kept for a while after a job's end, and is gone, or going."""
+    """Lines or trajectories that were kept for a while after a job's end, and are gone, or going."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="removals")
     kind = models.CharField(max_length=20, choices=RemovedKind.choices)

@@ -1,4 +1,4 @@
-"""Which pages may open a socket: ours. Outermost around every WebSocket route.
+"""The check that only our own pages open a socket. Outermost around every WebSocket route.
 
 Invariant: the Origin is compared to the letter, as browsers write it; a missing, repeated or merely similar one is
 refused, and the refusal is logged. Another site's page would come with our user's cookie.

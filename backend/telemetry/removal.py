@@ -1,4 +1,4 @@
-"""Log lines and trajectories of jobs that ended long ago are removed: rows, compressed texts, and files of the store.
+"""Removal of log lines and trajectories of jobs that ended long ago: rows, compressed texts, and files of the store.
 
     nothing said ──▶ marked (readers are told: 410) ──▶ piece after piece goes ──▶ done
 
@@ -56,12 +56,12 @@ def refuse_if_removed(job: Job, kind: RemovedKind) -> None:
 
 
 def remove_old_logs(*, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
-    """How many rows."""
+    """The number of rows removed."""
     return _remove(RemovedKind.LOGS, _remove_lines, keep=keep, now=now, limit=limit)
 
 
 def remove_old_trajectories(store: ObjectStore, *, keep: timedelta, now: datetime, limit: int = ROWS_A_CALL) -> int:
-    """How many rows. A store that is away costs a later round, nothing else."""
+    """The number of rows removed. A store that is away costs a later round, nothing else."""
     files_left = FILES_A_CALL
 
     def remove(job_id: str, most: int) -> tuple[int, bool]:

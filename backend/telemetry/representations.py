@@ -1,4 +1,4 @@
-"""How metrics, trajectories, checkpoints and live news look to programs and pages."""
+"""Metrics, trajectories, checkpoints and live news, as programs and pages see them."""
 
 from datetime import datetime
 from typing import Self
@@ -60,7 +60,7 @@ class TrajectoryOut(BaseModel):
 
 
 class JobSummary(BaseModel):
-    """What a page shows of a job beside its spec."""
+    """A job as its page shows it beside its spec."""
 
     id: str
     name: str
@@ -86,7 +86,7 @@ class JobSummary(BaseModel):
 
 
 class LiveDelta(BaseModel):
-    """All that is new about a job since a cursor."""
+    """The news of a job since a cursor."""
 
     cursor: int
     job: JobSummary

@@ -1,4 +1,4 @@
-"""Rollups: what 16, 128, 1,024 and 8,192 steps come to, so that a million points are read as a thousand rows.
+"""Rollups: summaries of 16, 128, 1,024 and 8,192 steps, so that a million points are read as a thousand rows.
 
     rolled_to is where the rollups of a series end:
     steps   0 ──────────── rollups ────────────▶ rolled_to ──── points only ────▶ newest
@@ -59,7 +59,7 @@ FROM unnest(%(series)s::bigint[], %(ends)s::bigint[]) AS wanted (series_id, upto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Of one series, the steps that were just written."""
+    """The steps of one series that were just written."""
 
     series_id: int
     rolled_to: int

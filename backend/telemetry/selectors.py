@@ -25,7 +25,7 @@ MOST_OF_A_FACT = 32
 Line = list[tuple[int, float]]
 Band = list[tuple[int, float, float]]
 
-# The lateral join reads each series by its index (series, cursor), so the cost follows what is new, not what there is.
+# The lateral join reads each series by its index (series, cursor), so the cost follows the new points, not all of them.
 _SINCE = """
 SELECT series.name, point.step, point.value, point.cursor
 FROM telemetry_metricseries AS series

@@ -69,7 +69,7 @@ ORDER BY series_id, max(last_step)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one series is read: points in [low, rolled_from), rollups up to `rolled_upto`, points up to `high`."""
+    """A plan to read one series: points in [low, rolled_from), rollups up to `rolled_upto`, points up to `high`."""
 
     series_id: int
     size: int

@@ -1,4 +1,4 @@
-"""REST: what models wrote. Its own scope: texts may be secret where numbers are not."""
+"""REST: the texts of models. Their own scope: texts may be secret where numbers are not."""
 
 from typing import Annotated, Literal, Self
 
@@ -27,7 +27,7 @@ Reward = Annotated[float | None, Query(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
 
 
 class WholeTrajectoryOut(TrajectoryOut):
-    """The whole: texts uncut, and of each token who wrote it and how likely it was."""
+    """A whole trajectory: its texts uncut, and of each token its author and its probability."""
 
     trace: TokenTrace | None = Field(description="Position by position; null where the engine sent none.")
 

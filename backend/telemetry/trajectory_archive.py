@@ -40,7 +40,7 @@ def jobs_to_archive(now: datetime) -> list[str]:
 
 
 def archive_trajectories(job_id: str, store: ObjectStore, *, now: datetime) -> int:
-    """How many were archived."""
+    """The number archived."""
     from backend.telemetry.parquet import parquet_of  # 37 MB with pyarrow: only for who writes a file
 
     with transaction.atomic():

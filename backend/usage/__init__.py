@@ -1,10 +1,10 @@
-"""What devices were used for: settled once, reported in many ways.
+"""The use of devices: settled once, reported in many ways.
 
 models      settled rows, a day each
 timelines   the moments of a job that count
-split       from those moments to time by kind
-services    settles what is over, forever
-selectors   what a team has spent, for budgets and ceilings
+split       time by kind, out of those moments
+services    reservations that are over, settled forever
+selectors   time that a team has spent, for budgets and ceilings
 report      sums, grouped as the reader asks
 csv_table   the same for spreadsheets
 background  the task that settles

@@ -1,4 +1,4 @@
-"""REST: what devices were used for. Shape in, call, shape out."""
+"""REST: the use of devices. Shape in, call, shape out."""
 
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
@@ -27,7 +27,7 @@ _SECONDS = "Device-seconds"
 
 
 class KindsOut(BaseModel):
-    """Device-seconds. The five kinds add up to `held`; `billed` is `held` less `credited`."""
+    """The kinds of use in device-seconds. Five add up to `held`; `billed` is `held` less `credited`."""
 
     held: float = Field(description=f"{_SECONDS} of reservations: devices times seconds.")
     startup: float = Field(description=f"{_SECONDS} until an attempt was ready.")

@@ -1,4 +1,4 @@
-"""The background task of usage: reservations that are over are settled. A lost tick costs nothing but a later one."""
+"""The background task of usage: it settles reservations that are over. A lost tick costs nothing but a later one."""
 
 from celery import shared_task
 

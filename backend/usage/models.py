@@ -1,4 +1,4 @@
-"""What a reservation was used for, settled once it is over: a row for each of its days (UTC), in device-microseconds.
+"""The use of a reservation, settled once it is over: a row for each of its days (UTC), in device-microseconds.
 
 Invariants, held by the database too:
 - the kinds add up to `held_us`, which is devices x microseconds of the reservation on that day, to the microsecond;
@@ -16,7 +16,7 @@ from backend.pools.models import Reservation
 
 
 class UsageSlice(models.Model):
-    """Whose it was stands in the row, so that a month of ten thousand jobs is one scan of one table."""
+    """A day of a reservation. Its owners stand in the row, so that a month of 10,000 jobs is one scan of one table."""
 
     reservation = models.ForeignKey(Reservation, on_delete=models.CASCADE, related_name="usage")
     day = models.DateField()

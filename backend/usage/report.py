@@ -1,4 +1,4 @@
-"""Reports: what a team's devices were used for, grouped by what the reader asks for.
+"""Reports of a team's use of devices, grouped as the reader asks.
 
 Invariants:
 - settled slices and what is not settled yet (running jobs, up to now) are added up; no reservation is in both;
@@ -93,7 +93,7 @@ def _summed(slices: QuerySet[UsageSlice], column: str) -> Sequence[dict[str, int
 
 
 def _unsettled(team: Team, *, first: date, last: date, now: datetime) -> list[UsageSlice]:
-    """A few: what is held now and what was released since the last settling."""
+    """A few: those held now, and those released since the last settling."""
     begin = datetime.combine(first, time(), UTC)
     end = datetime.combine(last, time(), UTC) + timedelta(days=1)
     still = Q(released_at__isnull=True) | Q(released_at__gte=begin)

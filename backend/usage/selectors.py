@@ -1,4 +1,4 @@
-"""What a team has spent. Budgets and ceilings read this; it looks at reservations and settled credits, nothing else."""
+"""The time that a team has spent, for budgets and ceilings; it looks at reservations and settled credits only."""
 
 from datetime import date, datetime
 

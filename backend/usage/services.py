@@ -1,4 +1,4 @@
-"""Settling: once a reservation is over, what it was used for is written down forever.
+"""Settling: once a reservation is over, its use is written down forever.
 
 Invariants:
 - a reservation is settled once, whole, and not before every attempt that used it has ended;
@@ -27,7 +27,7 @@ def unsettled(reservations: QuerySet[Reservation] | None = None) -> QuerySet[Res
 
 
 def settle_reservations(*, limit: int = SETTLED_AT_ONCE) -> int:
-    """How many were settled. Two that run at once take different ones."""
+    """The number settled. Two calls at once take different ones."""
     at_work = JobAttempt.objects.filter(
         job=OuterRef("job"), ended_at__isnull=True, created_at__lt=OuterRef("released_at")
     )

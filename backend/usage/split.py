@@ -1,11 +1,11 @@
-"""What the time of a reservation was used for. Pure: moments in, device-microseconds by kind out.
+"""The split of a reservation's time by kind of use. Pure: moments in, device-microseconds by kind out.
 
     reservation  ├──────────────────────────────────────────────────────────────────┤ released
     attempt 1    began ──startup──▶ ready ──useful──▶ checkpoint ──fault──▶ lost
     attempt 2                                            (restart: fault) began ─▶ ready ──useful──▶ draining ─idle─▶
 
 - startup: until an attempt is ready;
-- fault: what an attempt that was lost did after its newest checkpoint (all of it, its startup too, if it has none),
+- fault: the work of a lost attempt after its newest checkpoint (all of it, its startup too, if it has none),
   and the time from the loss until the next attempt is ready. Also, of the useful time, the share of samples that were
   trained into weights that a trainer's death undid (`redone`);
 - stale: of the useful time, the share of samples that were dropped because they were too old to be trained on;
@@ -36,7 +36,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Of the samples that met their end in an attempt: counts, so that no float decides."""
+    """Shares of the samples that met their end in an attempt: counts, so that no float decides."""
 
     dropped: int = 0
     redone: int = 0
@@ -48,9 +48,9 @@ class AttemptView:
     began_at: datetime
     ready_at: datetime | None = None
     draining_at: datetime | None = None
-    """When it was told to pause or stop."""
+    """The moment at which it was told to pause or stop."""
     kept_at: datetime | None = None
-    """When its newest checkpoint was recorded."""
+    """The moment at which its newest checkpoint was recorded."""
     ended_at: datetime | None = None
     ending: Ending = Ending.WELL
     shares: Shares = Shares()
@@ -58,7 +58,7 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinds:
-    """Device-microseconds. `credited` is a part of `fault`."""
+    """Kinds of use in device-microseconds. `credited` is a part of `fault`."""
 
     startup: int = 0
     useful: int = 0

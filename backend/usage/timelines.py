@@ -1,4 +1,4 @@
-"""The moments of jobs that decide what their devices were used for, as the control plane recorded them.
+"""The moments of jobs by which the time of their devices is split, as the control plane recorded them.
 
 Invariants:
 - every moment is by the control plane's clock: when a fact arrived, not when the engine says that it happened;

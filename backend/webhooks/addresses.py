@@ -1,4 +1,4 @@
-"""Where a webhook may go: to the public internet, and nowhere near us.
+"""Addresses of webhooks: on the public internet, and nowhere near us.
 
 A name is looked up once, by `GuardedNetwork`; every address that it has must be global, and the connection is made to
 the address that was looked at. So a name that answers differently the next time (DNS rebinding) reaches nothing, and
@@ -31,7 +31,7 @@ class ForbiddenAddress(ValueError):
 
 
 def checked_url(url: str, *, allow_loopback: bool) -> str:
-    """What can be said without asking DNS. Raises `ForbiddenAddress`, in words for whoever typed it."""
+    """The URL, checked as far as that goes without DNS. Raises `ForbiddenAddress`, in words for whoever typed it."""
     parts = _split(url)
     if parts.username is not None or parts.password is not None:
         raise ForbiddenAddress("leave the user name out: webhooks are signed instead")
@@ -91,7 +91,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
-    """Connects to what was checked. TLS still verifies the name: httpcore keeps it for SNI, certificate and Host."""
+    """A network that connects to checked addresses. TLS still verifies the name: httpcore keeps it for SNI and Host."""
 
     def __init__(self, *, resolve: Resolve = resolve, allow_loopback: bool = False) -> None:
         self._resolve, self._allow_loopback = resolve, allow_loopback

@@ -1,4 +1,4 @@
-"""/webhooks: where a team wants to hear of its jobs. Messages are signed as Standard Webhooks has it."""
+"""/webhooks: the endpoints at which a team hears of its jobs. Messages are signed as Standard Webhooks has it."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ class NewWebhook(BaseModel):
 
 
 class WebhookChange(BaseModel):
-    """What is left out stays as it is."""
+    """Changes of a webhook. A field that is left out stays as it is."""
 
     model_config = ConfigDict(extra="forbid")
     url: Url | None = None

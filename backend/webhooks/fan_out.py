@@ -1,4 +1,4 @@
-"""From events to deliveries.
+"""The fan-out from events to deliveries.
 
 Invariants:
 - a pending event goes away in the transaction that writes its deliveries: each endpoint that listened at that moment
@@ -21,7 +21,7 @@ AT_ONCE = 200
 
 
 def fan_out(*, now: datetime) -> int:
-    """How many events were taken. Call it again while there are any."""
+    """The number of events taken. Call it again while there are any."""
     with transaction.atomic():
         pending = PendingEvent.objects.select_for_update(skip_locked=True, of=("self",)).order_by("event_id")
         claimed = list(pending.values_list("event_id", flat=True)[:AT_ONCE])

@@ -1,4 +1,4 @@
-"""Where a team wants to hear of its jobs, and every message that is, was or could not be brought there.
+"""Endpoints at which a team hears of its jobs, and every message that is, was or could not be brought there.
 
     JobEvent ──trigger, same transaction──▶ PendingEvent ──fan_out──▶ Delivery, one an endpoint ──send──▶ receiver
 
@@ -53,7 +53,7 @@ class WebhookEndpoint(models.Model):
 
 
 class PendingEvent(models.Model):
-    """Written by a trigger on jobs_jobevent (migration 0001)."""
+    """An event without its deliveries yet, written by a trigger on jobs_jobevent (migration 0001)."""
 
     event = models.OneToOneField(JobEvent, on_delete=models.CASCADE, primary_key=True, related_name="+")
 
@@ -94,7 +94,7 @@ class WebhookDelivery(models.Model):
 
 
 class SenderLease(models.Model):
-    """Who may send: one row a sender that may run at once."""
+    """The right to send: one row a sender that may run at once."""
 
     slot = models.PositiveSmallIntegerField(primary_key=True)
     held_until = models.DateTimeField()

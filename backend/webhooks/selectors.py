@@ -1,6 +1,6 @@
-"""A team's webhooks and what was sent to them.
+"""A team's webhooks and the messages sent to them.
 
-Invariant: what another team owns is answered exactly like what does not exist.
+Invariant: a thing of another team is answered exactly like one that does not exist.
 """
 
 import re

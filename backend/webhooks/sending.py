@@ -1,4 +1,4 @@
-"""Bringing what is due to its receivers: one sender at a time, many messages at once, none waiting for another's.
+"""The sender of due messages: one at a time, many messages at once, none waiting for another's receiver.
 
     claim (due_at moves ahead) ──▶ carry, up to 64 at once ──▶ settle (delivered, due again later, dead)
 
@@ -44,7 +44,7 @@ Clock = Callable[[], datetime]
 
 
 def send_due(courier: Courier, *, clock: Clock) -> int:
-    """How many tries were made; 0 also if another sender runs."""
+    """The number of tries made; 0 also if another sender runs."""
     started = clock()
     if not _take_lease(started):
         return 0

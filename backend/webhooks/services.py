@@ -1,4 +1,4 @@
-"""What a team may do with its webhooks. Every change stands in the audit log; no secret does."""
+"""Changes that a team may make to its webhooks. Each stands in the audit log; no secret does."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -58,7 +58,7 @@ def change_endpoint(
     actor: str,
     now: datetime,
 ) -> WebhookEndpoint:
-    """What is None stays as it is."""
+    """A change of an endpoint; a field that is None stays as it is."""
     if url is not None:
         _refuse_url(url)
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""What becomes of a delivery after a try.
+"""The settling of a delivery after a try.
 
 Invariants:
 - 2xx is success and nothing else is; 410 means "never again", and disables the endpoint;

@@ -1,7 +1,7 @@
-"""What to learn from rewards: pure functions of tensors, chosen by the spec.
+"""Losses and advantages, which turn rewards into learning: pure functions of tensors, chosen by the spec.
 
-advantages   from rewards to advantages
+advantages   advantages out of rewards
 loss         the policy's loss
-corrections  what is done about tokens of older policies
+corrections  proximal policy and weight for tokens of older policies
 values       the critic's loss
 """

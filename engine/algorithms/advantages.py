@@ -1,4 +1,4 @@
-"""Rewards to advantages.
+"""Advantages out of rewards.
 
     N trajectories    G groups    M written tokens of all trajectories, one after the other    L tokens of the longest
 

@@ -1,4 +1,4 @@
-"""What is done about tokens that an older policy wrote: a proximal policy and a weight.
+"""Corrections for tokens that an older policy wrote: a proximal policy and a weight.
 
     μ  wrote the token        π_θ  is being trained        π_prox  is what the ratio is clipped against
     ratio r = π_θ / π_prox    weight w = rule(π_prox / μ)  both π_prox and w are constants to the gradient
@@ -12,9 +12,9 @@
     a3po        one version earlier       w, and 0 above cap
     aipo        π_θ itself                min(w, cap)
 
-What the proximal policy is here. Decoupled PPO clips against a recent policy, so that old tokens are not clipped for
+The proximal policy here. Decoupled PPO clips against a recent policy, so that old tokens are not clipped for
 being old, and corrects for their age by a weight. The usual π_prox is the policy whose log-probs are recomputed when
-a batch is begun. This trainer makes one optimizer step of a batch: the weights at its beginning *are* π_θ when the
+a batch starts. This trainer makes one optimizer step of a batch: the weights at its beginning *are* π_θ when the
 gradient is taken. So log π_prox is log π_θ as a constant, the recomputation costs no forward pass, r is 1 and nothing
 is clipped: what remains is the policy gradient with a bounded importance weight. By this, truncated and aipo are one
 step, and so are masked and decoupled; they differ where a caller gives other proximal log-probs, and in what they do

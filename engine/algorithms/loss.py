@@ -30,14 +30,14 @@ from engine.spec.recipes import RECIPES, Mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossTokens:
-    """What a policy loss is made of, beside the log-probs that are trained."""
+    """The inputs of a policy loss, beside the log-probs that are trained."""
 
     behaviour_logprobs_N: Tensor
     advantages_N: Tensor
     shares_N: Tensor
     staleness_N: Tensor
     rows_N: Tensor
-    """Whose token it is: 0 … R-1."""
+    """The trajectory of each token: 0 … R-1."""
     num_rows: int
     reference_logprobs_N: Tensor | None = None
     step_begin_logprobs_N: Tensor | None = None
@@ -131,7 +131,7 @@ def _row_means(x_N: Tensor, tokens: LossTokens) -> Tensor:
 
 
 def _drift(logprobs_N: Tensor, tokens: LossTokens) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """How far π_θ is from μ. On tokens of staleness 0 they should be one: what is left is engine against trainer."""
+    """The distance of π_θ from μ. On tokens of staleness 0 they should be one: the rest is engine against trainer."""
     apart_N = logprobs_N - tokens.behaviour_logprobs_N
     log_ratio_N = bounded(apart_N)
     ratio_N = log_ratio_N.exp()

@@ -4,7 +4,7 @@
 
 Invariants:
 - divided by the step's tokens, so that micro-batches and ranks add up;
-- what the explained variance is made of is summed in float64: it is a small difference of large sums.
+- the terms of the explained variance are summed in float64: it is a small difference of large sums.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Benchmarks: each one measures, prints a table and says which machine it ran on.
 
-command          starts one by its name
+command          the start of one by its name
 report           rows of numbers, for people or as JSON
 runs             whole jobs on this machine's own Ray
 decode           tokens per second, against other engines
@@ -8,7 +8,7 @@ decode_vllm      the half of it in vLLM's environment
 learn            reward against samples and time, for every schedule
 schedules        every schedule on one trace of waits
 repack           repack on and off, and the cost of a move
-relay            how long weights stop the trainer, and travel
+relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
 peer             samples per second, against TRL
 """

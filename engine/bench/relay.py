@@ -101,7 +101,7 @@ def _rows_of_size(num_relays: int, size_mb: int, taken: Sequence[tuple[Published
 
 
 def _publish(publisher: Any, last: Any) -> tuple[Published, int]:
-    """What it took, and the bytes that came to the last relay."""
+    """The time that it took, and the bytes that came to the last relay."""
     before: RelayView = ray.get(last.view.remote())
     version = ray.get(publisher.publish.remote())
     give_up_at = time.monotonic() + WITHIN_S

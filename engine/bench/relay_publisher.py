@@ -198,7 +198,7 @@ class PublisherActor(BodyActor):
 
     @ray.method(concurrency_group="inbox")
     def publish(self) -> WeightsId:
-        """What will be on its way in a moment: an update after the one before."""
+        """The version that will be on its way in a moment: an update after the one before."""
         self._version += 1
         version = self._version
         self._loop.call(lambda body: body.publish(version))

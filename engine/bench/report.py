@@ -1,8 +1,8 @@
-"""What a benchmark says: rows of numbers, the machine that they are from, a table for people or one JSON object.
+"""The report of a benchmark: rows of numbers, the machine they are from, a table for people or one JSON object.
 
 Invariants:
 - a figure is a median of several, and its row says between which values they lay;
-- what is compared was measured in the same run, in turns, so that a slow minute slows both.
+- figures to be compared are measured in the same run, in turns, so that a slow minute slows both.
 """
 
 import json

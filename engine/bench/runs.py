@@ -20,7 +20,7 @@ from engine.spec.job import JobSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     facts: tuple[tuple[float, FactBody], ...]
-    """When (seconds of a clock that never goes back), and what."""
+    """Moments (seconds of a clock that never goes back), and the facts."""
 
     @property
     def steps(self) -> list[tuple[float, StepTrained]]:

@@ -1,9 +1,9 @@
-"""What a model is asked, what it may use, and what its answers are worth.
+"""Environments: questions for a model, tools that it may use, and the worth of its answers.
 
-port          what every environment can do
+port          the calls of every environment
 registry      all of them by name
 params        parameters by name and type
-data_source   which data a job may read
+data_source   the data that a job may read
 questions     a data set by position, larger than memory
 splits        held-out prompts, and the order of the others
 running_sums  the demo task, one digit at a time
@@ -12,11 +12,11 @@ jsonl         questions from a file, answered in one turn
 tools         questions from a file, answered with tools
 gym           any task of reasoning-gym
 custom        a customer's own Python file
-verifiers     whether an answer is right, by name
-unit_tests    whether a program passes its tests
+verifiers     checks of an answer, by name
+unit_tests    a check that a program passes its tests
 graders       calls into the sandbox, whose failures are no rewards
 calculator    a tool for arithmetic
 search        a tool that searches a corpus
-waits         how long a tool takes
-sandbox/      where code that nobody here wrote is run
+waits         the time that a tool takes
+sandbox/      the place to run code that nobody here wrote
 """

@@ -1,4 +1,4 @@
-"""Which data a job of the control plane may read.
+"""The data that a job of the control plane may read.
 
 Invariant: a name leads to a file directly in the store's `data` folder, links followed. A path would let one team read
 another's data, or whatever else the nodes can read. Only `python -m engine run` takes paths.

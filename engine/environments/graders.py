@@ -1,4 +1,4 @@
-"""Calls into the sandbox on behalf of a grader: what goes wrong there is a `GraderError`, never a reward of 0."""
+"""Calls into the sandbox on behalf of a grader: a fault there is a `GraderError`, never a reward of 0."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """An environment's parameters: taken by name and type, and none left over.
 
-Invariant: what is wrong with a parameter is a `ValueError` that names it, the value given and what would be accepted.
+Invariant: a wrong parameter is a `ValueError` that names it, the value given and the values that would be accepted.
 """
 
 from collections.abc import Mapping, Sequence

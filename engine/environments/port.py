@@ -1,4 +1,4 @@
-"""The border of every environment: what is asked, what was said, what it was worth.
+"""The border of every environment: a question, the answers to it, their worth.
 
 A trajectory is a prompt, then turns of the model, each answered by `respond` with an `Observation` (go on, here is
 what happened) or a `Verdict` (the end). A single-turn environment answers its first turn with a verdict.
@@ -18,7 +18,7 @@ Split = Literal["train", "held_out"]
 
 
 FailureKind = Literal["timeout", "error"]
-"""Why there is no verdict: it took too long, or something else went wrong."""
+"""The reason for no verdict: it took too long, or something else went wrong."""
 
 
 class GraderError(Exception):
@@ -35,7 +35,7 @@ class Prompt:
     ordinal: int
     text: str
     facts: Mapping[str, str | int]
-    """What the grader needs to judge an answer; never shown to the model.
+    """The data that the grader needs to judge an answer; never shown to the model.
 
     Whoever asks `respond` may add `sample`, the number of the trajectory in its group: waits are drawn by it.
     """
@@ -44,7 +44,7 @@ class Prompt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     text: str
-    """What the model said, end token included where the tokenizer gives it a text."""
+    """The model's text, end token included where the tokenizer gives it a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
 
 Invariants:
 - a file with a bad line is refused before the job begins, with file and line;
-- what stays in memory is eight bytes a line;
+- only eight bytes a line stay in memory;
 - a prompt is the same in every process that reads the same file with the same seed.
 """
 

@@ -146,5 +146,5 @@ def _terms_of(prompt: Prompt) -> list[int]:
     try:
         return [int(term) for term in str(prompt.facts["terms"]).split()]
     except (KeyError, ValueError) as error:
-        # The facts are the engine's own; asking again cannot mend them.
+        # The facts are the engine's own; asking again cannot repair them.
         raise GraderError(f"running_sums: prompt {prompt.ordinal} has no readable terms", retryable=False) from error

@@ -1,4 +1,4 @@
-"""Which prompts are held out, and in which order the others are asked.
+"""Splits: the prompts that are held out, and the order in which the others are asked.
 
 Invariants:
 - a prompt's split follows from its text alone, so no seed and no order of lines can bring it into both;
@@ -20,7 +20,7 @@ def split_of_text(text: str, held_out_share: float) -> Split:
 
 
 def place_in_order(ordinal: int, num: int, seed: str) -> int:
-    """Which of `num` prompts is asked at this ordinal."""
+    """The index, among `num` prompts, of the one that is asked at this ordinal."""
     lap, at = divmod(ordinal, num)
     half_bits = max((num - 1).bit_length() + 1, 2) // 2
     while True:  # the permutation is of the next power of four; walk on until it lands inside

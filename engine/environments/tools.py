@@ -124,7 +124,7 @@ class FromFile:
 
 
 class Arithmetic:
-    """Where no data is given: sums that are hard in the head and easy for the calculator."""
+    """Questions for where no data is given: sums that are hard in the head and easy for the calculator."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed

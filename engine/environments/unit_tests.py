@@ -1,4 +1,4 @@
-"""Runs a model's program against a dataset's tests, each side in a sandbox of its own.
+"""Unit tests: a model's program run against a dataset's tests, each side in a sandbox of its own.
 
     tests (warm) ── ask: add(1, 2) ──> engine ── call ──> program (a fresh sandbox for every answer)
                  <── value: 3 ────────        <── 3 ─────
@@ -105,7 +105,7 @@ def program_of(said: str) -> str:
 
 
 def _asked_of(solution: Worker, function: str, *arguments: object, deadline: float) -> dict[str, object]:
-    """What the program answers; that it crashed or left is an answer too, and one that fails the test."""
+    """The program's answer; that it crashed or left is an answer too, and one that fails the test."""
     if not solution.is_alive:
         return {"raised": ["SystemExit", "the program has ended"]}
     try:

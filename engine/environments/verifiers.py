@@ -1,4 +1,4 @@
-"""Verifiers by name: whether what a model said is the answer that is due.
+"""Verifiers by name: each says whether a model's text is the answer that is due.
 
     exact        the same text, but for white space around it
     numeric      the last number said is the one due, within a tolerance
@@ -43,7 +43,7 @@ def make_verifier(reader: ParamReader, *, timeout_s: float, default: str = "exac
 
 
 def answer_part(said: str, *, after: str, end: str) -> str:
-    """What follows the last marker; nothing where there should be one and is not."""
+    """The text after the last marker; empty where there should be one and is not."""
     if end:
         said = said.rstrip().removesuffix(end)
     if not after:

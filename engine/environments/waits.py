@@ -1,4 +1,4 @@
-"""How long a tool takes: really waited, drawn from the seed.
+"""Waits for a tool: really waited, drawn from the seed.
 
 Tails are log-normal, as in measured tool calls. With the same mean, `tailed` and `constant` cost the same on average,
 so whatever a schedule gains on the one over the other, it gains from the tail.

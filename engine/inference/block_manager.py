@@ -1,4 +1,4 @@
-"""Who holds which block of the KV cache, and which blocks others may read too. No torch.
+"""Blocks of the KV cache: who holds each, and which of them others may read too. No torch.
 
     free ──allocate──▶ held by 1, 2, … sequences ──last release──▶ kept for reuse ──needed──▶ free
                                                  └─ nothing to reuse ─────────────────────▶ free
@@ -10,8 +10,8 @@ together and share what the first of them is still computing; `num_computed` tel
 Invariants:
 - a block is free, or kept for reuse, or held by exactly as many tables as its count says;
 - a digest leads to one block, and a block that is not computed is never kept for reuse;
-- what was computed by other weights is never found: `forget` drops all digests, and tables from before it give none;
-- memory is asked for (`num_backed`) only when what is held does not fit into what is there.
+- a block that other weights computed is never found: `forget` drops all digests, and tables from before it give none;
+- memory is asked for (`num_backed`) only when the held blocks do not fit into the memory that is there.
 """
 
 from array import array
@@ -30,7 +30,7 @@ class BlockTable:
     tokens: list[int]
     """The sequence's own list: it grows with it."""
     shareable: bool = True
-    """Whether others may find what this one computes: not if other weights computed some of it."""
+    """True if others may find this one's blocks: not if other weights computed some of them."""
     blocks: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
     """Of the first blocks: those that may be found, here or where an equal one was listed before."""
@@ -63,7 +63,7 @@ class BlockManager:
     # Allocate ----------------------------------------------------------------------------------------------------
 
     def can_allocate(self, table: BlockTable, *, spare: int = 0) -> bool:
-        """Whether there is room for its tokens, and `spare` blocks beside."""
+        """True if there is room for its tokens, and `spare` blocks beside."""
         wanted = self.blocks_for(len(table.tokens)) + spare
         if wanted <= self._num_available():
             return True
@@ -103,7 +103,7 @@ class BlockManager:
     # Compute and reuse -------------------------------------------------------------------------------------------
 
     def num_computed(self, table: BlockTable) -> int:
-        """How many of its first tokens lie in blocks that are computed."""
+        """The number of its first tokens that lie in blocks that are computed."""
         blocks = table.blocks
         first_missing = next((i for i, block in enumerate(blocks) if not self._computed[block]), len(blocks))
         return first_missing * self.block_tokens
@@ -114,7 +114,7 @@ class BlockManager:
             self._computed[block] = 1
 
     def may_publish(self, table: BlockTable, num_tokens: int) -> bool:
-        """Whether its first `num_tokens` tokens fill blocks that others could find but cannot yet."""
+        """True if its first `num_tokens` tokens fill blocks that others could find but cannot yet."""
         current = table.shareable and table.generation == self._generation
         return current and num_tokens // self.block_tokens > len(table.digests)
 

@@ -1,11 +1,11 @@
-"""How a CPU computes a few rows times a matrix of weights, chosen by measuring it here: no rule knows every processor.
+"""Products of a few rows and a matrix of weights on a CPU, the way chosen by measuring: no rule knows every processor.
 
     1,024 × 1,024, 4 rows, one thread, ms       bfloat16 rows   columns   float32 rows   columns
     AVX-512 with bfloat16 (an EPYC)                      0.18      0.23           0.38      0.39
     the same, told to keep to AVX2                       0.37      8.2            0.46      0.48
     the same, told to keep to SSE 4                      1.0       7.5            0.42      0.43
 
-What may differ between two choices is rounding, and nothing else: a sum in another order, or products in float32 of
+Two choices may differ by rounding, and by nothing else: a sum in another order, or products in float32 of
 weights that are bfloat16 numbers either way. Weights that are taken in or saved are the same ones.
 
 Invariants:

@@ -1,4 +1,4 @@
-"""What a step needs of each row, on the device, carried from step to step while rows come and go.
+"""The decode batch: the data of each row, on the device, carried from step to step while rows come and go.
 
     B rows in use    J positions that chance was drawn for ahead
 

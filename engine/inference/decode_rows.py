@@ -1,4 +1,4 @@
-"""What the rows of the decode batch attend to: two layouts behind one face, `DecodeRows`.
+"""Keys and values that the rows of the decode batch attend to: two layouts behind one face, `DecodeRows`.
 
 `WindowRows`, on a CPU: beside its blocks every row has a dense copy, and all rows end at the same column:
 

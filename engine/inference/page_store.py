@@ -1,4 +1,4 @@
-"""Keys and values in blocks: stored once and read by all that share them, and what travels when a sequence moves.
+"""Keys and values in blocks: stored once, read by all that share them, and sent along when a sequence moves.
 
     N layers    K key/value heads    E width of a head    X slots = blocks · tokens of a block    n tokens
 

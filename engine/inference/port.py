@@ -43,7 +43,7 @@ class KvPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceProgress:
-    """What a sequence has said so far, wherever it said it."""
+    """The tokens of a sequence so far, wherever they were written."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -98,7 +98,7 @@ class RolloutEngine(Protocol):
         Ids that are not in flight (any more) are passed over. `with_kv` is a wish: an engine that cannot, does not."""
 
     def install(self, weights: WeightVersion) -> None:
-        """What is in flight goes on, on its KV cache as it is; whether it may is the schedule's decision. What is
-        kept for reuse only is forgotten."""
+        """Sequences in flight go on, on their KV cache as it is; whether they may is the schedule's decision. Blocks
+        kept only for reuse are forgotten."""
 
     def view(self) -> EngineView: ...

@@ -24,7 +24,7 @@ from engine.models.packing import Rectangle, lay_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """What a rectangle's rows look back on, where some have come in before."""
+    """The context that a rectangle's rows look back on, where some have come in before."""
 
     slots: Tensor
     """R·L of them, flat."""

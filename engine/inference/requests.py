@@ -1,4 +1,4 @@
-"""What is asked for must be able to run: said at once, in the words of who asked, before anything is taken.
+"""Refusals of requests that could never run: at once, in the words of who asked, before anything is taken.
 
 Invariants:
 - a request that is let through ends, whatever else runs: it fits the model's positions and, alone, the KV cache.
@@ -24,7 +24,7 @@ class Limits:
 
 
 class DrawKind(NamedTuple):
-    """Requests that differ in nothing of this are drawn alike."""
+    """The way of a draw. Requests that differ in nothing of this are drawn alike."""
 
     temperature: float
     top_k: int

@@ -1,4 +1,4 @@
-"""Draw one token a row. The draw depends on the request's seed and the token's position, on nothing else.
+"""The draw of one token a row. It depends on the request's seed and the token's position, on nothing else.
 
     B rows    V vocabulary    J positions
 
@@ -36,7 +36,7 @@ class Cuts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSampling:
-    """What the rows of a batch ask for, on the device; None: no row asks for any. B is 1 where all ask the same."""
+    """The sampling of a batch's rows, on the device; None: no row asks for it. B is 1 where all ask the same."""
 
     temperatures_B1: Tensor | None
     is_greedy_B: Tensor | None

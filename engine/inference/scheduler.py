@@ -1,4 +1,4 @@
-"""Who waits, who is read in, who has which row of the batch. No torch.
+"""The scheduler of sequences: those that wait, those that are read in, those in a row of the batch. No torch.
 
     submit → waiting ──blocks and a row──▶ prefilling ──all but its last token──▶ row 0 … row n-1 → ended
                 ▲                                                                        │
@@ -10,7 +10,7 @@ Invariants:
   gets on and all end;
 - one pass reads in at most `prefill_tokens` tokens, so a long prompt never holds up the rows for longer;
 - rows 0 … n-1 are taken and no other: a row that ends is refilled by the last one, so the batch is only as large as
-  what still runs, which is what matters on a heavy tail;
+  the number that still runs, which counts on a heavy tail;
 - a sequence leaves exactly once, and its blocks with it.
 """
 
@@ -29,7 +29,7 @@ from engine.inference.stop import StopWatcher
 class LiveSequence:
     request: SequenceRequest
     max_new_tokens: int
-    """What was asked for, or less where the model's positions end."""
+    """The number asked for, or less where the model's positions end."""
     tokens: list[int]
     """Prompt and answer."""
     logprobs: list[float]
@@ -63,7 +63,7 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Tokens start … end - 1 of a sequence are read in."""
+    """A chunk of a sequence to be read in: tokens start … end - 1."""
 
     live: LiveSequence
     start: int
@@ -72,7 +72,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Keys and values of tokens start … end - 1 are taken from pages that the sequence brought along."""
+    """Keys and values of tokens start … end - 1, taken from pages that the sequence brought along."""
 
     live: LiveSequence
     pages: KvPages
@@ -88,7 +88,7 @@ class RowMove:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """In this order: close gaps, take in what was brought, read in, let the last `num_joining` rows decode too."""
+    """A step's plan, in this order: close gaps, take in pages, read in, let the last `num_joining` rows decode too."""
 
     num_preempted: int = 0
     moves: list[RowMove] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Find a stop string while an answer grows, token by token.
+"""The search for a stop string while an answer grows, token by token.
 
 A token may be a part of a letter, and what a token reads as may depend on the one before it; so each step decodes the
 few tokens since a point where the text was whole, not the answer.
@@ -27,7 +27,7 @@ class StopWatcher:
         self._tail = ""
 
     def completes(self, token: int) -> bool:
-        """Whether this token, the next of the answer, completes a stop string."""
+        """True if this token, the next of the answer, completes a stop string."""
         self._pending.append(token)
         known = self._tokenizer.decode(self._before)
         text = self._tail + self._tokenizer.decode(self._before + self._pending)[len(known) :]

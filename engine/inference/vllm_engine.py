@@ -212,7 +212,7 @@ class VllmRolloutEngine:
         )
 
     def _record(self, live: LiveSequence, result: Any) -> bool:
-        """Whether a stop string is complete."""
+        """True if a stop string is complete."""
         if not live.is_prefilled:  # the last token of a context counts as decoded
             live.is_prefilled = True
             self._num_prefilled += max(0, len(live.context) - 1 - result.num_cached_tokens)

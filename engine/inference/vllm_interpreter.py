@@ -1,4 +1,4 @@
-"""Which Python a rollout engine that is vLLM runs in. vLLM wants another `transformers` than the rest of the engine.
+"""The Python that a rollout engine of vLLM's runs in. vLLM wants another `transformers` than the rest of the engine.
 
 Invariants:
 - nothing of vLLM is imported to answer;

@@ -110,7 +110,7 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
 
 def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
-    """Which blocks fit which cache: the same vLLM, kernels and shapes; and a block's bytes, all layers together."""
+    """The layout's name, one for all caches whose blocks fit (vLLM, kernels, shapes); a block's bytes, all layers."""
     caches = [(layer.kv_cache, getattr(layer, "isa", "")) for layer in _attention(layers)]
     shapes = {f"{tuple(cache.shape[1:])} {cache.dtype} {cache.device.type} {isa}".strip() for cache, isa in caches}
     num_bytes = sum(cache[0].numel() * cache.element_size() for cache, _ in caches)

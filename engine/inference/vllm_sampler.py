@@ -62,7 +62,7 @@ class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the e
 
 
 def to_extra_args(sampling: SamplingParams) -> dict[str, Any]:
-    """What travels with a request: plain values."""
+    """The sampling parameters as plain values, which travel with a request."""
     return {_KEY: asdict(sampling)}
 
 

@@ -1,4 +1,4 @@
-"""What a vLLM worker can do for us beside its own: take new weights in place, hand out pages of its cache.
+"""Our calls to a vLLM worker, beside its own: take new weights in place, hand out pages of its cache.
 
 vLLM mixes the class into its own worker and calls its methods by name.
 
@@ -18,7 +18,7 @@ from engine.weights.snapshot import map_weights
 
 
 class RolloutWorker:
-    """vLLM makes it a base of its worker; `self` is that worker."""
+    """A base that vLLM gives its worker; `self` is that worker."""
 
     def install_weights(self, weights: WeightVersion) -> None:
         worker: Any = self

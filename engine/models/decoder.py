@@ -134,7 +134,7 @@ class Decoder(nn.Module):
 
 
 class PackedAttention:
-    """Whole sequences, each attending to itself only; see engine/models/packing.py."""
+    """Attention of whole sequences, each to itself only; see engine/models/packing.py."""
 
     def __init__(self, tokens: PackedTokens) -> None:
         self._tokens = tokens

@@ -1,7 +1,7 @@
-"""From a Hugging Face folder to a decoder and back: config.json, model.safetensors, tensor names.
+"""The way from a Hugging Face folder to a decoder and back: config.json, model.safetensors, tensor names.
 
 Invariants:
-- what is saved loads again bit for bit, here and in `transformers`;
+- a saved decoder loads again bit for bit, here and in `transformers`;
 - a setting that this decoder cannot honour is refused, never ignored;
 - tied weights are stored once.
 """

@@ -50,7 +50,7 @@ POOL: Final = 8  # batches drawn together and sorted by length, so that little i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schooling:
-    """How the model is pre-trained. The defaults made engine/models/demo."""
+    """The pre-training of the model. The defaults made engine/models/demo."""
 
     right_steps: int = 6500
     mixture_steps: int = 1800

@@ -1,4 +1,4 @@
-"""Lay sequences of many lengths into one row of tokens, and for attention into rectangles of like length.
+"""Packing: sequences of many lengths laid into one row of tokens, and for attention into rectangles of like length.
 
     p p p a a    p p p b    q q c c c        three sequences; the first two begin alike
 
@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 # One more rectangle costs about as much time as this many tokens of padding (measured on one CPU core, and a GPU's
-# launches make rectangles dearer still, so this errs on the side of little padding).
+# launches make rectangles costlier still, so this errs on the side of little padding).
 PADDING_PER_RECTANGLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rectangle:
     members: tuple[int, ...]
-    """Which sequence is in which row, by its index in the lengths given."""
+    """The sequence in each row, by its index in the lengths given."""
     width: int
 
     @property
@@ -44,11 +44,11 @@ class PackedTokens:
     positions_T: Tensor
     rectangles: tuple[Rectangle, ...]
     spread_F: Tensor | None
-    """Which of T is in each place of F; None: they are the same."""
+    """The index in T for each place of F; None: they are the same."""
     gather_T: Tensor | None
-    """Where in F each of T is; of a shared beginning, in one of its rows."""
+    """The place in F of each of T; of a shared beginning, in one of its rows."""
     places: dict[int, Sequence[int]]
-    """Where in T each member's tokens are."""
+    """The places in T of each member's tokens."""
 
 
 def lay_out(lengths: Sequence[int], *, max_tokens: int, only: Sequence[int] | None = None) -> list[Rectangle]:
@@ -129,7 +129,7 @@ class _Row:
         self._beginnings: dict[tuple[int, ...], range] = {}
 
     def add(self, member: int, sequence: Sequence[int], *, num_shareable: int) -> int:
-        """How many of its tokens are here already."""
+        """The number of its tokens that are here already."""
         beginning = tuple(sequence[:num_shareable])
         known = self._beginnings.get(beginning, range(0))
         start = len(self.ids)

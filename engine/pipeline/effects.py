@@ -1,4 +1,4 @@
-"""Effects: what a brain wants done. `Send` goes over the network; every other one is for the brain's own body.
+"""Effects: orders of a brain. `Send` goes over the network; every other one is for the brain's own body.
 
 Invariant: an effect is plain data. Carrying it out twice must be as harmless as the brain's messages are.
 """

@@ -1,10 +1,10 @@
-"""What data writes to its log: one record for every change that must survive its death.
+"""Records of data's log: one for every change that must survive its death.
 
     snapshot ── record ── record ── record …      the state is the snapshot with all records applied, in order
 
 Invariants:
-- a record says what happened, not what follows: what follows is computed, and always the same;
-- who works on what is not written: the replicas say it themselves, and a new data brain listens before it grants.
+- a record tells an event, not its consequences: these are computed, and always the same;
+- owners of groups are not written: the replicas say it themselves, and a new data brain listens before it grants.
 """
 
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ class DataSnapshot:
     lineage: Lineage
     first_version: int
     unfinished: tuple[tuple[Trajectory, ...], ...]
-    """What has come of groups that are not whole yet."""
+    """Trajectories that have come of groups that are not whole yet."""
     ready: tuple[CompleteGroup, ...]
     batch: StepTaken | None
     history: tuple[StepTaken, ...]

@@ -1,4 +1,4 @@
-"""What the brains need to know of a job, taken from its spec once.
+"""The plan: the part of a job's spec that brains need, taken from it once.
 
 Invariant: `evaluates` is the one place that knows after which steps the held-out prompts are answered.
 """
@@ -34,7 +34,7 @@ class Plan:
     sample_deadline_s: float = SAMPLE_DEADLINE_S
     """A sample that takes longer is begun again elsewhere, and its group given up when that takes as long."""
     stream_every_s: float = 0.0
-    """How often a replica tells data what its samples said so far; 0: never."""
+    """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING
     num_relays: int = 1
     weight_slots: int = 1
@@ -72,7 +72,7 @@ class Plan:
         return self.only_evaluates or step in (0, self.steps) or is_in_between
 
     def publishes(self, step: int) -> bool:
-        """Whether rollouts get the weights of this step."""
+        """True if rollouts get the weights of this step."""
         return self.schedule.publishes(step) or self.evaluates(step)
 
     def relay_of(self, replica: int) -> int:

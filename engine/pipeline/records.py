@@ -1,4 +1,4 @@
-"""What messages are made of: keys, trajectories, groups, and what a checkpoint remembers of the data."""
+"""Records that messages are made of: keys, trajectories, groups, and the data's progress for a checkpoint."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class TrajectoryContent:
     response_text: str
     remark: str
     written: tuple[bool, ...] = ()
-    """Which response tokens the model wrote; the others are an environment's words. Empty: all."""
+    """The response tokens that the model wrote; the others are an environment's words. Empty: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRun:
-    """So many tokens, one after the other, by the same weights."""
+    """A run of so many tokens, one after the other, by the same weights."""
 
     weights: WeightsId
     num_tokens: int
@@ -58,15 +58,15 @@ class Trajectory:
     reward: float
     num_tokens: int
     runs: tuple[VersionRun, ...] = ()
-    """Who wrote which tokens, where it was more than one version; empty: all of them are by `weights`."""
+    """The versions that wrote its tokens, in runs, where there was more than one; empty: all are by `weights`."""
     trusted: bool = True
     """False: the environment doubts its own reward, so nothing is learned from it."""
     cut: bool = False
     """It reached the longest length allowed."""
     environment_s: float = 0.0
-    """How long it was with its environment, all turns together."""
+    """The time that it was with its environment, all turns together."""
     failure: Failure | None = None
-    """Why there is no reward (the grader failed); None for a graded one."""
+    """The reason for no reward (the grader failed); None for a graded one."""
     content: TrajectoryContent | None = None
 
     @property
@@ -81,9 +81,9 @@ class SampleProgress:
     key: SampleKey
     num_tokens: int
     runs: tuple[VersionRun, ...]
-    """Who wrote them. Empty only without a token."""
+    """The versions that wrote them. Empty only without a token."""
     state: object = None
-    """What the bodies make of it: token ids, log-probs, the turns so far. Brains only carry it."""
+    """Data of the bodies: token ids, log-probs, the turns so far. Brains only carry it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidentLoad:
-    """What the work on one version takes of a replica."""
+    """The load of a replica by the work on one version."""
 
     weights: WeightsId
     num_running: int
@@ -170,7 +170,7 @@ Intervals = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataProgress:
-    """What a checkpoint remembers of the data: a set of ordinals, never a counter."""
+    """The data's progress in a checkpoint: a set of ordinals, never a counter."""
 
     ended: Intervals = ()
     """Half-open intervals of prompt ordinals that have their end."""

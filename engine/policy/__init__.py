@@ -1,10 +1,10 @@
 """Pure decisions: snapshot in, decision out. No clock, no chance, no bodies.
 
 schedule     who waits for whom, a row for each system
-sampling     which groups make the next batch
-lineage      which weights descend from which, and staleness
-pace         how long a piece of work may take
-recovery     when a part is gone, and a run beyond help
-relay_chain  who follows whom, who leads
-repack       which tails move, to free slots
+sampling     the groups of the next batch
+lineage      the tree of weights, and staleness in it
+pace         the time that a piece of work may take
+recovery     signs that a part is gone, or a run beyond help
+relay_chain  the order of relays, and the one that leads
+repack       the tails to move, to free slots
 """

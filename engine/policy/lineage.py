@@ -1,4 +1,4 @@
-"""Lineage: which weights descend from which, and how stale a trajectory is in that tree.
+"""Lineage: the tree in which weights descend from each other, and the staleness of a trajectory in it.
 
     epoch 0   0 ─ 1 ─ 2 ─ 3 ─ 4        the trainer died at 4; its last verified checkpoint was 2
     epoch 1           └─ 3 ─ 4 ─ 5     the new one forked from there
@@ -29,7 +29,7 @@ NO_WEIGHTS: Final = WeightsId(0, -1)
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """`forks[i]`: epoch `epochs[i]` began from this version of the epoch before it."""
+    """The tree. `forks[i]`: epoch `epochs[i]` began from this version of the epoch before it."""
 
     forks: tuple[tuple[int, int], ...] = ()
     """(epoch, version), epochs rising. The first epoch of an attempt is no fork."""

@@ -6,8 +6,8 @@
 Invariants:
 - work that grows with the job has no constant bound: before it was ever measured, its size at the slowest honest rate
   counts, and afterwards its own pace;
-- a pace counts what was begun and ended, each piece without the smaller ones inside it, and is of one process: a part
-  that is started again may be somewhere else.
+- a pace counts finished pieces, each without the smaller ones inside it, and is of one process: a part that is started
+  again may be somewhere else.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ LOOP: Final = "loop"
 
 
 def estimate_s(*, num_bytes: float = 0.0, num_flops: float = 0.0, device: str = "cpu") -> float:
-    """How long this much work takes at the worst. `device` may have a number behind it."""
+    """The seconds that this much work takes at the worst. `device` may have a number behind it."""
     flops_per_s = SLOWEST_FLOPS_PER_S.get(device.partition(":")[0], SLOWEST_FLOPS_PER_S["cpu"])
     return num_bytes / SLOWEST_BYTES_PER_S + num_flops / flops_per_s
 
@@ -39,7 +39,7 @@ def flops_of_training(num_weights: int, num_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Of all pieces of one kind that have ended."""
+    """The pace of all pieces of one kind that have ended."""
 
     spent_s: float = 0.0
     expected_s: float = 0.0
@@ -47,7 +47,7 @@ class Pace:
 
     @property
     def of_estimate(self) -> float:
-        """What share of its estimate a piece takes."""
+        """The share of its estimate that a piece takes."""
         return self.spent_s / self.expected_s if self.expected_s > 0 else 0.0
 
     def after(self, *, spent_s: float, expected_s: float) -> "Pace":
@@ -59,7 +59,7 @@ UNMEASURED: Final = Pace()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a loop is at, as its heartbeat tells it."""
+    """The work that a loop is at, as its heartbeat tells it."""
 
     what: str = LOOP
     serial: int = 0
@@ -85,7 +85,7 @@ class _Begun:
 
 @dataclass(slots=True)
 class Pulse:
-    """Keeps what one loop is at."""
+    """A keeper of the work that one loop is at."""
 
     now: float
     _begun: list[_Begun] = field(default_factory=lambda: [_Begun(LOOP, 0.0)], init=False)

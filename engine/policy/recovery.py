@@ -1,4 +1,4 @@
-"""Recovery: when a part counts as gone and what to do about it, and when a run is beyond help.
+"""Recovery: the moment at which a part counts as gone, its replacement, and the end of a run that is beyond help.
 
 Invariants:
 - a part is replaced at once the first time, later and later when it keeps dying, and not without end;
@@ -16,7 +16,7 @@ from engine.policy.pace import LOOP, Piece
 PartKind = Literal["rollout", "relay", "data", "trainer"]
 """Those that the manager watches."""
 
-MAX_LOSSES: Final = 5  # within the window; a part that dies more often has a cause that restarting does not mend
+MAX_LOSSES: Final = 5  # within the window; a part that dies more often has a cause that restarting does not cure
 LOSS_WINDOW_S: Final = 600.0
 FIRST_DELAY_S: Final = 0.0
 BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that a crash loop leaves the CPU to others
@@ -27,7 +27,7 @@ SLOWER_THAN_USUAL: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait for a sign of life."""
+    """The time to wait for a sign of life."""
 
     # Heartbeats come every second from a thread that does nothing else: on the busiest host, twenty are not late.
     silent_s: float = 20.0
@@ -48,8 +48,8 @@ class Patience:
         return self.silent_s + piece.constant_s + expected_s
 
     def of_the_run_s(self, pieces: Iterable[Piece]) -> float:
-        """How long a run may go without a token, a step or an answer, while its parts are at these: a part that stands
-        still in its work is found and replaced before the whole run counts as still."""
+        """The time that a run may go without a token, a step or an answer, while its parts are at these: a part that
+        stands still in its work is found and replaced before the whole run counts as still."""
         works_s = (self.standstill_s(piece) for piece in pieces if piece.what != LOOP)
         return self.nothing_moves_s + max(works_s, default=0.0)
 

@@ -44,12 +44,12 @@ def chain_order(hosts: Sequence[int], claim: int) -> tuple[int, ...]:
 
 
 def downstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
-    """Who is sent to; None at the end of the chain."""
+    """The host that is sent to; None at the end of the chain."""
     return next((after for after in order[order.index(host) + 1 :] if is_alive(after)), None)
 
 
 def upstream(order: Sequence[int], host: int, is_alive: Callable[[int], bool]) -> int | None:
-    """Who should be sending; None if everybody before `host` is dead: then the lead is its own."""
+    """The host that should be sending; None if everybody before `host` is dead: then the lead is its own."""
     return next((before for before in reversed(order[: order.index(host)]) if is_alive(before)), None)
 
 

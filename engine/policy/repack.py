@@ -23,14 +23,14 @@ REPACK_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """What one replica runs on some of its weights."""
+    """The load of one replica on some of its weights."""
 
     replica: int
     weights: WeightsId
     num_running: int
     kv_used: float
     num_beside: int = 0
-    """What it runs on other weights takes its room too."""
+    """Work on other weights takes its room too."""
     kv_beside: float = 0.0
     has_free_slot: bool = False
     """It could take newer weights at once, whatever it runs."""

@@ -1,4 +1,4 @@
-"""Sampling: which complete groups make the next batch, and which are not worth training on.
+"""Sampling: the complete groups that make the next batch, and those that are not worth training on.
 
 Invariants:
 - a batch is whole or absent: exactly `num_groups` groups, never fewer;

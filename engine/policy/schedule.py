@@ -18,7 +18,7 @@ Where this table says any, a job still has a bound: its own, or the one of engin
 
 `lead_steps` is how far generation runs ahead of training. Counted in groups it is AReaL's capacity,
 (η + version + 1)·B − (accepted + running), with η = lead_steps, and verl's budget between two syncs,
-(1 + staleness)·B − stale, with its fraction as lead_steps: both bound what is open to (1 + lead)·B.
+(1 + staleness)·B − stale, with its fraction as lead_steps: both bound the open groups to (1 + lead)·B.
 `window_steps` is a barrier: the groups of so many steps start from the same weights, and the next window starts only
 when all of them are complete. The trainer takes each step's share as soon as it is there.
 A replica that holds several versions side by side has as many slots for weights: what runs ends on the weights that it
@@ -45,7 +45,7 @@ InFlight = Literal["drain", "beside", "reprefill", "keep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandView:
-    """What is open, and what the trainer still needs. Counts are of groups."""
+    """The groups that are open, and those that the trainer still needs, as counts."""
 
     num_open: int
     """In progress, ready or in training."""
@@ -54,7 +54,7 @@ class DemandView:
     num_in_progress: int = 0
     num_ready: int = 0
     left_of_window: int = 0
-    """How many the window in progress may still open."""
+    """The number that the window in progress may still open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class Schedule:
     window_steps: int = 0
     """Steps whose groups start from the same weights; 0: no barrier."""
     start_lag: int | None = None
-    """How stale a replica's weights may be when it starts a group, with windows: when the window began. None: any."""
+    """The staleness that a replica's weights may have when it starts a group, with windows when it began. None: any."""
     publish_every: int = 1
     """Steps between two versions that rollouts get."""
     in_flight: InFlight = "drain"
-    """What becomes of running sequences once newer weights are there: they end first (drain), they end on theirs
+    """The fate of running sequences once newer weights are there: they end first (drain), they end on theirs
     while others start on the newer ones (beside), or they go on, with their KV cache recomputed (reprefill) or as it
     is (keep)."""
     refresh_lag: int = 1
@@ -100,7 +100,7 @@ class Schedule:
         return demand.num_open < min(self._needed(demand), self._allowed(demand))
 
     def next_window(self, demand: DemandView) -> int:
-        """How many groups the next window opens; 0: not yet. It begins when the one before is complete."""
+        """The number of groups that the next window opens; 0: not yet. It begins when the one before is complete."""
         if demand.num_in_progress or demand.left_of_window:
             return 0
         whole = self.window_steps * demand.groups_per_step

@@ -2,20 +2,20 @@
 
 world          one run: a cluster, its blows, what is asked of it
 scenario       jobs of random shape
-faults         which faults a seed turns on
-costs          what things cost in virtual seconds
-setting        what all bodies of a run share
+faults         the faults that a seed turns on
+costs          costs of things in virtual seconds
+setting        things that all bodies of a run share
 cluster        the processes, started and killed
 process        one of them: brain, loop, heartbeat
-network        loses, doubles, delays what they say
-outbox         what a process has for the driver
+network        their messages, lost, doubled, delayed
+outbox         messages that a process has for the driver
 bodies         data and the trainer, and what survives them
 rollout_body   a replica, decoding by arithmetic
 relay_bodies   relays, whose bytes are names
 environment    the worker, which has no brain
-self_report    what a replica tells the driver of itself
-checks         the oracle of what is trained
-driver_oracle  the oracle of what is announced, and of the end
+self_report    a replica's news of itself, to the driver
+checks         the oracle of training
+driver_oracle  the oracle of announcements, and of the end
 kernel         virtual time
 chance         random numbers, the same everywhere
 """

@@ -1,4 +1,4 @@
-"""Simulated bodies of data and the trainer, and what survives their processes.
+"""Simulated bodies of data and the trainer, and the disks that survive their processes.
 
 Weights are chunks called `epoch.version/0`, `…/1`, …; a corrupted chunk has another name, which is its hash.
 """
@@ -41,7 +41,7 @@ Later = Callable[[float, Message], None]
 After = Callable[[float, Callable[[], None]], None]
 """The same for a deed of the body."""
 Done = Callable[[], Message | None]
-"""What follows from work that is done, for the own brain."""
+"""Messages that follow from finished work, for the own brain."""
 Work = Callable[[str, float, Done], float]
 """Holds the loop up with this for so long, or for longer, as chance has it. How long that is."""
 
@@ -67,7 +67,7 @@ def carried(chunks: Chunks, chance: Chance, faults: Faults) -> Chunks:
 
 @dataclass(slots=True)
 class Log:
-    """On disk: what is appended is there whatever dies."""
+    """Data's log on disk: a record appended is there whatever dies."""
 
     snapshot: DataSnapshot | None = None
     records: list[Record] = field(default_factory=list)

@@ -156,12 +156,12 @@ class Oracle:
             self._acknowledged.clear()  # their weights are gone, and some are to be generated again
 
     def on_recovered(self, state: DataState) -> None:
-        """What data's log says, read again."""
+        """The check of data's log, read again: all that was acknowledged is in it."""
         lost = [key for key, trajectory in self._acknowledged.items() if state.is_wanted(trajectory)]
         demand(not lost, f"acknowledged, and not in the log: {lost[:3]}")
 
     def on_counted(self, counted: AnswersCounted) -> None:
-        """What is told follows what is in the log, so no death of data takes it back."""
+        """A count that was told follows from the log, so no death of data takes it back."""
         num = self._plan.evaluation_prompts
         demand(counted.num_answered <= counted.num_prompts == num, f"{counted} of {num} prompts")
         before = self.counted[-1].num_answered if self.counted else 0

@@ -2,10 +2,10 @@
 
 Invariants:
 - every brain is the one that runs live;
-- what is said to a part reaches its newest process; each has a higher incarnation than the one before;
+- a message to a part reaches its newest process; each has a higher incarnation than the one before;
 - the driver is one process for the whole run: with it the attempt would end. What it says to the manager arrives, since
   live they share a process;
-- what survives a process is on the cluster's disks: data's log, the trainer's checkpoints.
+- only the cluster's disks survive a process: data's log, the trainer's checkpoints.
 """
 
 # Over budget: every kind of process is wired here to its body, once.
@@ -65,7 +65,7 @@ NOTICED_LATE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brains:
-    """What is under test; a planted bug is another class."""
+    """The brains under test; a planted bug is another class."""
 
     data: type[DataBrain] = DataBrain
     rollout: type[RolloutBrain] = RolloutBrain

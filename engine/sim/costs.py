@@ -1,4 +1,4 @@
-"""What things cost in virtual seconds: small figures in the proportions of large ones.
+"""Costs of things in virtual seconds: small figures in the proportions of large ones.
 
 Decoding is bound by memory: a token takes as long whatever the batch, up to `max_batch`. Lengths have a tail.
 
@@ -19,7 +19,7 @@ MOST_TOO_LONG: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Of work, between two signs of life."""
+    """A stretch of work, between two signs of life."""
 
     lasts_s: float
     expects_s: float
@@ -40,7 +40,7 @@ class Costs:
     save_s: float = 0.1
     persist_s: float = 0.002
     long_work: float = 0.0
-    """How often a piece of work takes long."""
+    """The share of pieces of work that take long."""
     longest_s: float = 0.0
     sign_every_s: float = 5.0
     """In work that takes longer than this."""

@@ -1,4 +1,4 @@
-"""The oracle of the driver: keeps its own book of what was asked, said and announced, and objects at once.
+"""The oracle of the driver: keeps its own book of requests, reports and announcements, and objects at once.
 
 Invariants held after every effect of the driver:
 - the pipeline is ready at most once, not before it could be, and before any step is recorded, or the result of a run
@@ -59,7 +59,7 @@ class DriverOracle:
         self._finished: set[tuple[str, int]] = set()
         self._has_heard_trainer = self._is_ready = False
         self.sizes: list[int] = []
-        """That were announced."""
+        """Those that were announced."""
         self.disturbed_until = 0.0
         self.end: EndRun | None = None
         self.ended_at = 0.0

@@ -9,7 +9,7 @@ from engine.pipeline.messages.to_manager import PartReported
 
 
 class EnvironmentWorker:
-    """In the place of a brain. Its answers to the driver's polls say that it lives."""
+    """A worker in the place of a brain. Its answers to the driver's polls say that it lives."""
 
     def __init__(self, *, incarnation: int) -> None:
         self._alive = PartReported(part=ENVIRONMENT, incarnation=incarnation)

@@ -1,4 +1,4 @@
-"""Which faults a seed turns on: a random subset, so that rare combinations come up too (swarm testing).
+"""The faults that a seed turns on: a random subset, so that rare combinations come up too (swarm testing).
 
 Invariant: at `quiet_at` every fault stops; from then on the run must come to its end by itself.
 """
@@ -19,7 +19,7 @@ CALM_DELAY_S: Final = 0.002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """What happens to one process."""
+    """A blow to one process."""
 
     at: float
     part: PartName
@@ -36,7 +36,7 @@ class Blow:
 
 @dataclass(slots=True, kw_only=True)
 class Faults:
-    """Of one run: it grows quiet in place, for everybody who looks at it."""
+    """The faults of one run: it grows quiet in place, for everybody who looks at it."""
 
     delay_s: float = CALM_DELAY_S
     """Messages take up to this long; long delays also change their order."""
@@ -94,7 +94,7 @@ def _blows(chance: Chance) -> tuple[Blow, ...]:
 
 
 def from_outside(seed: int, *, num_replicas: int) -> tuple[Blow, ...]:
-    """What is asked of the run, and what strikes driver and environment: drawn apart from all other faults."""
+    """Requests to the run, and blows to driver and environment: drawn apart from all other faults."""
     chance = Chance(seed, "outside")
     blows: list[Blow] = []
     if chance.happens(0.2):

@@ -1,4 +1,4 @@
-"""What is between the processes: it loses, doubles, delays and reorders what they say.
+"""The network between the processes: it loses, doubles, delays and reorders their messages.
 
 Invariant: the oracle sees every message that is sent, lost or not.
 """

@@ -1,7 +1,7 @@
-"""The outbox of a process: what it has for the driver, which fetches it call by call.
+"""The outbox of a process: its messages to the driver, which fetches them call by call.
 
-Invariants: what one process says arrives in its order, late and perhaps twice; between two processes there is no order;
-what has not arrived when the process dies is lost.
+Invariants: messages of one process arrive in their order, late and perhaps twice; between two processes there is no
+order; those that have not arrived when the process dies are lost.
 """
 
 from functools import partial

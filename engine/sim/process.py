@@ -4,8 +4,8 @@
                                └── is held up by what takes long, while the thread beats on and tells of it
 
 Invariants:
-- what is due while the loop is held up, or the process is frozen, happens in its order afterwards; what is due after
-  its death never;
+- a thing due while the loop is held up, or the process is frozen, happens in its order afterwards; one due after its
+  death never;
 - a process that hangs beats and does nothing else; a frozen one does not even beat.
 """
 

@@ -35,7 +35,7 @@ DELTA_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedChunk:
-    """On the link between two relays."""
+    """A chunk on the link between two relays."""
 
     buffer_id: BufferId
     index: int
@@ -75,7 +75,7 @@ class RelayBody:
         self._buffers: dict[BufferId, WeightBuffer] = {}
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self.num_useless_chunks = 0
-        """That came although they were here already."""
+        """Chunks that came although they were here already."""
 
     def perform(self, effect: Effect) -> None:
         match effect:

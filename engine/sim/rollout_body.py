@@ -50,7 +50,7 @@ class Sequence:
     hangs: bool = False
     is_running: bool = False
     since: float = 0.0
-    """When the token after `num_done` began."""
+    """The moment at which the token after `num_done` began."""
     plan: int = 0
     """Of several planned ends the last one counts."""
 

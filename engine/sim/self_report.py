@@ -1,4 +1,4 @@
-"""What a simulated replica tells the driver of itself: how far it is, and nothing of what only people look at."""
+"""A simulated replica's report of itself to the driver: its progress, and nothing that only people look at."""
 
 from engine.pipeline.messages.to_driver import ReplicaObserved
 

@@ -1,4 +1,4 @@
-"""What all bodies of one run share."""
+"""The setting that all bodies of one run share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

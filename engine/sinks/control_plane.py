@@ -1,4 +1,4 @@
-"""The HTTP calls to the control plane, and what its answers mean.
+"""The HTTP calls to the control plane, and the meaning of its answers.
 
     POST {control_url}/internal/engine/facts        FactBatch → FactAck
     POST {control_url}/internal/engine/heartbeat    Heartbeat → HeartbeatReply

@@ -1,4 +1,4 @@
-"""Ships facts from the spool to the control plane, and fetches what is wanted of the driver.
+"""The shipper of facts from the spool to the control plane; it fetches the requests to the driver.
 
     record ──▶ spool (disk) ──▶ shipper thread ──▶ control plane
                                 heartbeat thread ◀─▶ control plane ──▶ requests ──▶ driver
@@ -6,7 +6,7 @@
 Invariants:
 - recording never waits for the network, and nothing recorded is ever dropped: while the control plane is down the
   shipper tries forever;
-- facts go out in order; what the control plane says it has is the only thing that moves the shipper on;
+- facts go out in order; only the control plane's word that it has them moves the shipper on;
 - a request is handed to the driver once, however often a heartbeat shows it;
 - a stale fence, or a fact that is refused for good, ends shipping, and the driver is told where it asks for requests.
 """
@@ -67,7 +67,7 @@ class HttpSink:
             self._progress.notify_all()
 
     def requests(self) -> list[ControlRequest]:
-        """What has come since the last call; raises `StaleFence` or `Refused` once that has ended shipping."""
+        """The requests since the last call; raises `StaleFence` or `Refused` once that has ended shipping."""
         if self._ended_by is not None:
             raise self._ended_by
         requests: list[ControlRequest] = []

@@ -2,7 +2,7 @@
 the driver's own.
 
 Invariants:
-- keeping a line never waits and never fails; what is beyond the rate or the room is counted, not kept;
+- keeping a line never waits and never fails; a line beyond the rate or the room is counted, not kept;
 - a keeper hands out each line once;
 - nothing here logs, or it would hear itself.
 """
@@ -31,7 +31,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesSaid:
-    """What a component wrote since it was asked before."""
+    """The lines that a component wrote since it was asked before."""
 
     component: str
     lines: tuple[Line, ...]
@@ -39,7 +39,7 @@ class LinesSaid:
 
 
 class LineKeeper(logging.Handler):
-    """Any thread writes, one takes."""
+    """A keeper of lines: any thread writes, one takes."""
 
     def __init__(self, component: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.INFO)
@@ -81,7 +81,7 @@ class LineKeeper(logging.Handler):
 
 
 class LineShippingSink:
-    """Puts the keeper's lines before whatever is recorded, every few seconds and at the end."""
+    """A sink that puts the keeper's lines before whatever is recorded, every few seconds and at the end."""
 
     def __init__(self, sink: EventSink, keeper: LineKeeper, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._sink, self._keeper, self._clock = sink, keeper, clock

@@ -1,4 +1,4 @@
-"""Where facts go."""
+"""The port of every sink of facts."""
 
 from typing import Protocol
 

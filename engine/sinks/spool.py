@@ -23,7 +23,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Behind this fact in the file."""
+    """The place behind this fact in the file."""
 
     seq: int
     offset: int
@@ -33,7 +33,7 @@ START = Place(seq=0, offset=0)
 
 
 class Spool:
-    """One thread appends, one reads."""
+    """The spool of one attempt. One thread appends, one reads."""
 
     def __init__(self, path: Path, *, now: Callable[[], datetime] = utc_now) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""What may cross the border between control plane and engine. Imports pydantic and nothing heavy.
+"""Data that may cross the border between control plane and engine. Imports pydantic and nothing heavy.
 
-job                  what a customer may set
-recipes              what tells one algorithm from another, and the values that are its own
+job                  everything that a customer may set
+recipes              the rows of algorithms, and the values that are each one's own
 schedules            who waits for whom, and how stale a trajectory may be
-knob_effects         when a setting has an effect
-misfits              what of a spec does not fit together
-facts                what the engine says about an attempt
-control              what driver and control plane say to each other
-checkpoint_manifest  what a checkpoint's parts are called, and what they hash to
+knob_effects         the settings that have an effect only sometimes
+misfits              the parts of a spec that do not fit together
+facts                the engine's news about an attempt
+control              messages between driver and control plane
+checkpoint_manifest  names and hashes of a checkpoint's parts
 strict               the base of all of it
 """

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what its parts are called, how large they are, and what they hash to.
+"""The manifest of a checkpoint: the names, sizes and hashes of its parts.
 
 Both planes read it: the engine before it goes on from a checkpoint, the control plane before it says that one is
 whole. In a folder a part lies under its name; in an object store under `parts/<sha256>`, its manifest beside it.

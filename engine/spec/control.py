@@ -1,4 +1,4 @@
-"""What driver and control plane say to each other, and the order that starts an attempt.
+"""Messages between driver and control plane, and the order that starts an attempt.
 
 The driver is the only client: it ships facts, sends heartbeats, and learns what is wanted of it from the
 heartbeat's answer. Every message carries the attempt and its fence; an old fence is answered 409 `stale_fence`.
@@ -29,7 +29,7 @@ class AttemptOrder(Strict):
     resume_from: Annotated[Text, Field(max_length=2_000)] | None = None
     """The uri of the verified checkpoint to go on from."""
     replicas: int | None = Field(None, ge=1, le=4_096)
-    """How many the scheduler granted; the others may be granted later. None: all of the spec's."""
+    """The number that the scheduler granted; the others may be granted later. None: all of the spec's."""
     runtime_left_s: float | None = Field(None, gt=0)
     """Of max_runtime_s, less what earlier attempts took. None: all of it."""
 
@@ -63,7 +63,7 @@ class Heartbeat(Strict):
 
 
 class ControlRequest(Strict):
-    """What somebody asks of a running attempt, from the row of the control plane to the driver.
+    """A request to a running attempt, from the row of the control plane to the driver.
 
     `cancel`: end now. `pause`: drain, write a checkpoint, end with the outcome `paused`. `resize`: go on with so
     many replicas; those that leave hand their trajectories to the others. The driver acknowledges it by its id."""

@@ -1,4 +1,4 @@
-"""Facts: what the engine says about an attempt. Past participles, each stored once.
+"""Facts: the engine's news about an attempt. Past participles, each stored once.
 
 Invariants:
 - `seq` counts 1, 2, 3, … within an attempt with no gap; a fact is never changed after it was spooled;
@@ -66,7 +66,7 @@ class Evaluated(Strict):
 
 
 class PromptsAnswered(Strict):
-    """How far the evaluation of one version is: told while it lasts, about once a second, and at its end."""
+    """The progress of one version's evaluation: told while it lasts, about once a second, and at its end."""
 
     type: Literal["prompts_answered"] = "prompts_answered"
     version: int = Field(ge=0)
@@ -152,7 +152,7 @@ class ReplicaState(Strict):
 
 
 class ReplicasObserved(Strict):
-    """What replicas did since the fact of this kind before. Of very many replicas, the first ones."""
+    """The activity of replicas since the fact of this kind before. Of very many replicas, the first ones."""
 
     type: Literal["replicas_observed"] = "replicas_observed"
     replicas: list[ReplicaState] = Field(max_length=64)
@@ -165,7 +165,7 @@ class LogLine(Strict):
 
 
 class LogLines(Strict):
-    """What one component wrote, oldest first. Lines beyond its rate were dropped where they were written."""
+    """Lines of one component, oldest first. Those beyond its rate were dropped where they were written."""
 
     type: Literal["log_lines"] = "log_lines"
     component: Annotated[str, Field(pattern=r"^[a-z]+(-[0-9]+)?$", max_length=60)]

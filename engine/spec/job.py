@@ -57,7 +57,7 @@ class EnvironmentSpec(Strict):
 
 
 class CorrectionSpec(Strict):
-    """What is done about tokens that an older policy wrote."""
+    """The correction for tokens that an older policy wrote."""
 
     name: CorrectionName | None = Field(
         None,
@@ -238,7 +238,7 @@ class ResourceSpec(Strict):
 
 
 class PlacementSpec(Strict):
-    """How the job stands in its pool's line."""
+    """The job's place in its pool's line."""
 
     priority: int = Field(0, ge=-100, le=100, description="Within your team: higher goes first.")
     preemptible: bool = Field(
@@ -293,7 +293,7 @@ class JobSpec(Strict):
 
     @property
     def min_devices(self) -> int:
-        """What must be free at once for the job to start; the rest is elastic."""
+        """The devices that must be free at once for the job to start; the rest is elastic."""
         replicas = self.placement.min_replicas or self.rollout.replicas
         return self.trainer_devices + replicas * self.resources.devices_per_replica
 

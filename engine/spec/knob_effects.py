@@ -1,4 +1,4 @@
-"""When a setting has an effect: for each one that has it only sometimes, a condition and a sentence.
+"""Settings that have an effect only sometimes: for each a condition and a sentence.
 
 Refusals, the form's help and the API's documentation are made from this table, so none of them can say something else.
 

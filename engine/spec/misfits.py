@@ -1,4 +1,4 @@
-"""Misfits: what of a spec does not fit together, each told at its own place.
+"""Misfits: the parts of a spec that do not fit together, each told at its own place.
 
 Rules over several fields are here; settings without effect come from their table.
 """

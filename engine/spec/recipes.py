@@ -1,4 +1,4 @@
-"""Recipes: what tells one algorithm from another, and the values that are its own. A row each.
+"""Recipes: the differences between algorithms, and the values that are each one's own. A row each.
 
     name          advantage                       ratio      beyond the clip      mean over
     grpo          group's mean and deviation      token      no gradient          sequences, then their tokens
@@ -41,7 +41,7 @@ class Recipe:
     mean: Mean = "tokens"
     clip_low: float = 0.2
     clip_high: float = 0.2
-    """How far the ratio may be below and above 1."""
+    """The distances that the ratio may be below and above 1."""
     clip_source: str
     correction: CorrectionName = "truncated"
 

@@ -21,7 +21,7 @@ FAR_ENOUGH: Final = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry:
     waits: str
-    """Who waits for whom."""
+    """The rule of who waits for whom."""
     max_staleness: int = FAR_ENOUGH
     """Unless the job names another bound; with windows, what they come to."""
 

@@ -1,11 +1,11 @@
-"""From trajectories to one optimizer step, on one device or several.
+"""Training: the way from trajectories to one optimizer step, on one device or several.
 
-port                what every trainer and holder of weights can do
-settings            what a trainer takes from the spec
+port                the calls of every trainer and holder of weights
+settings            the part of a spec that a trainer takes
 micro_batch         trajectories as tensors, cut by a bound on tokens
 scoring             log-probs, entropies and values of written tokens
 step_loss           the losses of micro-batches, whoever applies gradients
-step_metrics        what a step says of itself
+step_metrics        the metrics of a step
 torch_trainer       one process, one device
 fused_adamw         its optimizer, by torch's fused kernel
 deepspeed_trainer   several processes, by DeepSpeed's ZeRO
@@ -14,10 +14,10 @@ deepspeed_sharding  divided parameters: step, read, fill
 ranks               the processes that make one step together
 held_weights        no trainer, for jobs that only evaluate
 lora                low-rank updates in peft's layout
-layout              where public names lie among fused parameters
+layout              places of public names among fused parameters
 trained_parts       policy or adapter, and the critic
 exact_dtype         the dtype that weights must have, checked
 checkpoint          a folder whose manifest comes last
-trainer_checkpoint  what every trainer puts into it
+trainer_checkpoint  the content of every trainer's
 exact_state         moments and random streams, for an exact resume
 """

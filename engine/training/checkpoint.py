@@ -28,7 +28,7 @@ WritePart = Callable[[Path], None]
 class CheckpointUnverified(Exception):
     """The folder is not a whole checkpoint."""
 
-    retryable = False  # the bytes will not mend themselves: choose an older checkpoint
+    retryable = False  # the bytes do not repair themselves: choose an older checkpoint
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
@@ -109,7 +109,7 @@ def _describe(file: Path) -> CheckpointPart:
 
 
 def _sync(path: Path) -> None:
-    """What was written to a file, or which names a folder has, is on disk when this returns."""
+    """Puts onto disk what was written to a file, or the names that a folder has."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

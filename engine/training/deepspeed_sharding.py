@@ -16,7 +16,7 @@ Invariants:
 - every method is collective: all ranks call it, in the same order;
 - a step happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
   When it is not finite, DeepSpeed leaves weights and moments as they were and drops the gradients;
-- what is whole is whole for one matrix at a time.
+- one matrix at a time is made whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +46,7 @@ REDUCE_NUMEL: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """How DeepSpeed divides, and among whom."""
+    """The way in which DeepSpeed divides, and the ranks among which it does."""
 
     stage: int
     world: World

@@ -1,8 +1,8 @@
 """One step by several processes with a device each: the losses of engine/training/step_loss.py, DeepSpeed's ZeRO.
 
 Invariants:
-- every rank runs the same calls with the same batch; what a caller may use is returned by rank 0, the others return
-  something empty;
+- every rank runs the same calls with the same batch; the answer for the caller is returned by rank 0, the others
+  return something empty;
 - a step happens whole, of policy and critic and on all ranks, or not at all: before it, all have looked at the losses
   and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
@@ -210,7 +210,7 @@ class DeepSpeedTrainer:
 
 
 class PolicyPass(nn.Module):
-    """All that touches a decoder's weights is inside of one forward: of ZeRO 3 they are there only during it."""
+    """A forward that holds all that touches a decoder's weights: of ZeRO 3 they are there only during it."""
 
     def __init__(self, model: Decoder, settings: TrainerSettings) -> None:
         super().__init__()
@@ -250,4 +250,4 @@ def _scores_of(forward: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[Micro
 
 
 def _write_nothing() -> None:
-    """What a rank does that has nothing to write."""
+    """The act of a rank that has nothing to write."""

@@ -23,7 +23,7 @@ class ParameterGroup:
     parameters: list[nn.Parameter]
     weight_decay: float
     full_lr: float
-    """What the warm-up rises to."""
+    """The rate that the warm-up rises to."""
     lr: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""In place of a trainer, in a job that only evaluates: weights in host memory, handed out as they are stored.
+"""Held weights, in place of a trainer in a job that only evaluates: in host memory, handed out as they are stored.
 
 Invariant: weights are handed out as the checkpoint's weights file holds them, bit for bit, whichever trainer wrote
 it: no optimizer, no critic and no adapter is needed to read it.

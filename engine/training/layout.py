@@ -1,4 +1,4 @@
-"""Where the tensors of a public layout (Hugging Face's, peft's) are among parameters that fuse several of them.
+"""The places of a public layout's tensors (Hugging Face's, peft's) among parameters that fuse several of them.
 
 Invariant: places are read off the views themselves, of tensors that have a shape and nothing else; so they are known of
 a parameter whose values are divided among ranks, too.
@@ -17,7 +17,7 @@ Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which public tensors are in a parameter: runs of its values."""
+    """The public tensors in a parameter: runs of its values."""
 
     shape: torch.Size
     parts: tuple[tuple[str, torch.Size, int], ...]

@@ -10,7 +10,7 @@ were trained, to the bit. It costs one product of rank `rank` a matrix and pass;
 
 Invariants:
 - A begins random (as peft's do) and B zero, so training begins at the base model;
-- base weights never change and are never saved: a run is resumed on the model folder that it was begun on;
+- base weights never change and are never saved: a run is resumed on the model folder that it started on;
 - merged weights exist of one layer at a time, and the backward pass makes them again. Kept they would be a second
   model, and of one that ZeRO 3 divides, all of it on every rank. Measured on a CPU, 113 million parameters (0.43 GB),
   rank 8: a pass of 100 tokens takes 0.7 GB beside them instead of 1.0 to 1.4, and half as long again; one of 700 takes
@@ -42,7 +42,7 @@ TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LowRankUpdate:
-    """Of one fused matrix: a pair for each block of rows that is one matrix to Hugging Face."""
+    """The update of one fused matrix: a pair for each block of rows that is one matrix to Hugging Face."""
 
     modules: tuple[str, ...]
     a: tuple[nn.Parameter, ...]
@@ -57,7 +57,7 @@ class LowRankUpdate:
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """Stands for a view of a merged matrix that the backward pass will need."""
+    """A stand-in for a view of a merged matrix that the backward pass will need."""
 
     attribute: str
     dtype: torch.dtype
@@ -120,7 +120,7 @@ class Adapter:
         self._model = model
         model.requires_grad_(False)
         self.base = dict(model.named_parameters())
-        """What is never trained, by the decoder's own names."""
+        """The weights that are never trained, by the decoder's own names."""
         places = places_of(self.base, lambda own: hugging_face_views(model.config, own))
         self._layers = [_adapted(layer) for layer in model.layers]
         self._updates: dict[str, LowRankUpdate] = {}
@@ -149,7 +149,7 @@ class Adapter:
         return named
 
     def needed_for(self, name: str) -> list[nn.Parameter]:
-        """What `merged_values` of a parameter reads."""
+        """The parameters that `merged_values` of a parameter reads."""
         update = self._updates.get(name)
         return [self.base[name], *(() if update is None else (*update.a, *update.b))]
 

@@ -1,11 +1,11 @@
-"""Trajectories to tensors: whole sequences in rectangles, cut into micro-batches by a bound on tokens.
+"""Micro-batches out of trajectories: whole sequences in rectangles, cut by a bound on tokens.
 
     T input tokens, a prompt of several once    N written tokens of one micro-batch    M written tokens of the step
 
 Invariants:
 - every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
 - the last written token predicts nothing, so neither it nor what follows it is input;
-- of what no gradient comes is in micro-batches of its own, which come first;
+- trajectories of which no gradient comes are in micro-batches of their own, which come first;
 - all ranks have equally many micro-batches, since a forward pass may be a collective: a rank that has fewer repeats
   one, marked idle, which counts for nothing.
 """
@@ -26,14 +26,14 @@ from engine.training.port import TrainingTrajectory
 class MicroBatch:
     tokens: PackedTokens
     predicting_N: Tensor
-    """Where in T the token before each target is."""
+    """The place in T of the token before each target."""
     targets_N: Tensor
     behaviour_logprobs_N: Tensor
     staleness_N: Tensor
     slots_N: Tensor
-    """Where in M each target is."""
+    """The place in M of each target."""
     rows_N: Tensor
-    """Whose it is, counted within the micro-batch."""
+    """The trajectory of each, counted within the micro-batch."""
     num_rows: int
     idle: bool
     silent: bool

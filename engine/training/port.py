@@ -26,7 +26,7 @@ class TrainingTrajectory:
     trusted: bool = True
     """False: nothing is learned from it, and no other trajectory is measured against it."""
     written: tuple[bool, ...] = ()
-    """Which response tokens the model wrote: the others are a tool's words, which are read and not learned. Empty:
+    """The response tokens that the model wrote: the others are a tool's words, which are read and not learned. Empty:
     all. `behaviour_logprobs` of the others are 0."""
     staleness: tuple[int, ...] = ()
     """Of each response token: the version that is trained less the version that wrote it. Empty: all 0."""
@@ -47,7 +47,7 @@ Write = Callable[[], None]
 
 
 class WeightHolder(Protocol):
-    """What a job that only evaluates needs."""
+    """A holder of weights: all that a job that only evaluates needs."""
 
     @property
     def num_parameters(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What a model says of a micro-batch: log-probs and entropies of written tokens, or values.
+"""Scores of a micro-batch by a model: log-probs and entropies of written tokens, or values.
 
     N written tokens    C of one chunk    V vocabulary    D width
 

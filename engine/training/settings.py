@@ -1,4 +1,4 @@
-"""What a trainer takes from a job's spec, whichever trainer it is."""
+"""Settings that every trainer takes from a job's spec, whichever trainer it is."""
 
 from dataclasses import dataclass
 from typing import Self

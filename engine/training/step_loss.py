@@ -1,4 +1,4 @@
-"""From trajectories to the losses of micro-batches: all of a step that does not care who applies gradients.
+"""The losses of micro-batches out of trajectories: all of a step that does not care who applies gradients.
 
     step = StepLoss(algorithm, models=…).begin(trajectories)
     for losses in step.losses():            forward passes happen here, one micro-batch at a time
@@ -200,7 +200,7 @@ class StepTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Which of the trajectories given are part of the step; none: it only looks at them."""
+    """The given trajectories that are part of the step; none: it only looks at them."""
 
     members: tuple[int, ...]
     num_given: int
@@ -238,7 +238,7 @@ class Step:
         return sum(not batch.silent for batch in self._batched.micro_batches)
 
     def losses(self) -> Iterator[MicroLoss]:
-        """What the caller does with one counts to its micro-batch."""
+        """The losses, one by one. Whatever the caller does with one counts to its micro-batch."""
         for batch in self._batched.micro_batches:
             with self._at_micro_batch(batch):
                 if not batch.silent:

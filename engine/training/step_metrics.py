@@ -1,4 +1,4 @@
-"""What a step says about itself, from sums that micro-batches and ranks add up.
+"""Metrics of a step, from sums that micro-batches and ranks add up.
 
     M written tokens of the step
 
@@ -44,7 +44,7 @@ class Tally:
         return tuple(part.mean().item() if len(part) else 0.0 for part in torch.split(self.advantages_M, lengths))
 
     def count(self, sums: Mapping[str, Tensor], peaks: Mapping[str, Tensor], *, idle: bool) -> None:
-        """An idle micro-batch names what it would have counted, so that ranks agree on what is summed."""
+        """An idle micro-batch names the series that it would have counted, so that ranks agree on the sums."""
         for name, value in sums.items():
             added = torch.zeros_like(value, dtype=torch.float64) if idle else value.double()
             self._sums[name] = self._sums[name] + added if name in self._sums else added

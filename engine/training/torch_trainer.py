@@ -6,7 +6,7 @@ Invariants:
 - weights are held in float32, whatever rollouts run in: at RL learning rates most updates are below bfloat16's
   resolution and would be lost;
 - the reference is the model that the job began with, also after a resume;
-- load continues what was prepared to be saved bit for bit, on the same device and library versions.
+- load continues a saved state bit for bit, on the same device and library versions.
 """
 
 import math
@@ -148,7 +148,7 @@ class TorchTrainer:
         return pack_weights(self._published_tensors(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
-        """Everything is copied here: what is written later is not what training has made of it since."""
+        """Everything is copied here: what training makes of it since is not written."""
         checkpoint = TrainerCheckpoint(
             companions=self._companions,
             weights=_copies(self._published_tensors()),

@@ -1,4 +1,4 @@
-"""Which parameters are moved together, and under which public names: the policy or its adapter, and the critic.
+"""Parts that are trained together, with their parameters' public names: the policy or its adapter, and the critic.
 
 Invariants:
 - matrices decay, norms and biases do not: pulling a scale towards zero only shrinks the layer's signal;
@@ -33,7 +33,7 @@ class TrainedPart:
     stored_exactly: bool
     """The weights file has these very numbers."""
     learning_rate: float
-    """What the warm-up rises to."""
+    """The rate that the warm-up rises to."""
 
     def public(self, own: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
         return {f"{self.prefix}{kind}/{name}": view for name, view in self.views(own).items()}

@@ -1,4 +1,4 @@
-"""What every trainer's checkpoint holds, so that one trainer goes on from another's.
+"""The content of every trainer's checkpoint, so that one trainer goes on from another's.
 
 model.safetensors   config.json …       a Hugging Face folder: what is published, an adapter merged
 optimizer.safetensors   trainer.json    engine/training/exact_state.py; how far it is
@@ -28,7 +28,7 @@ ADAPTER_FOLDER: Final = "adapter"  # apart: beside the merged weights, transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerProgress:
-    """`trainer.json`."""
+    """The content of `trainer.json`."""
 
     num_updates: int
     """Steps that changed the weights; the learning rate follows it."""

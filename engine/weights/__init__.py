@@ -1,7 +1,7 @@
 """Versions of weights as flat bytes, for whoever carries them.
 
-port      what a version is, without torch
-snapshot  from named tensors to bytes and back
+port      a version, without torch
+snapshot  bytes out of named tensors, and back
 chunks    hashes of the whole and of its pieces
-delta     where two versions differ, without loss
+delta     the differences of two versions, without loss
 """

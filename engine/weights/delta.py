@@ -1,4 +1,4 @@
-"""Lossless sparse deltas between two versions of one layout: where elements differ, and what they are now.
+"""Lossless sparse deltas between two versions of one layout: places of the elements that differ, and their new values.
 
     delta = block, block, …      block = header │ gaps │ escaped gaps │ new values
     of 2-byte elements the new values are: low bytes │ one bit each: the high byte differs too │ those high bytes

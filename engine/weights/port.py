@@ -48,7 +48,7 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferId:
-    """What travels to make a version: its whole buffer, or what changed since `base`."""
+    """A buffer that travels to make a version: the whole of it, or the delta since `base`."""
 
     weights: WeightsId
     base: WeightsId | None = None

@@ -1,4 +1,4 @@
-"""Between named tensors and the flat buffer of a weight version.
+"""The way between named tensors and the flat buffer of a weight version.
 
 Invariants:
 - packing copies, so training on does not change a version; mapping does not copy, so a replica reads it for nothing;

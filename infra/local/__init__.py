@@ -1,17 +1,17 @@
 """The whole of Laminar on one machine without containers: real servers from wheels, kept alive by one supervisor.
 
 home           folders, ports and secrets of one Laminar
-services       what runs in it, and in which order
-supervisor     keeps the services alive
-processes      starts, finds and ends them
+services       the services in it, in their order
+supervisor     the process that keeps the services alive
+processes      starting, finding and ending them
 postgres       a real Postgres from a wheel
 valkey         a real Valkey from a wheel
 ray_head       a local Ray with tokens
 site_commands  up, down, status, logs
 demo           the first job, watched in the terminal
-demo_accounts  how to sign in, in one file
-errors         what a person at the terminal reads
+demo_accounts  addresses and sign-ins, in one file
+errors         the errors that a person at the terminal reads
 testing        a throw-away site for one command
 parts          every test, in three processes
-test_times     how long tests took, by room
+test_times     the seconds that tests took, by room
 """

@@ -24,7 +24,7 @@ PLAIN_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class Watch:
-    """What is known of the job, gathered from the API's answers."""
+    """The state of the job, gathered from the API's answers."""
 
     job: Mapping[str, Any]
     cursor: int = 0

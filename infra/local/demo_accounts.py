@@ -1,4 +1,4 @@
-"""`.laminar/local.json`: where everything is and how to sign in, for programs and for the person who runs it."""
+"""`.laminar/local.json`: addresses and sign-ins, for programs and for the person who runs it."""
 
 import json
 from collections.abc import Mapping

@@ -2,4 +2,4 @@
 
 
 class LocalError(RuntimeError):
-    """What went wrong and what to do about it, in one or two sentences."""
+    """An error that says what went wrong and what to do about it, in one or two sentences."""

@@ -162,8 +162,8 @@ def free_port() -> int:
 
 
 def taken_from_the_shell() -> dict[str, str]:
-    """What every process of the site has of its starter's environment. What is named after us or after Ray is set here
-    or not at all.
+    """The part of its starter's environment that every process of the site has. A variable named after us or after Ray
+    is set here or not at all.
 
     Bytecode is kept, whatever the shell says: pip leaves it to the first start, and a site starts so many processes
     that compiling torch and Django for each again takes longer than all else that they do.

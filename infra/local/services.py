@@ -1,4 +1,4 @@
-"""What runs in a home, in which order, and how each is told to stop.
+"""The services of a home, in the order of their start, and the way to stop each.
 
 postgres ─┐
 valkey ───┼─▶ migrate, ensure_demo ─▶ web, worker, beat
@@ -44,7 +44,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Everything of one home, with its ports settled."""
+    """The site of one home, with its ports settled."""
 
     home: Home
     ports: Mapping[str, int]
@@ -70,7 +70,7 @@ class Site:
         return f"http://127.0.0.1:{self.ports['web']}"
 
     def control_environment(self) -> dict[str, str]:
-        """What backend/environment.py reads."""
+        """The variables that backend/environment.py reads."""
         return {
             **taken_from_the_shell(),
             "PYTHONPATH": str(PROJECT),

@@ -1,4 +1,4 @@
-"""What `make up`, `down`, `status` and `logs` do."""
+"""The commands of a site: `make up`, `down`, `status` and `logs`."""
 
 import fcntl
 import subprocess
@@ -16,7 +16,7 @@ DOWN_WITHIN_S = 90.0
 
 
 def supervisor_status(home: Home) -> Mapping[str, Any] | None:
-    """What the supervisor wrote, if it lives."""
+    """The status that the supervisor wrote, if it lives."""
     status = read_json(home.status_file)
     if status is None or not is_alive(status["supervisor"]["pid"], status["supervisor"]["started_at"]):
         return None

@@ -1,4 +1,4 @@
-"""How long the tests took, by part and by room, from the reports that pytest writes (`--junitxml`).
+"""The time that the tests took, by part and by room, from the reports that pytest writes (`--junitxml`).
 
 A room is a folder of `tests/`, two deep at most: `engine/live`, `backend/jobs`, `e2e`. The parts run side by side, so
 the seconds of the rooms add up to more than the whole took.

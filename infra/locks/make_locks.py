@@ -1,7 +1,7 @@
-"""Writes the locks: every package that Laminar installs, pinned with hashes, from the extras of pyproject.toml.
+"""The maker of the locks: every package that Laminar installs, pinned with hashes, from the extras of pyproject.toml.
 
     torch.txt    torch alone, in its CPU build and in its CUDA build: whichever pip finds first is allowed
-    cuda.txt     what only the CUDA build of torch needs
+    cuda.txt     packages that only the CUDA build of torch needs
     backend.txt  the web image: no torch, no Ray
     engine.txt   the Ray image, less torch
     local.txt    one machine: backend, engine, embedded Postgres and Valkey, less torch

@@ -1,4 +1,4 @@
-"""What pip's output means to somebody who wants to see a demo."""
+"""Diagnoses: pip's output, explained to somebody who wants to see a demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a virtual environment, or adds the tools to a finished one.
+"""A virtual environment, made from the locks; or the tools added to a finished one.
 
 Invariants:
 - pip resolves nothing (--no-deps) and takes no file whose hash the locks do not know (--require-hashes);

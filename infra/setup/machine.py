@@ -1,4 +1,4 @@
-"""What this machine must have, each thing refused in one sentence that says how to get it."""
+"""Demands on this machine: a thing that is missing is refused in one sentence that says how to get it."""
 
 from __future__ import annotations
 

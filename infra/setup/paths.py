@@ -1,4 +1,4 @@
-"""Where one copy of Laminar keeps what its set-up reads and makes."""
+"""Paths of one copy of Laminar: all that its set-up reads and makes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Paths:
-    """Of one environment of one copy."""
+    """The paths of one environment of one copy."""
 
     def __init__(self, root: Path, environment: str = "venv") -> None:
         self.locks = root / "infra" / "locks"

@@ -1,7 +1,7 @@
-"""What an environment was made from.
+"""The stamp of an environment: the interpreter and the locks that it was made from.
 
-Invariant: a virtual environment counts as finished only once its stamp is written, last: what was interrupted is made
-again.
+Invariant: a virtual environment counts as finished only once its stamp is written, last: one that was interrupted is
+made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAYERS = {"local": ["local"], "dev": ["local", "dev"], "vllm": ["vllm"]}
 
 
 def wanted(paths: Paths, lock: str) -> dict[str, str]:
-    """What a finished environment was made from: the interpreter's version and the locks, by digest."""
+    """The origin of a finished environment: the interpreter's version and the locks, by digest."""
     names = ["torch", "cuda", *LAYERS[lock]]
     digests = {name: hashlib.sha256((paths.locks / f"{name}.txt").read_bytes()).hexdigest() for name in names}
     return {"python": ".".join(map(str, sys.version_info[:3])), **digests}

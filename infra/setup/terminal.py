@@ -1,4 +1,4 @@
-"""What a person at the terminal is told."""
+"""Words to a person at the terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 class Refusal(Exception):
-    """What is wrong, and what to do about it, in one sentence."""
+    """A refusal that says what is wrong, and what to do about it, in one sentence."""
 
 
 def say(sentence: str) -> None:

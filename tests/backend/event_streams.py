@@ -33,7 +33,7 @@ def web_server(transactional_db: None) -> Iterator[str]:
 
 
 class Stream:
-    """What a program reads: frames as dictionaries, comments under "comment"."""
+    """A stream as a program reads it: frames as dictionaries, comments under "comment"."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response, self.status = response, response.status_code

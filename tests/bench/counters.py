@@ -1,4 +1,4 @@
-"""What one counted request costs: Postgres as it is used, and Valkey with the same arithmetic in Lua, side by side.
+"""The cost of one counted request: Postgres as it is used, and Valkey with the same arithmetic in Lua, side by side.
 
     python -m infra.local.testing -- python -m tests.bench.counters
 

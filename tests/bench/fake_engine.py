@@ -86,7 +86,7 @@ class Fenced(Exception):
 
 
 class Driver:
-    """Facts are kept and sent again until they are acknowledged, whatever happens to the web server meanwhile."""
+    """A driver that keeps facts and sends them until they are acknowledged, whatever happens to the web server."""
 
     def __init__(self, one: Submission, books: Books, client: httpx.AsyncClient, rng: random.Random) -> None:
         self._one, self._books, self._client, self._rng = one, books, client, rng

@@ -69,7 +69,7 @@ class Report:
 
 @dataclass(slots=True)
 class Client:
-    """Submits its share, each job once whatever happens to the answer, and cancels some of them."""
+    """A client that submits its share, each job once whatever happens to the answer, and cancels some of them."""
 
     number: int
     key: str
@@ -77,7 +77,7 @@ class Client:
     url: str
     rng: random.Random
     room: threading.Event
-    """Whether the line is short enough to join it."""
+    """True if the line is short enough to join it."""
     over: threading.Event
     names: list[str] = field(default_factory=list)
     retries: int = 0

@@ -1,4 +1,4 @@
-"""How long a round of the scheduler takes with a long line, on a real Postgres.
+"""The time of a scheduler's round with a long line, on a real Postgres.
 
     python -m infra.local.testing -- python -m tests.bench.scheduler [--jobs 10000] [--json] [--profile]
 

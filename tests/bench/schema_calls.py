@@ -1,4 +1,4 @@
-"""Calls every operation of the OpenAPI document with what it allows and with what it forbids, as each role and as
+"""Calls of every operation of the OpenAPI document with what it allows and what it forbids, as each role and as
 nobody: no 5xx, no status, content type or body that the document does not know.
 
     python -m infra.local.testing -- python -m tests.bench.schema_calls --calls 50000
@@ -167,7 +167,7 @@ class Caller:
 
 
 def send_hostile_bodies(document: Mapping[str, Any], base_url: str) -> Tally:
-    """What no schema describes: bytes that are not JSON, JSON that is not allowed, types that were not announced."""
+    """Bodies that no schema describes: bytes that are no JSON, JSON that is forbidden, types that are not announced."""
     tally, session, owned = Tally(), requests.Session(), new_team()
     for path, methods in document["paths"].items():
         address = path

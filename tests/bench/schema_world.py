@@ -1,4 +1,4 @@
-"""What `schema_calls` calls: a server, and teams that own one of everything, with a key of every role."""
+"""The world of `schema_calls`: a server, and teams that own one of everything, with a key of every role."""
 
 import json
 import threading

@@ -50,7 +50,7 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one reading process is to do. Times are of the machine's monotonic clock, which processes share."""
+    """The order to one reading process. Times are of the machine's monotonic clock, which processes share."""
 
     url: str
     origin: str

@@ -1,4 +1,4 @@
-"""How long a month's usage of ten thousand jobs takes to add up, by every grouping, on a real Postgres.
+"""The time to add up a month's usage of ten thousand jobs, by every grouping, on a real Postgres.
 
     python -m infra.local.testing -- python -m tests.bench.usage [--jobs 10000] [--json]
 

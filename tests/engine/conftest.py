@@ -1,4 +1,4 @@
-"""Small random Llamas, and what every tensor test needs: one thread, so that figures and bits are repeatable."""
+"""Small random Llamas, and the one thread of every tensor test, so that figures and bits are repeatable."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

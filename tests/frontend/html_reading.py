@@ -1,4 +1,4 @@
-"""What an answer shows."""
+"""Readings of an answer's HTML: the text that it shows."""
 
 from html import unescape
 from typing import Any

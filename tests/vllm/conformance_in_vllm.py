@@ -1,4 +1,4 @@
-"""vLLM does what every engine behind the rollout port must do, on the CPU and for real."""
+"""vLLM under the conformance tests of the rollout port, on the CPU and for real."""
 
 from tests.engine.inference.rollout_engine_conformance import RolloutEngineConformance
 

@@ -1,4 +1,4 @@
-"""What is vLLM's own: its prefix cache under swaps, its preemption, its process, and the same draws as in torch."""
+"""Tests of vLLM's own parts: its prefix cache under swaps, its preemption, its process, the same draws as in torch."""
 
 import os
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Signing in with a company's own OpenID provider.
 
 provider  allauth's flow, with the checks that it leaves out
-adapter   who may come in this way
+adapter   the people who may come in this way
 urls      the way to the provider and back
 """

@@ -1,4 +1,4 @@
-"""Who may come in through the OpenID provider.
+"""Admission through the OpenID provider.
 
 Invariants:
 - an address that the provider has not verified opens nothing: no account, no connection to one;

@@ -1,4 +1,4 @@
-"""Where the provider's button leads, and where the provider sends people back."""
+"""Addresses of OpenID sign-in: where its button leads, and where the provider sends people back."""
 
 from django.urls import path
 

@@ -1,11 +1,11 @@
 """One execution of a job on the engine, from its beginning to its end.
 
 beginning      the one way from waiting or recovering to starting
-tokens         how its driver proves who it is
+tokens         proofs of a driver's identity
 launching      from the database to a submission on the engine
 launcher       Ray's Jobs API
-resume_points  where the next attempt goes on
-evidence       what is kept of one that failed
-failures       why it failed, and what to do
-ending         how it ended, and what becomes of its job then
+resume_points  the checkpoint from which the next attempt goes on
+evidence       the traces kept of one that failed
+failures       classes of failure, and what to do about each
+ending         its end, and what becomes of its job then
 """

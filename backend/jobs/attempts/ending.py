@@ -149,7 +149,7 @@ def land(job: Job, *, actor: str, now: datetime, because: str = "") -> None:
 
 
 def landing_of(job: Job) -> JobState:
-    """Of a pausing job. A preemption leads back into the line, wherever it was begun."""
+    """Of a pausing job. A preemption leads back into the line, wherever it started."""
     if job.target_state:
         return JobState(job.target_state)
     return JobState.QUEUED if job.reason == PREEMPTED else JobState.PAUSED

@@ -1,4 +1,4 @@
-"""What is kept of an attempt that failed: how it ended, how far it came, and the last that its parts said.
+"""The traces kept of an attempt that failed: its end, its progress, and the last words of its parts.
 
 Invariants:
 - it is taken in the transaction that gives the attempt up, after which no line of that attempt is let in (one that
@@ -36,7 +36,7 @@ class SaidLine(BaseModel):
 
 
 class Evidence(BaseModel):
-    """What was seen. Empty where nothing was."""
+    """The traces of one attempt. Empty where nothing was seen."""
 
     exit_reason: str = Field("", description="How the driver's process ended, in the engine's words.")
     phase: str = ""

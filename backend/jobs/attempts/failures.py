@@ -1,4 +1,4 @@
-"""Why an attempt failed: a class, one sentence, what was seen, and what to do about it.
+"""Failures of attempts: a class, one sentence, what was seen, and what to do about it.
 
 Invariants:
 - a class of failure that says nothing about the job itself is tried again, at most so often without progress: an
@@ -18,14 +18,14 @@ from backend.jobs.models import Job, JobAttempt, JobState
 
 
 class RetryPolicy(NamedTuple):
-    """`tries` in a row without progress. The first retry keeps the devices; the later ones give them back and wait."""
+    """A number of tries without progress. The first retry keeps the devices; later ones give them back and wait."""
 
     tries: int
     at_once: int
     first_backoff_s: float
 
 
-# A lost node is worth a few tries; a cluster without room is worth waiting for; the rest is somebody's to mend first.
+# A lost node is worth a few tries; a cluster without room is worth waiting for; the rest needs a person first.
 RETRIES: Final[Mapping[str, RetryPolicy]] = {
     "infrastructure": RetryPolicy(tries=4, at_once=1, first_backoff_s=15.0),
     "capacity": RetryPolicy(tries=5, at_once=0, first_backoff_s=30.0),
@@ -71,7 +71,7 @@ def add_log_tail(attempt: JobAttempt, log_tail: str) -> None:
 
 
 class NextTry(NamedTuple):
-    """What becomes of a job whose attempt has failed. `backoff_s` None: the next attempt begins at once."""
+    """The next try of a job whose attempt has failed. `backoff_s` None: it begins at once."""
 
     is_left: bool
     backoff_s: float | None

@@ -64,7 +64,7 @@ class SubmissionStatus(StrEnum):
 
 
 class Launcher(Protocol):
-    """All of these raise `LauncherError`, and none waits for a job."""
+    """The engine, as attempts need it. All of these raise `LauncherError`, and none waits for a job."""
 
     def launch(self, order: AttemptOrder, submission_id: str) -> None:
         """Returns when the engine has the submission, from this call or from an earlier one."""

@@ -1,8 +1,8 @@
-"""From an attempt in the database to a submission on the engine, and away again.
+"""The way of an attempt from the database to a submission on the engine, and away again.
 
 Invariants:
 - what is launched is the job's live attempt and nothing else; an attempt that was ended meanwhile is stopped again;
-- nothing is locked while the engine is spoken to;
+- nothing is locked while the engine is called;
 - launching, and stopping, twice is the same as once.
 """
 

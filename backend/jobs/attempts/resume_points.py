@@ -1,4 +1,4 @@
-"""Where a job's next attempt goes on: its own newest checkpoint, else the one that it was submitted to start from.
+"""The point where a job's next attempt goes on: its own newest checkpoint, else the one it was submitted to start from.
 
 Checkpoints belong to an app above this one. What jobs need to know of them stands in `Checkpoints`, a port that
 `backend.checkpoints` fills; which of them may be used is its to say.
@@ -20,7 +20,7 @@ class ResumePoint:
     uri: str
     step: int
     origin: Job
-    """That wrote it."""
+    """The job that wrote it."""
     is_usable: bool
 
 
@@ -47,7 +47,7 @@ def resume_point(job: Job) -> ResumePoint | None:
 
 
 def checkpoint_of_team(team: Team, checkpoint: str) -> ResumePoint | None:
-    """That a job may go on from."""
+    """One that a job may go on from."""
     found = checkpoints().find(team, checkpoint)
     return found if found is not None and found.is_usable else None
 

@@ -1,4 +1,4 @@
-"""What may be asked of a job that is there.
+"""Requests to a job that is there.
 
 pausing     pausing and resuming
 cancelling  cancelling, one or many, and killing

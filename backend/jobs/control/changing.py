@@ -1,4 +1,4 @@
-"""Changing what may be changed of a job: its name, its tags, and how it waits."""
+"""Changes of a job: its name, its tags, and how it waits."""
 
 from collections.abc import Mapping
 from datetime import datetime

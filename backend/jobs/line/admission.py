@@ -24,8 +24,8 @@ def locked_if_waiting(job_id: str) -> Job | None:
 
 
 def start(admission: Admission, pool: ResourcePool, replicas: Mapping[str, tuple[int, int]], *, now: datetime) -> bool:
-    """Whether it did. `replicas` has, by job, how many elastic ones it gets at once, and how many devices of them are
-    borrowed."""
+    """True if it did. `replicas` has, by job, the number of elastic ones that it gets at once, and of their devices
+    that are borrowed."""
     job = locked_if_waiting(admission.job)
     if job is None:
         return False

@@ -1,5 +1,5 @@
-"""Why a job waits, when it would start, and what would let it start now: the scheduler's own decision, asked again with
-other inputs. Reads without the pool's lock, so an answer may be a moment old."""
+"""Explanations of the line: why a job waits, when it would start, what would let it start now. They are the scheduler's
+own decision on other inputs, read without the pool's lock, so an answer may be a moment old."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +19,7 @@ _FOR_GOOD = {WaitingReason.POOL_CLOSED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """As many devices as would start now, and the replicas that this leaves."""
+    """A size that would start now: its devices, and the replicas that this leaves."""
 
     devices: int
     fewer: int
@@ -39,7 +39,7 @@ class WaitExplained:
 
 
 def outlook(spec: JobSpec, *, team_id: str, pool: ResourcePool, now: datetime) -> WaitingReason | None:
-    """Why a job like this would wait if it were submitted now; None: it would start."""
+    """The reason why a job like this would wait if it were submitted now; None: it would start."""
     newcomer = QueuedJobView(
         id="~newcomer",
         team=team_id,

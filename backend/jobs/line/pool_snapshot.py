@@ -1,4 +1,4 @@
-"""A pool as it stands, in the words of `backend.pools.views`: what a round, a forecast and a page look at.
+"""A pool as it stands, in the words of `backend.pools.views`, for a round, a forecast and a page.
 
 Invariant: everything is read from reservations, jobs and quotas at once, with nothing counted beside them. A round
 reads under the pool row's lock; everybody else reads without and may be a moment behind.

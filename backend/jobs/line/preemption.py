@@ -1,4 +1,4 @@
-"""Taking devices back: pausing victims, resizing what has elastic replicas, keeping what is freed for its claim.
+"""Taking devices back: pausing victims, resizing jobs with elastic replicas, keeping freed devices for their claim.
 
     round n: victim ──▶ pausing, claim written ─────┐         (the victim drains, writes its checkpoint, lets go)
     round m: the claim's job gets the devices first ◀┘

@@ -1,4 +1,4 @@
-"""A pool's line as one team may see it: who holds what, who waits for what, and in which order.
+"""A pool's line, as one team may see it: holders, then waiting jobs in their order.
 
 Invariant: of another team nothing is told but how many devices a job of it holds or needs, whether they may be taken
 back, its state, and since when. No name, no id, no priority, and no reason: that may be the team's budget.
@@ -47,7 +47,7 @@ class QueueSeen:
     share: float
     history: float
     evaluated_at: datetime | None
-    """When the scheduler last looked at all of the line; None while part of it is new."""
+    """The moment at which the scheduler last looked at all of the line; None while part of it is new."""
 
 
 def queue_seen_by(team: Team, pool: ResourcePool, *, only_mine: bool, limit: int, now: datetime) -> QueueSeen:

@@ -65,7 +65,7 @@ UPDATE jobs_job SET evaluated_at = %(now)s WHERE id IN (
 
 
 def schedule_pool(pool_id: str, *, now: datetime) -> int:
-    """How many jobs were started."""
+    """The number of jobs started."""
     with transaction.atomic():
         pool = ResourcePool.objects.select_for_update(of=("self",), no_key=True).filter(pk=pool_id).first()
         if pool is None:

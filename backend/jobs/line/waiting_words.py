@@ -1,4 +1,4 @@
-"""Why a job waits, in a sentence. Says nothing that goes stale while the reason stays the same."""
+"""The reason why a job waits, in a sentence. Says nothing that goes stale while the reason stays the same."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""REST: what a spec may say, and specs to start from. The same for everybody, so any valid key may read it."""
+"""REST: the schema of a spec, and specs to start from. The same for everybody, so any valid key may read it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""REST: what may be done to a job once it is there. Shape in, call, shape out; the services decide."""
+"""REST: control of a job that is there. Shape in, call, shape out; the services decide."""
 
 from typing import Annotated, Any, Literal
 
@@ -51,7 +51,7 @@ class CancelledOut(BaseModel):
 
 
 class CancelledJobsOut(BaseModel):
-    """One entry an id, in the order in which they were sent."""
+    """Answers of a bulk cancel: one entry an id, in the order in which they were sent."""
 
     data: list[CancelledOut]
 
@@ -144,6 +144,6 @@ def kill(request: HttpRequest, job_id: str) -> Status[JobOut]:
     "/jobs/{job_id}/faults", auth=MAY_READ, response={200: Page[FaultOut]} | problems(404, 422), summary="Its faults"
 )
 def faults(request: HttpRequest, job_id: str, limit: Limit = DEFAULT_LIMIT) -> Page[FaultOut]:
-    """What the engine noticed and mended, newest first; the events of the job hold all of them."""
+    """Faults that the engine noticed and repaired, newest first; the events of the job hold all of them."""
     found = faults_of(the_job(caller_of(request).team, job_id))[: limit + 1]
     return Page(data=[represent_fault(event) for event in found[:limit]], has_more=len(found) > limit)

@@ -53,7 +53,7 @@ class SubmitJob(Strict):
 
 
 class ChangeJob(Strict):
-    """What is left out stays."""
+    """Changes of a job. A field that is left out stays."""
 
     name: Name | None = None
     tags: list[Tag] | None = Field(None, max_length=20)

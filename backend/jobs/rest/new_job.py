@@ -1,4 +1,4 @@
-"""How a request for a new job is answered: counted, made once however often it is sent, and told where the job is.
+"""The answer to a request for a new job: counted, made once however often it is sent, and told where the job is.
 
 Invariant: the job, what is remembered of its Idempotency-Key, and the answer are one transaction.
 """

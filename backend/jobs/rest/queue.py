@@ -1,4 +1,4 @@
-"""REST: a pool's line, and why a job is where it is."""
+"""REST: a pool's line, and a job's place in it."""
 
 from datetime import datetime
 from typing import Annotated
@@ -24,7 +24,7 @@ router = Router(tags=["Queue"])
 
 
 class HolderOut(BaseModel):
-    """Of another team: no id, no name."""
+    """A job that holds devices. Of another team: no id, no name."""
 
     team: str = Field(description=f"The team's name; `{ANOTHER_TEAM}` for all others.")
     job: str | None
@@ -37,7 +37,7 @@ class HolderOut(BaseModel):
 
 
 class InLineOut(BaseModel):
-    """Of another team: no id, no name, no reason."""
+    """A job that waits. Of another team: no id, no name, no reason."""
 
     position: int = Field(description="1 is looked at next.")
     team: str
@@ -85,7 +85,7 @@ class WaitOut(BaseModel):
 
 
 class ExplainOut(BaseModel):
-    """`waiting` for a job in line, `failure` for one that has failed; `message` says it in words for any."""
+    """A job's place: `waiting` in line, `failure` if it has failed; `message` says it in words for any."""
 
     job: str
     state: JobState
@@ -105,7 +105,7 @@ def queue(
     mine: Annotated[bool, Query(description="Only the team's own waiting jobs; their positions stay.")] = False,
     limit: Limit = DEFAULT_LIMIT,
 ) -> QueueOut:
-    """Who holds what and who waits for what, in the scheduler's order; the first `limit` of the line."""
+    """The holders of devices and the waiting jobs, in the scheduler's order; the first `limit` of the line."""
     team = caller_of(request).team
     pool = the_pool(pool_id, of=team)
     seen = queue_seen_by(team, pool, only_mine=mine, limit=limit, now=database_now())

@@ -1,4 +1,4 @@
-"""How a job, its events and its attempts look to programs. Adding a field is fine, changing one is not."""
+"""A job, its events and its attempts, as programs see them. Adding a field is fine, changing one is not."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -18,7 +18,7 @@ class JobLinks(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """How far a job is: steps trained; of one that only evaluates, held-out prompts that have their end."""
+    """Progress of a job: steps trained; of one that only evaluates, held-out prompts that have their end."""
 
     done: int
     total: int
@@ -72,7 +72,7 @@ class EventOut(BaseModel):
 
 
 class EventsOut(BaseModel):
-    """Ask again with `after=next_after`; events are never changed, and `seq` has no gaps."""
+    """A page of events. Ask again with `after=next_after`; events are never changed, and `seq` has no gaps."""
 
     data: list[EventOut]
     has_more: bool

@@ -1,4 +1,4 @@
-"""Does a customer's environment file define what the engine will call? Parsed, never run, in a process of its own.
+"""A check that a customer's environment file defines what the engine will call. Parsed, never run, in a process apart.
 
 Invariants:
 - a file that breaks Python's parser breaks that process and nothing else, and is refused for it;

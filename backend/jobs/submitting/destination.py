@@ -1,4 +1,4 @@
-"""What a new job needs to know of its team: the project, the pool and all quotas in it, asked for in one trip."""
+"""The destination of a new job: its project, its pool and all quotas in it, asked for in one trip."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,7 @@
-"""What the jobs of one API key hold and have used: the measure behind a key's ceilings.
+"""Use of an API key: the devices that its jobs hold and have used, the measure behind its ceilings.
 
 A key's jobs are those whose `submitted` event names it as the actor; an index serves that (accounts, migration 0002).
-Use is reckoned from reservations, never from what an engine says of itself.
+Use is computed from reservations, never from what an engine says of itself.
 """
 
 from datetime import datetime

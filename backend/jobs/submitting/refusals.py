@@ -1,4 +1,4 @@
-"""What no job may ask for, whoever submits it: checked when it is submitted and once more before it waits."""
+"""Demands that no job may make, whoever submits it: checked when it is submitted and once more before it waits."""
 
 from collections.abc import Sequence
 

@@ -29,7 +29,7 @@ from engine.spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """Whose job it is, and the key that speaks for them; None: they are at a page."""
+    """The owner of a new job, and the key that speaks for them; None: they are at a page."""
 
     user: User
     key: ApiKey | None

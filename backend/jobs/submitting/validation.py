@@ -1,4 +1,4 @@
-"""What can be known about a job before it waits for devices, and is too slow or too risky to look at in a request.
+"""Validation of a job before it waits for devices: all that is too slow or too risky to look at in a request.
 
     submit ──▶ validating ──▶ queued
                    └────────▶ failed: config (can never start), reward (the file of its own), data (its checkpoint)

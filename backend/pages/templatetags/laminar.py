@@ -1,4 +1,4 @@
-"""How numbers, times and words look. The same rules as in js/lib/format.js."""
+"""Formats of numbers, times and words. The same rules as in js/lib/format.js."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """One sandboxed process tree: its pipes, its deadline, its end.
 
 Invariants:
-- whoever waits here waits at most until the deadline he gave; whatever the child does with its pipes;
+- whoever waits here waits at most until the deadline they gave, whatever the child does with its pipes;
 - `end` leaves no process of the tree alive: the kill goes to the outermost process, and everything below dies with it;
 - output is kept up to its limit, read and dropped beyond it, and a flood ends the child.
 """
@@ -160,7 +160,7 @@ class Child:
         return True
 
     def end(self, *, until: float = 0.0) -> Outcome:
-        """How it ended by itself until then; what still runs is ended here."""
+        """The outcome of a process that ended by itself until then; one that still runs is ended here."""
         code = self._reap(0.0 if self.flooded else until)
         ended_by_us = code is None
         if ended_by_us:

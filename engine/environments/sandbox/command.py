@@ -29,7 +29,7 @@ _OUTER_SEES: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 
 
 def require_bubblewrap() -> str:
-    """Where bwrap is. Raises `SandboxUnavailable` (a `ValueError`) that says how to get it."""
+    """The path of bwrap. Raises `SandboxUnavailable` (a `ValueError`) that says how to get it."""
     found = shutil.which("bwrap")
     if found is None:
         raise SandboxUnavailable(

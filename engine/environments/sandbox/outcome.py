@@ -1,4 +1,4 @@
-"""What a sandboxed run may use, and everything that may come of it.
+"""Limits of a sandboxed run, and everything that may come of it.
 
 Invariant: whatever the code inside does, its run ends as exactly one of these, within the deadline and `GRACE_S`.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 GRACE_S: Final = 2.0
-"""What killing a process tree and reading its last output may take beyond the deadline."""
+"""The seconds that killing a process tree and reading its last output may take beyond the deadline."""
 
 
 class SandboxUnavailable(ValueError):
@@ -28,7 +28,7 @@ class Limits:
     """Threads included."""
     num_open_files: int = 64
     output_bytes: int = 64 << 10
-    """What is kept of standard output and of standard error, each."""
+    """The bytes kept of standard output and of standard error, each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """By a signal (its own or the kernel's), or by us for a flood."""
+    """The end by a signal (its own or the kernel's), or by us for a flood."""
 
     reason: str
     output: Output

@@ -1,4 +1,4 @@
-"""Which files of this machine the sandbox sees: one Python, its libraries, and packages that are asked for by name.
+"""The files of this machine that the sandbox sees: one Python, its libraries, and packages asked for by name.
 
     /python/bin/python3    /python/lib/python3.11/…    /python/lib/*.so    /packages/NAME
 
@@ -44,7 +44,7 @@ class PythonTree(NamedTuple):
 
     @property
     def is_public(self) -> bool:
-        """Whether any user of this machine may read all of it."""
+        """True if any user of this machine may read all of it."""
         return all(_is_public(Path(bind.source)) for bind in (*self.binds, self.loader))
 
 
@@ -119,7 +119,7 @@ def _package_binds(name: str) -> list[Bind]:
 
 
 def _tops_of(found: Distribution) -> set[str]:
-    """What it has in the folder of packages. An older pip without `wheel`, such as Debian 12's, leaves no RECORD but a
+    """Its entries in the folder of packages. An older pip without `wheel`, such as Debian 12's, leaves no RECORD but a
     list that begins in the folder of the distribution's own metadata."""
     installed = found.read_text("installed-files.txt")
     if installed is None:

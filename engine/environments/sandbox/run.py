@@ -1,4 +1,4 @@
-"""Runs one Python script in a fresh sandbox, to its end or its deadline."""
+"""One Python script run in a fresh sandbox, to its end or its deadline."""
 
 from collections.abc import Mapping
 

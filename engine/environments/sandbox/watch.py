@@ -94,7 +94,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
 
 
 def _share_of_memory(pid: int, resident: dict[int, int]) -> int:
-    """What is resident, each page divided among the processes that map it."""
+    """The resident memory, each page divided among the processes that map it."""
     try:
         lines = Path("/proc", str(pid), "smaps_rollup").read_text().splitlines()
     except OSError:  # it ended meanwhile, or may not be looked into

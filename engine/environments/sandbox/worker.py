@@ -38,7 +38,7 @@ class CallFailed(Exception):
     def __init__(self, reason: str, *, outcome: Outcome | None = None) -> None:
         super().__init__(reason)
         self.outcome = outcome
-        """How the process ended; none where the code itself raised, and the process lives on."""
+        """The end of the process; none where the code itself raised, and the process lives on."""
 
 
 class Worker:

@@ -1,5 +1,5 @@
-"""What every Ray actor of the pipeline is: a body in a loop, a thread that beats, peers to send to, and an outbox for
-the driver.
+"""The base of every Ray actor of the pipeline: a body in a loop, a thread that beats, peers to send to, and an outbox
+for the driver.
 
 Invariants:
 - a heartbeat waits for nothing that the loop does; what it tells of the loop is how the loop is found to stand still;
@@ -56,7 +56,7 @@ class BodyActor:
 
     @staticmethod
     def options(spec: JobSpec) -> dict[str, Any]:
-        """What Ray is asked for beyond the placement."""
+        """Ray's options beyond the placement."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""A part's heartbeat: every second, to the manager, that its process lives and what its loop is at.
+"""A part's heartbeat: every second it tells the manager that the process lives, and the work its loop is at.
 
 Invariant: it holds nothing that the loop may hold for long, so however long a piece of work takes, the next one comes.
 """

@@ -1,4 +1,4 @@
-"""A body carries out what its brain wants: one inbox, one thread, one brain.
+"""The loop of a body, which carries out its brain's effects: one inbox, one thread, one brain.
 
     deliver ──▶ bounded inbox ──▶ loop thread: brain.handle ──▶ effects ──▶ peers, outbox, the body's own work
        call ──▶ ───── " ─────┘                (a call is for the body: what an environment or a disk has to say)
@@ -8,7 +8,7 @@ Invariants:
 - every turn of the loop is a sign of life, so is each piece of what takes long; the heartbeat that tells of them is
   another thread's (`actor`), and waits for neither;
 - an exception ends the loop and is told to the driver with its class: nothing waits for a body that has stopped;
-- what cannot be sent is dropped: the brains' protocol says again what was not answered.
+- a message that cannot be sent is dropped: the brains' protocol sends again whatever was not answered.
 """
 
 import logging
@@ -65,7 +65,7 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyFailed:
-    """To the driver: this body has stopped."""
+    """News to the driver: this body has stopped."""
 
     failure_class: FailureClass
     message: str
@@ -75,7 +75,7 @@ Upward = Message | BodyFailed
 
 
 class Outbox:
-    """What goes to the driver and to the manager, which lives there: fetched by the driver, call by call."""
+    """Messages to the driver and to the manager, which lives there: fetched by the driver, call by call."""
 
     def __init__(self) -> None:
         self._queue: Queue[tuple[Address, Upward]] = Queue(maxsize=OUTBOX_SIZE)

@@ -4,7 +4,7 @@
     then           {"now": …, "heard": {"BatchWanted": {…}}, "decided": <digest of the effects>}
 
 Invariants:
-- what only bodies understand (weights, keys and values, the words of a sample) is left out: brains merely carry it;
+- data that only bodies understand (weights, keys and values, a sample's words) is left out: brains merely carry it;
 - recording changes nothing: a line is written after the brain has decided.
 """
 

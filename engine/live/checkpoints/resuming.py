@@ -1,4 +1,4 @@
-"""An attempt's checkpoints: the trainer's folder, and beside it how far the data had come.
+"""An attempt's checkpoints: the trainer's folder, and beside it the progress of the data.
 
     step-000050/            weights, optimizer, tokenizer, manifest.json   (written by the trainer)
     step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)

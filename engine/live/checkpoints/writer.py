@@ -1,4 +1,4 @@
-"""Writes checkpoints beside training: what they hold is copied at once, the disk is waited for on a thread.
+"""The writer of checkpoints beside training: their content is copied at once, a thread waits for the disk.
 
     prepare (the copy) ──▶ one in line ──▶ writer thread: write, read back, progress beside it, upload ──▶ told
 

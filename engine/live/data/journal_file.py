@@ -4,7 +4,7 @@
                                                                       trajectory in it, then one for the rest
 
 Invariants:
-- `append` returns only after the bytes are on the disk; what is half written when the process dies is cut off on
+- `append` returns only after the bytes are on the disk; a frame half written when the process dies is cut off on
   reading, and was promised to nobody;
 - a snapshot is a new file, whole and named before the old ones are deleted: at every instant one file tells all;
 - nothing is as large as the job: encoding and decoding hold up every other thread, so each trajectory is a frame;

@@ -1,4 +1,4 @@
-"""Runs an environment's `prompt` and `respond` on threads, so that a slow or broken grader delays nobody else.
+"""Threads for an environment's `prompt` and `respond`, so that a slow or broken grader delays nobody else.
 
     ask ──▶ thread ──▶ environment ──▶ answer
              └─ too long ──▶ failure; the thread is left behind and replaced

@@ -1,4 +1,4 @@
-"""What replicas and environment workers say to each other. Bodies only: no brain ever sees these.
+"""Messages between replicas and environment workers. Bodies only: no brain ever sees these.
 
 Invariant: an ask is a state, not a change. The same ask again (a lost answer, a trajectory that moved to another
 replica) joins the one in progress or is answered from memory; the answer goes to whoever asked last.

@@ -1,4 +1,4 @@
-"""From what the parts report to the facts that cross the border.
+"""The way from the parts' reports to the facts that cross the border.
 
 from_reports  one report, one fact
 recorder      facts in the order in which a job lives

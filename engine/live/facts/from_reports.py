@@ -1,4 +1,4 @@
-"""From what the parts report, and the driver's brain announces, to facts that may cross the border.
+"""Facts that may cross the border, out of the parts' reports and the announcements of the driver's brain.
 
 Invariants:
 - no NaN and no infinity leaves the engine; how many were left out is itself a metric;

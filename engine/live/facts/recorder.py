@@ -1,8 +1,8 @@
-"""The recorder: what the parts report and what the driver's brain announces becomes facts. It decides nothing.
+"""The recorder of facts, out of the parts' reports and the announcements of the driver's brain. It decides nothing.
 
 Invariants:
-- a report that says what the one before said (data says it again after a recovery) is one fact;
-- what the parts wrote into their logs is told before the fact that ends a part or the run.
+- a report that repeats the one before (data repeats it after a recovery) is one fact;
+- the parts' log lines are told before the fact that ends a part or the run.
 """
 
 import logging

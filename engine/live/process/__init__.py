@@ -1,9 +1,9 @@
-"""What one process of a run knows of itself and of the cluster.
+"""The knowledge of one process of a run about itself and the cluster.
 
 settings       the environment, read in one place
 ray_session    the connection to Ray
-interruptions  what ends an attempt from outside
+interruptions  events from outside that end an attempt
 devices        the device that Ray gave
-links          what the processes of a run share in order to reach each other
+links          addresses and the token by which the processes of a run reach each other
 code_version   a hash over the sources that this process runs from
 """

@@ -1,4 +1,4 @@
-"""Which code a checkpoint was made with: a hash over the sources that this very process runs from."""
+"""The version of the code that makes a checkpoint: a hash over the sources that this very process runs from."""
 
 import hashlib
 from functools import cache

@@ -1,5 +1,5 @@
-"""What ends an attempt from outside, as exceptions, the check for them that every long wait makes, and the
-requests (pause, resize) that a run in progress obeys by itself.
+"""Interruptions: events from outside that end an attempt, as exceptions, the check for them that every long wait makes,
+and the requests (pause, resize) that a run in progress obeys by itself.
 
 Invariant: whoever waits calls `check` at least once a second, so a cancel works within seconds in every phase.
 """

@@ -1,4 +1,4 @@
-"""What the processes of one run share in order to reach each other.
+"""The links of one run's processes: the address and the token by which they reach each other.
 
 Invariant: the token is made again for every run and never leaves its processes.
 """

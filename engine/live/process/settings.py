@@ -1,4 +1,4 @@
-"""What the driver reads from its environment, in one place.
+"""The driver's settings, read from its environment in one place.
 
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
@@ -20,7 +20,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 
 
 def vllm_python(environment: Mapping[str, str] = os.environ) -> Path:
-    """What replicas run in whose engine is vLLM. Raises `ValueError`, with what to do."""
+    """The interpreter of replicas whose engine is vLLM. Raises `ValueError`, with what to do."""
     return find_vllm_python(environment.get("LAMINAR_VLLM_PYTHON", ""))
 
 

@@ -30,7 +30,7 @@ Seen = TypeVar("Seen")
 
 
 def look_into(loop: Loop, view: Callable[[Any], Seen]) -> Seen:
-    """What the loop's thread sees of its body, for another thread."""
+    """A view of a body, taken by its loop's thread for another one."""
     seen: Future[Seen] = Future()
 
     def look(body: Any) -> list[Message]:

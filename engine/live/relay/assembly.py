@@ -1,4 +1,4 @@
-"""The memory of a version, made from what a relay was offered or sent: from the trainer's, from chunks, or from deltas.
+"""The memory of a version, made from the trainer's offer, from chunks that were sent, or from deltas.
 
 Invariants:
 - what is served is the very memory whose hashes were taken;
@@ -26,7 +26,7 @@ class Assembly:
         self._owner, self._token, self._buffers = owner, token, buffers
 
     def fetched(self, effect: FetchWeights) -> tuple[WeightBuffer, WeightManifest]:
-        """What the trainer offers, and its manifest with the hashes taken."""
+        """The weights that the trainer offers, and their manifest with the hashes taken."""
         manifest, offered = effect.manifest, effect.payload
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
         segment = self._taken_over(manifest, offered)

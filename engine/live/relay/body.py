@@ -1,4 +1,4 @@
-"""What a relay's brain decides, carried out: memory, hashes, deltas, links.
+"""A relay's body, which carries out its brain's effects: memory, hashes, deltas, links.
 
     trainer's memory ──adopt──▶ segment ──map──▶ replicas of this host
                                    └──chunks, by a sender──▶ link ──▶ the next relay's segment
@@ -51,18 +51,18 @@ WORKERS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayView:
-    """For whoever looks into a run."""
+    """A view of a relay, for whoever looks into a run."""
 
     pid: int
     claim: int
     leads: bool
     visible: frozenset[WeightsId]
     num_chunks: int
-    """That came over links and were right."""
+    """Chunks that came over links and were right."""
     num_bytes: int
     """Of these chunks."""
     num_useless_chunks: int
-    """That came although they were here already."""
+    """Chunks that came although they were here already."""
 
 
 class RelayBody:
@@ -92,7 +92,7 @@ class RelayBody:
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self._expected: dict[BufferId, int] = {}
-        """What workers are making → for which arrival."""
+        """Buffers that workers are making → the arrival that each is for."""
         self.brain = brain(reach=None if self._listener is None else self._listener.reach)
 
     def start(self) -> list[Message]:

@@ -60,7 +60,7 @@ class WeightBuffer:
 
 
 class WeightBuffers:
-    """A sink for links."""
+    """The buffers of a relay, as a sink for links."""
 
     def __init__(self, tell: Callable[[ChunkHashed], None], submit: Callable[[Callable[[], None]], None]) -> None:
         """`submit`: to a worker."""
@@ -71,7 +71,7 @@ class WeightBuffers:
         self._dropped: list[WeightBuffer] = []
         self._changed = Condition()
         self.num_chunks = self.num_bytes = self.num_useless_chunks = 0
-        """That came and were right; that came although they were here already."""
+        """Chunks that came and were right; those that came although they were here already."""
 
     def get(self, buffer_id: BufferId) -> WeightBuffer | None:
         return self._buffers.get(buffer_id)
@@ -86,7 +86,7 @@ class WeightBuffers:
             self._expected[effect.buffer_id] = effect.arrival
 
     def expect_no_more(self, effect: OpenBuffer) -> bool:
-        """Whether it was expected still."""
+        """True if it was expected still."""
         with self._changed:
             is_wanted = self._expected.get(effect.buffer_id) == effect.arrival
             if is_wanted:

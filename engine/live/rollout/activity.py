@@ -1,4 +1,4 @@
-"""What a replica spends its time on, as spans that leave no gap and do not overlap.
+"""The activity of a replica, as spans that leave no gap and do not overlap.
 
 Invariant: at every instant a replica does exactly one thing; equal neighbours are one span.
 """
@@ -23,7 +23,7 @@ class ActivityLog:
         self._doing = doing
 
     def take(self, now: float) -> tuple[ActivitySpan, ...]:
-        """What is over, and what is going on cut here."""
+        """The spans that are over, and the one in progress cut here."""
         if now > self._since:
             self._close(now)
         taken, self._closed = tuple(self._closed), []

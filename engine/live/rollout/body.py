@@ -43,7 +43,7 @@ from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wires:
-    """Where a body's words go."""
+    """The receivers of a body's words."""
 
     post: Callable[[Address, Message], None]
     ask: Callable[[Sequence[Ask]], None]

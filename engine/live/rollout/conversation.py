@@ -1,4 +1,4 @@
-"""One trajectory while it grows: what the model wrote, what the environment said in between, and where it stands.
+"""One trajectory while it grows: the model's tokens, the environment's in between, and the state of both.
 
     prompt ──▶ turn ──▶ environment ──▶ observation ──▶ turn ──▶ … ──▶ verdict
 

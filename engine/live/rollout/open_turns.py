@@ -1,10 +1,10 @@
-"""What one replica has asked of its environment and not heard yet.
+"""Asks of one replica to its environment that are not answered yet.
 
 Invariants:
 - a sample waits for its prompt or for the answer to its turns, never for both;
 - asks that come close to each other go out together: where turns are short, calls cost more than what they say;
 - an ask or answer that was lost is asked for again; an answer that comes twice is taken once;
-- what was forgotten (stopped, or moved to another replica) is not taken when its answer comes.
+- the answer to a forgotten ask (stopped, or moved to another replica) is not taken.
 """
 
 import time
@@ -64,7 +64,7 @@ class OpenTurns:
         self._keep([ask for ask, at in self._asked.values() if not lost_only or now - at > self._patience_s])
 
     def send(self, *, at_once: bool) -> None:
-        """What was gathered, if it is time."""
+        """Sends the asks gathered, if it is time."""
         now = time.monotonic()
         if not self._unsent or (now - self._sent_at < GATHER_S and not at_once):
             return

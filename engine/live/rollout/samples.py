@@ -8,7 +8,7 @@ Invariants:
 - a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
 - every sample started comes back as exactly one trajectory, judged or with the reason why not, unless it was taken
   out: then it is gone from here at once;
-- at most `max_batch` samples are begun; what was granted beyond that waits its turn.
+- at most `max_batch` samples are open; those granted beyond that wait their turn.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class Queued:
     """A sample that was granted and has no place yet."""
 
     progress: SampleProgress
-    """What it goes on from; without a token where it is fresh."""
+    """The progress that it goes on from; without a token where it is fresh."""
     weights: WeightsId
 
 

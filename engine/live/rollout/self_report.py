@@ -1,4 +1,4 @@
-"""What a replica tells of itself about once a second: what it did with its time, and what its engine holds."""
+"""A replica's report of itself, about once a second: the use of its time, and the load of its engine."""
 
 import time
 from collections.abc import Callable

@@ -55,7 +55,7 @@ class WeightSlots:
         return next(slot for slot in self._slots if slot.weights == weights)
 
     def free_for(self, weights: WeightsId, keeps: Collection[WeightsId]) -> WeightSlot:
-        """Where these weights go; what nobody needs any more is overwritten first."""
+        """The slot for these weights; one that nobody needs any more is overwritten first."""
         if self._num_slots == 1:
             return self.newest
         free = [slot for slot in self._slots if slot.weights not in keeps]
@@ -86,5 +86,5 @@ class WeightSlots:
         )
 
     def kv_by_weights(self) -> tuple[tuple[WeightsId, float], ...]:
-        """What each takes of the whole."""
+        """The share of the whole that each takes."""
         return tuple((slot.weights, slot.engine.view().kv_used / self._num_slots) for slot in self._slots)

@@ -1,9 +1,9 @@
-"""One attempt on a cluster: what places, wires, watches and ends it. The only room that imports all others.
+"""One attempt on a cluster: placed, wired, watched and ended. The only room that imports all others.
 
 driver        the command of a submission: `python -m engine.live.run.driver`
 attempt       from the first fact to the last
-model_source  which model a job may start from
-placement     where the actors go
-wiring        creates the actors, tells them of each other, replaces one
-supervisor    polls every actor and lends the manager's brain a body
+model_source  the models that a job may start from
+placement     the places of the actors
+wiring        actors created, introduced to each other, replaced
+supervisor    polls of every actor, and a body for the manager's brain
 """

@@ -39,14 +39,14 @@ class AttemptPlan:
     checkpoints: Path
     resume_from: str | None = None
     models: Path | None = None
-    """Where a model's name leads; None: the spec may hold the path of any folder."""
+    """The folder of models, to which names lead; None: the spec may hold the path of any folder."""
     data: Path | None = None
-    """Where the name of a file of prompts leads; None: any path."""
+    """The folder of files of prompts, to which names lead; None: any path."""
     recordings: Path | None = None
-    """Where every brain's words and decisions are kept, to be replayed; None: nowhere."""
+    """The folder that keeps every brain's words and decisions, to be replayed; None: none."""
     patience: Patience = field(default_factory=Patience)
     replicas: int | None = None
-    """How many to begin with; None: all of the spec's."""
+    """The number to begin with; None: all of the spec's."""
     runtime_left_s: float | None = None
     """None: the spec's max_runtime_s."""
 

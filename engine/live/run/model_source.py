@@ -1,4 +1,4 @@
-"""Which model a job of the control plane may start from.
+"""The models that a job of the control plane may start from.
 
 Invariant: a name leads to a built-in model, or to a folder directly in the store's `models` folder, links followed. A
 path would let one team read another's checkpoints, or whatever else the nodes can read.

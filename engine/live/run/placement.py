@@ -1,4 +1,4 @@
-"""Where the actors go: one placement group for the job, all of it or nothing.
+"""The places of the actors: one placement group for the job, all of it or nothing.
 
     bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host
     behind them: one for each further rank of a DeepSpeed trainer, which may be on other hosts
@@ -52,7 +52,7 @@ class Placement:
     spec: JobSpec
 
     def options(self, part: Address) -> dict[str, Any]:
-        """What Ray is asked for this actor."""
+        """Ray's options for this actor."""
         return self._options(bundle_of(part, self.spec), part)
 
     def rank_options(self) -> list[dict[str, Any]]:

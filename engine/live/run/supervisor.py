@@ -6,8 +6,8 @@
 
 Invariants:
 - every wait has an end: a dead actor fails the poll on it at once, and the brains hear the time;
-- what one brain says to the other, or to itself, is heard after the effects that came with it;
-- what the driver's brain makes of a report is recorded before the report.
+- a message of one brain to the other, or to itself, is heard after the effects that came with it;
+- an announcement that the driver's brain makes of a report is recorded before the report.
 """
 
 import logging

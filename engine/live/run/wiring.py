@@ -36,9 +36,9 @@ class Folders:
     checkpoints: Path
     journal: Path
     data: Path | None
-    """Where the name of a file of prompts leads; None: any path."""
+    """The folder of files of prompts, to which names lead; None: any path."""
     recordings: Path | None = None
-    """Where every brain's words and decisions are kept; None: nowhere."""
+    """The folder that keeps every brain's words and decisions; None: none."""
 
 
 class Network:
@@ -64,7 +64,7 @@ class Network:
 
     @property
     def parts(self) -> list[Address]:
-        """What the manager watches; the slowest to start first, since they all start side by side."""
+        """The parts that the manager watches; the slowest to start first, since they all start side by side."""
         rollout = self.spec.rollout
         replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
         return [TRAINER, *replicas, *(relay_address(host) for host in range(rollout.relays)), DATA]

@@ -1,6 +1,6 @@
 """The trainer: trains, hands versions over, has checkpoints written.
 
-actor  builds the backend that the spec asks for
-body   carries out what the brain wants
+actor  the backend that the spec asks for, built
+body   the brain's effects carried out
 ranks  several devices: every rank but the first in an actor of its own
 """

@@ -1,5 +1,5 @@
-"""The trainer's actor: builds what the spec asks for, torch on one device or DeepSpeed on several, or what only hands
-out the weights that are to be evaluated."""
+"""The trainer's actor: builds the backend that the spec asks for, torch on one device or DeepSpeed on several, or a
+holder that only hands out the weights that are to be evaluated."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

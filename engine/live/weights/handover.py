@@ -1,4 +1,4 @@
-"""How weights leave the trainer: one copy into shared memory, and training goes on.
+"""The handover of weights by the trainer: one copy into shared memory, and training goes on.
 
     snapshot(version, handover.allocate) ──▶ keep ──▶ payload, for the offer ──▶ forget
                     the stall                          the relay adopts the memory, or pulls it over a link
@@ -6,7 +6,7 @@
 Invariants:
 - the copy is all that training waits for: no hash, no delta, no network, however many relays there are;
 - memory for the next copy is made ready on another thread, so that the copy finds its pages there;
-- what was offered stays until it is forgotten; a relay that adopted it has it for as long as it likes.
+- an offered copy stays until it is forgotten; a relay that adopted it has it for as long as it likes.
 """
 
 import hmac

@@ -43,7 +43,7 @@ SOCKET_BYTES: Final = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Where a link's listener is."""
+    """The place of a link's listener."""
 
     address: str
     port: int
@@ -51,7 +51,7 @@ class Reach:
 
 class Sink(Protocol):
     def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
-        """Where this chunk goes; None: it is not wanted (any more). Nobody else writes there until this link says
+        """The memory for this chunk; None: it is not wanted (any more). Nobody else writes there until this link says
         that the chunk has arrived or broken."""
 
     def arrived(self, link: socket.socket, buffer_id: BufferId, index: int) -> None: ...
@@ -68,7 +68,7 @@ class Stranger(ConnectionError):
 
 
 class Listener:
-    """Accepts links; each is served by a thread of its own."""
+    """A listener that accepts links; each is served by a thread of its own."""
 
     def __init__(self, address: str, token: bytes, serve: Callable[[socket.socket], None]) -> None:
         self._token, self._serve = token, serve
@@ -137,7 +137,7 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
 
 
 class Sender:
-    """To one receiver."""
+    """A sender to one receiver."""
 
     def __init__(self, reach: Reach, token: bytes) -> None:
         self.reach = reach
@@ -160,7 +160,7 @@ class Sender:
             self._queue.put_nowait((header, chunk))
 
     def close(self) -> None:
-        """What is queued is not sent any more."""
+        """Ends it; queued chunks are not sent any more."""
         self._clear()
         with suppress(Full):
             self._queue.put_nowait(None)
@@ -189,7 +189,7 @@ class Sender:
 
 
 class Senders:
-    """One for each host that asked for something."""
+    """The senders, one for each host that asked for something."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token

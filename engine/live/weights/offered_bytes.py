@@ -1,4 +1,4 @@
-"""Weight bytes as they are handed from process to process: what a `payload` is in a live run.
+"""Weight bytes as they are handed from process to process: the `payload` of a live run.
 
     trainer ──OfferedBytes──▶ master relay            relay ──SharedBytes──▶ replicas of its host
 
@@ -15,16 +15,16 @@ from engine.weights.port import WeightManifest, WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedBytes:
-    """Of the trainer, for the relay that leads."""
+    """Bytes of the trainer, for the relay that leads."""
 
     shared: SharedBytes
     reach: Reach | None
-    """Where they can be had over a link; None: only through shared memory."""
+    """The link over which they can be had; None: only through shared memory."""
 
 
 def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
-    """What a relay served to a replica of its host, mapped read-only. `TornWeights`, which is retryable, if it has
-    been dropped meanwhile: a newer version is there by then."""
+    """The version that a relay served to a replica of its host, mapped read-only. `TornWeights`, which is retryable, if
+    it has been dropped meanwhile: a newer version is there by then."""
     assert isinstance(payload, SharedBytes), f"weights came as {type(payload).__name__}"
     if payload.memory != own_memory():
         raise TornWeights("the relay that serves this replica is on another host")

@@ -32,12 +32,12 @@ _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; Python has no name for it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBytes:
-    """Where they are, for any process of the same host."""
+    """The name of shared memory, for any process of the same host."""
 
     name: str
     num_bytes: int
     memory: str
-    """Whose shared memory: processes that agree on this see the same files."""
+    """The shared memory that it lies in: processes that agree on this see the same files."""
 
 
 def own_memory() -> str:

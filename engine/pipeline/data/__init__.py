@@ -1,13 +1,13 @@
-"""Data's brain: hands out prompts, gathers what comes back, makes batches of whole groups.
+"""Data's brain: hands out prompts, gathers trajectories, makes batches of whole groups.
 
 brain           messages in, effects out
-state           what must never be forgotten; changes by `apply` alone
-commit          nothing leaves before what it follows from is on disk
-prompts         which prompt is begun next
-assignment      which replica works on which group
-known_replicas  what each replica last said of itself
+state           the memory that must never be lost; changes by `apply` alone
+commit          a gate: a message leaves once its records are on disk
+prompts         the prompt to start next
+assignment      the replica that works on each group
+known_replicas  the last report of each replica
 groups          groups that are not whole yet
-partials        what unfinished samples said so far
+partials        the text of unfinished samples so far
 moves           samples on their way from one replica to another
 evaluation      held-out prompts on the weights of one version
 releases        versions that need not be kept for an evaluation any longer

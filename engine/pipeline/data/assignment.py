@@ -1,4 +1,4 @@
-"""Assignment: which replica works on which group.
+"""Assignment: the replica that works on each group.
 
 Data hears from each replica what it holds and how many sequences it could start, and assigns groups, one at a
 time, to whoever has most room. Evaluations come first: a replica that holds the wanted weights answers, and one
@@ -9,8 +9,8 @@ Invariants:
   do not fit wait there, so that no slot is empty for want of three more;
 - a group that wants exact weights is assigned only to a replica that holds them; what a sample goes on from is sent
   only to the weights that wrote it;
-- what a replica was granted and does not list in time was lost on the way, and is granted again;
-- what a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
+- a grant that its replica does not list in time was lost on the way, and is granted again;
+- a group that a replica lists and does not own is taken from it: handed over to its new owner, or stopped.
 """
 
 from collections.abc import Iterator
@@ -153,8 +153,8 @@ class Assignment:
         self._give_back(book, group)
 
     def fork(self) -> None:
-        """Of what runs, only what may still be trained on goes on. The rest is taken from its owners, and prompts of
-        which nothing is left are forgotten, so that they are begun again in their order."""
+        """Of the samples that run, only those that may still be trained on go on. The rest is taken from its owners;
+        prompts of which nothing is left are forgotten, so that they start again in their order."""
         self.moves.cancel_all()
         for book in self._state.books():
             dead = [group for group in book if not self._outlives_a_fork(group)]
@@ -246,7 +246,7 @@ class Assignment:
         return group.avoid != replica.owner or len(self.replicas) == 1
 
     def _fits(self, replica: KnownReplica, num_samples: int, room: int) -> bool:
-        """What does not fit waits there, unless others were promised the room."""
+        """Samples that do not fit wait there, unless others were promised the room."""
         return num_samples <= room or (room > 0 and not replica.has_promised)
 
     def _is_kept_free(self, replica: KnownReplica) -> bool:

@@ -1,12 +1,12 @@
-"""Data: hands out prompts, gathers what comes back, and makes batches of whole groups.
+"""Data: hands out prompts, gathers trajectories, and makes batches of whole groups.
 
     prompt pool ──▶ groups in progress, by replica ──▶ experience buffer ──▶ the batch in training ──▶ ledger
 
 Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
 - groups reach the trainer whole, and step S always gets the same batch, however often it is asked for;
-- what was acknowledged, and which batch a step got, survives the death of this process (`commit`, `journal`);
-- the schedule bounds what is open, so the buffer cannot grow without end;
+- every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
+- the schedule bounds the open groups, so the buffer cannot grow without end;
 - the evaluation before training is complete before the first prompt of training is handed out.
 """
 
@@ -72,7 +72,7 @@ MAX_OVERDUE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What the log held: the last snapshot, if there was one, and all records after it."""
+    """The content of the log: the last snapshot, if there was one, and all records after it."""
 
     snapshot: DataSnapshot | None
     records: Sequence[Record]
@@ -308,7 +308,7 @@ class DataBrain:
         return self._assignment.assign(now, None if self._listens or is_pausing else self._prompts)
 
     def _count_answers(self, now: float) -> list[Effect]:
-        """Where something is trained as well, its steps tell how far it is."""
+        """Only of a run that trains nothing: of any other, the steps tell its progress."""
         if not self._plan.only_evaluates:
             return []
         counted = [self._counter.count(evaluation, now) for evaluation in self._state.evaluations]

@@ -1,9 +1,9 @@
-"""Nothing leaves data before what it follows from is on disk.
+"""The commit of data: no message leaves before the records that it follows from are on disk.
 
     handle ──▶ records ──▶ Persist ──▶ … Persisted ──▶ the messages that were held back
 
 Invariants:
-- a message is sent only when every record made before it is persisted: what was acknowledged, or batched, survives;
+- a message is sent only when every record made before it is persisted: all that was acknowledged or batched survives;
 - messages keep their order.
 """
 
@@ -32,7 +32,7 @@ class Commit:
         self._records.append(record)
 
     def after(self, effects: list[Effect]) -> list[Effect]:
-        """What may be done at once of what a message led to; the rest follows `persisted`."""
+        """Those of a message's effects that may happen at once; the rest follows `persisted`."""
         persist: list[Effect] = []
         if self._records:
             persist.append(self._persist())

@@ -135,7 +135,7 @@ def _counted(trajectory: Trajectory) -> float:
 
 
 class AnswerCounter:
-    """What was said last, so that nothing is said twice or too often."""
+    """The count that was said last, so that nothing is said twice or too often."""
 
     def __init__(self) -> None:
         self._told = 0

@@ -1,4 +1,4 @@
-"""Groups that are not whole yet: who works on which, and what has come back.
+"""Groups that are not whole yet: their owners, and the samples that have come back.
 
 Invariants:
 - a group has at most one owner; its finished samples stay when the owner is lost, only the missing ones are redone;

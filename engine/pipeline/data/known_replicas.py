@@ -1,8 +1,8 @@
-"""What data knows of each replica, from its last sync, and what it is about to tell it.
+"""The replicas as data knows them, from their last syncs, and the news that it is about to send each.
 
 Invariants:
 - of two syncs only the later one counts, and of two incarnations only the later one;
-- what was granted since the last sync is taken off the replica's room, so no more is granted than it said it has.
+- grants since the last sync are taken off the replica's room, so no more is granted than it said it has.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class KnownReplica:
         return (self.number, self.incarnation)
 
     def hear(self, message: ReplicaSynced) -> bool:
-        """Whether it is news."""
+        """True if it is news."""
         self.confirmed += [trajectory.key for trajectory in message.finished]
         if message.serial <= self.serial:
             return False
@@ -93,7 +93,7 @@ class KnownReplica:
         self.is_empty = False
 
     def grant(self, to_hold: WeightsId | None) -> Send | None:
-        """What there is to say; None if nothing."""
+        """The message for the replica; None if there is nothing to say."""
         awaited = frozenset(reservation.lease for reservation in self.reservations)
         speaks = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
         if not speaks and to_hold == self.told_to_hold and awaited == self.told_to_reserve:

@@ -1,4 +1,4 @@
-"""The ledger: every sample of every prompt has exactly one end, and a set of ordinals says which prompts have theirs.
+"""The ledger: every sample of every prompt has exactly one end, and a set of ordinals holds the prompts with theirs.
 
 Invariants:
 - an ordinal ends once; ending it again is a bug of ours and stops the run;
@@ -98,7 +98,7 @@ class Ledger:
         return DataProgress(ended=self._ended.intervals(), ledger=tuple(sorted(self._counts.items())))
 
     def progress_if_trained(self, ordinals: Sequence[int], *, num_samples: int) -> DataProgress:
-        """What a checkpoint must say that is written once these prompts are trained."""
+        """The progress for a checkpoint that is written once these prompts are trained."""
         ended = IntervalSet(self._ended.intervals())
         for ordinal in ordinals:
             ended.add(ordinal)

@@ -1,4 +1,4 @@
-"""The pool of partial responses: what unfinished samples said so far, to go on from when their replica is gone.
+"""The pool of partial responses: the text of unfinished samples, to go on from when their replica is gone.
 
 Invariants:
 - it is a help and no memory: losing all of it costs tokens, never a trajectory;
@@ -21,7 +21,7 @@ class PartialPool:
         self.num_tokens_lost = 0
 
     def take(self, streamed: Sequence[SampleProgress], groups: Iterable[OpenGroup]) -> None:
-        """What the owner of these groups says of them; a shorter account than the one known is an older one."""
+        """Takes the accounts of these groups' owner; one that is shorter than the one known is older."""
         by_group: dict[object, list[SampleProgress]] = {}
         for progress in streamed:
             by_group.setdefault(progress.key.group, []).append(progress)
@@ -55,7 +55,7 @@ class PartialPool:
             group.exact = None
 
     def keep_what_fits(self, group: OpenGroup, weights: WeightsId) -> None:
-        """What other weights wrote is of no use to these."""
+        """Forgets the text of other weights, which is of no use to these."""
         if not self.keeps_version:
             return
         for sample, progress in list(group.progress.items()):

@@ -1,7 +1,7 @@
-"""The prompt pool: which prompt of training is begun next, and on which weights.
+"""The prompt pool: the prompt of training to start next, and the weights to start it on.
 
 Invariants:
-- prompts are begun in the order of their ordinals; one whose end was taken back comes before those never begun;
+- prompts start in the order of their ordinals; one whose end was taken back comes before those that never started;
 - with windows, the groups of one window start from weights that are no staler than when it began;
 - a window from which nothing could be trained any more is over, whatever it has left to open.
 """

@@ -1,4 +1,4 @@
-"""What data must never forget, and the only place where it changes: `apply`, one record at a time.
+"""The memory that data must never lose, and the only place where it changes: `apply`, one record at a time.
 
     taken ──▶ unfinished groups ──▶ ready ──▶ batch ──▶ history (until a checkpoint covers it) ──▶ ledger
                      └──▶ filtered, failed          └──▶ dropped_stale        ▲
@@ -227,7 +227,7 @@ class DataState:
             for taken in lost:
                 for ordinal in taken.ordinals:
                     self.ledger.take_back(ordinal, num_samples=self.plan.group_size)
-        else:  # an older checkpoint than data reckoned with: its own memory is the only one that fits
+        else:  # an older checkpoint than data expected: its own memory is the only one that fits
             num_trained = self.ledger.counts(num_open=0)["trained"] - dict(record.progress.ledger).get("trained", 0)
             self.ledger = Ledger(record.progress, num_rolled_back=self.ledger.num_rolled_back + max(0, num_trained))
         self.ready = [group for group in (*returned, *self.ready) if self._survives(group.key, group.trajectories)]

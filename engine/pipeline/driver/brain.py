@@ -1,4 +1,4 @@
-"""The driver: how far the run is, what was asked of it from outside, and the one end that it has.
+"""The driver: the run's progress, requests from outside, and the one end that it has.
 
     parts ────reports────▶ readiness, phases, the end
     outside ──requests───▶ trainer, data, manager; acknowledged once they have come true

@@ -1,4 +1,4 @@
-"""When the pipeline is ready, and the phases of a run.
+"""Readiness of the pipeline, and the phases of a run.
 
     provisioning → loading_weights → [ready] → evaluating → training → finalizing
 

@@ -1,4 +1,4 @@
-"""What is asked of a run from outside: a pause, another number of replicas.
+"""Requests to a run from outside: a pause, another number of replicas.
 
 Invariants:
 - a request is said again to those who carry it out until it has come true: they may die and forget it;

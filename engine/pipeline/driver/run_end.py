@@ -1,4 +1,4 @@
-"""When a run has succeeded: trainer and data have both finished, and both speak of the newest trainer.
+"""The success of a run: trainer and data have both finished, and both speak of the newest trainer.
 
 A checkpoint can rot after it was written: then the next trainer begins before the last step again, and what was said of
 the trainer before it counts no more, from the moment at which the next one is started.

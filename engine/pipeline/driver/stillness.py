@@ -1,12 +1,12 @@
-"""How long nothing has moved: a run that stands still for too long is broken, whatever the reason.
+"""Stillness: a run in which nothing has moved for too long is broken, whatever the reason.
 
 Invariants:
-- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat alone
-  does not;
+- only work moves a run: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat
+  alone does not;
 - a part that is replaced again and again keeps no run alive: the signs of one that was replaced count only once
   something moved, and only so many replacements begin the count of seconds again;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
-- the limit grows with what the parts are at: no constant bounds work that grows with the job.
+- the limit grows with the work that the parts are at: no constant bounds work that grows with the job.
 """
 
 from engine.pipeline.effects import Effect, EndRun
@@ -39,7 +39,7 @@ class Stillness:
         self._generated: dict[int, tuple[int, int, int]] = {}
         """By replica: who says it, on which weights, and how much was generated."""
         self._at: dict[Address, PartReported] = {}
-        """What each part said last that it is at."""
+        """The work that each part last said it is at."""
         self._unproven: set[Address] = set()
         """Parts that were replaced since something came of the work."""
         self._num_replaced = 0

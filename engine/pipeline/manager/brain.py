@@ -43,13 +43,13 @@ NEVER_BEGUN: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """What is known of one part's newest incarnation."""
+    """The state of one part's newest incarnation, as the manager knows it."""
 
     incarnation: int
     started_at: float
     heard_at: float | None = None
     piece: Piece = TURNING
-    """What it is at."""
+    """The work that it is at."""
     moved_at: float = 0.0
     """Since when no sign of life in it was heard of."""
     start_due_at: float | None = None

@@ -1,8 +1,8 @@
-"""When to look for tails, and what to wish of data then.
+"""The search for tails: its moments, and the wishes to data that follow.
 
 Invariants:
 - a plan is made of measurements of incarnations that are alive; data checks it against what is true by then;
-- who is in a plan is in no other before it has been measured again.
+- a replica that is in a plan is in no other before it has been measured again.
 """
 
 from engine.pipeline.effects import Effect, Send

@@ -1,4 +1,4 @@
-"""What is said, a module for each receiver. Any message may come late, twice, in another order, or never.
+"""Messages, a module for each receiver. Any of them may come late, twice, in another order, or never.
 
                  ReplicaSynced            BatchReady
     rollout/i ───────────────▶  data  ───────────────▶ trainer ──WeightsOffered──▶ relay
@@ -11,12 +11,12 @@ Every part reports to the driver, which says `PauseRequested` to trainer and dat
 
 Invariants:
 - rollout ⇄ data speak in states, not in changes: a `ReplicaSynced` says all that the replica holds, so a lost or
-  doubled message is mended by the next one; so do relays among themselves (`to_relay`);
+  doubled message is made good by the next one; so do relays among themselves (`to_relay`);
 - data alone says who owns a group; a lease names each grant, and a higher lease ends every lower one;
-- what a `payload` or a `state` is only the bodies know: a handle on bytes, live or simulated.
+- a `payload` or a `state` means something to bodies only: a handle on bytes, live or simulated.
 
 message     everything that can be said
-addresses   who can be spoken to
+addresses   receivers, by kind and number
 to_data     from replicas, manager, trainer, driver
 to_rollout  from data, other replicas, manager, relay
 to_trainer  from data, relays, driver

@@ -1,4 +1,4 @@
-"""Addresses: who can be spoken to, each a kind and, where there are several of it, a number.
+"""Addresses of the parts: each a kind and, where there are several of it, a number.
 
 As text, in logs and recordings, they are "rollout/3", "relay/0", "trainer"; only `Address.parse` reads that.
 """

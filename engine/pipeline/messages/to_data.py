@@ -1,4 +1,4 @@
-"""What data is told: by replicas, the manager, the trainer, and its own body."""
+"""Messages to data: from replicas, the manager, the trainer, and its own body."""
 
 from dataclasses import dataclass
 
@@ -18,12 +18,12 @@ class ReplicaSynced:
     room: int
     """Sequences of the weights that it holds that it could take over, although it may want no fresh ones."""
     groups: tuple[HeldGroup, ...]
-    """What it runs, awaits from another replica, or has finished without data's confirmation."""
+    """Samples that it runs, awaits from another replica, or has finished without data's confirmation."""
     finished: tuple[Trajectory, ...]
     beside: tuple[WeightsId, ...] = ()
     """Other weights that it holds, since what began on them has not ended."""
     reserved: tuple[HeldGroup, ...] = ()
-    """What it keeps room for; no samples are listed."""
+    """Groups that it keeps room for; no samples are listed."""
     told_to_hold: WeightsId | None = None
     """These weights, until told otherwise; None: the newest. Data says it again if it is not what data told last."""
     missing: WeightsId | None = None
@@ -36,7 +36,7 @@ class ReplicaSynced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressStreamed:
-    """What a replica's samples said so far, about once in `Plan.stream_every_s`. Losing one only costs tokens."""
+    """The text of a replica's samples so far, about once in `Plan.stream_every_s`. Losing one only costs tokens."""
 
     replica: int
     incarnation: int
@@ -80,7 +80,7 @@ class BatchWanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEnded:
     weights: WeightsId
-    """What the last step made."""
+    """The weights that the last step made."""
     checkpointed: int = 0
     resumed: ResumedFrom | None = None
 

@@ -1,6 +1,6 @@
-"""What the driver is told: by the parts, which report to it, by the manager's body, and from outside.
+"""Messages to the driver: from the parts, which report to it, from the manager's body, and from outside.
 
-Invariant: what one process reports comes in its order, unless the process dies before: then the rest never comes.
+Invariant: reports of one process come in their order, unless the process dies before: then the rest never comes.
 """
 
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ class EvaluationStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswersCounted:
-    """How many held-out prompts of the evaluation that goes on have their end. Said again after a recovery."""
+    """The number of held-out prompts that have their end in this evaluation. Said again after a recovery."""
 
     version: int
     num_answered: int
@@ -127,7 +127,7 @@ class WeightsTaken:
     host: int
     weights: WeightsId
     num_bytes: int
-    """That travelled to it for this version."""
+    """Bytes that travelled to it for this version."""
     seconds: float
     """From hearing of it until it was whole."""
     by: Literal["copy", "whole", "delta"]

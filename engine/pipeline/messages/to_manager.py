@@ -1,4 +1,4 @@
-"""What the manager is told: by the parts, by the body that watches their processes, and from outside."""
+"""Messages to the manager: from the parts, from the body that watches their processes, and from outside."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from engine.policy.pace import TURNING, Piece
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReported:
-    """What a replica's places and cache hold, for those who look for tails."""
+    """The load of a replica's places and cache, for those who look for tails."""
 
     replica: int
     incarnation: int
@@ -21,7 +21,7 @@ class ReplicaReported:
     kv_used: float
     num_tokens: int
     beside: tuple[ResidentLoad, ...] = ()
-    """What of it is of other versions, each with its share."""
+    """The part of it that is of other versions, each with its share."""
     has_free_slot: bool = False
     """It could take other weights at once."""
 

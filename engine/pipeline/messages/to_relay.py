@@ -1,4 +1,4 @@
-"""What a relay is told: by the trainer, replicas and data, by other relays, and by its own body.
+"""Messages to a relay: from the trainer, replicas and data, from other relays, and from its own body.
 
     trainer ──WeightsOffered──▶ master ──VersionComing──▶ relay ──VersionComing──▶ relay …
        ▲ ◀──MasterElected, VersionStored──┘ ◀──ChunksWanted──┘ │
@@ -6,7 +6,7 @@
 
 Invariants:
 - relays speak in states: a `RelaySynced` says all that a relay holds, a `ChunksWanted` all that it lacks, so a lost or
-  doubled message is mended by the next one;
+  doubled message is made good by the next one;
 - chunks travel between bodies, and only their hashes reach the brains.
 """
 
@@ -38,7 +38,7 @@ class WeightsWanted:
     replica: int
     incarnation: int
     held: WeightsId
-    """What the replica has."""
+    """The weights that the replica has."""
     exact: WeightsId | None
     """Only these will do; None: the newest."""
 
@@ -61,7 +61,7 @@ class RelaySynced:
     claim: int
     held: tuple[WeightsId, ...]
     settled: tuple[WeightsId, ...]
-    """What the sender and every live relay after it hold."""
+    """The versions that the sender and every live relay after it hold."""
     released: tuple[WeightsId, ...]
     wants_reply: bool
 
@@ -87,7 +87,7 @@ class ChunksWanted:
     weights: WeightsId
     wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
     reach: object
-    """How the sender's body is reached by others; only bodies know what it is."""
+    """The way to the sender's body; only bodies understand it."""
 
 
 # ── from its own body ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ class BufferHashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed:
-    """What was offered is not there any more, or there is no room for it."""
+    """The offered weights are not there any more, or there is no room for them."""
 
     arrival: int
     reason: str

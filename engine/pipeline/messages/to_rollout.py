@@ -1,4 +1,4 @@
-"""What a replica is told: by data, another replica, the manager, its relay, and its own body."""
+"""Messages to a replica: from data, another replica, the manager, its relay, and its own body."""
 
 from dataclasses import dataclass
 
@@ -111,7 +111,7 @@ class LoadMeasured:
     num_tokens: int
     """Generated since the start."""
     kv_by_weights: tuple[tuple[WeightsId, float], ...] = ()
-    """What each version's work takes of the cache, where there may be several."""
+    """The share of the cache that each version's work takes, where there may be several."""
 
 
 ToRollout = (

@@ -1,4 +1,4 @@
-"""What the trainer is told: by data, the relays, and its own body."""
+"""Messages to the trainer: from data, the relays, and its own body."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ class MasterElected:
     """None: the sender speaks of another relay."""
     claim: int
     held: tuple[WeightsId, ...]
-    """What the master has: what it lacks was lost with the one before and must be offered again."""
+    """The versions that the master has: others were lost with the one before and must be offered again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class TrainerLoaded:
     step: int
     num_parameters: int
     progress: DataProgress | None = None
-    """What the checkpoint remembers of the data; None: it began where the attempt did."""
+    """The data's progress in the checkpoint; None: it began where the attempt did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

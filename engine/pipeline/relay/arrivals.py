@@ -96,7 +96,7 @@ class Arrival:
         )
 
     def can_come_by(self, path: Path) -> bool:
-        """Who announced this path has what is still missing."""
+        """True if who announced this path has all that is still missing."""
         return all(
             delta in path or len(self.right.get(delta.buffer_id, ())) == len(delta.chunk_sha256) for delta in self.path
         )

@@ -64,7 +64,7 @@ class RelayBrain:
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
         self._peers: dict[int, RelaySynced] = {}
         self._offered: dict[WeightsId, None] = {}
-        """What the trainer waits to hear of."""
+        """The versions of which the trainer waits to hear."""
         self._replicas: dict[int, int] = {}
         """Replica → incarnation."""
         self._serial = 0
@@ -197,7 +197,7 @@ class RelayBrain:
         return Send(to=relay_address(host), message=message)
 
     def _settled(self) -> tuple[WeightsId, ...]:
-        """What this relay and every live one after it hold, or have no use for any more."""
+        """The versions that this relay and every live one after it hold, or have no use for any more."""
         held = sorted(self._shelf.visible)
         if not self._members.has_joined:
             return ()

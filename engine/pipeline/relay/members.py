@@ -1,4 +1,4 @@
-"""Who is alive as one relay sees it, who leads, and who is next to it in the chain.
+"""The members of the chain, as one relay sees them: those alive, the one that leads, and its neighbours.
 
     alive ──DEAD_AFTER_S of silence──▶ dead ──anything heard──▶ alive
     nobody alive before me ──▶ make the next claim that is mine ──▶ (alone: the trainer must agree) ──▶ lead
@@ -24,7 +24,7 @@ BEAT_EVERY_S: Final = 0.5
 DEAD_AFTER_S: Final = 3.0
 # Processes of one job start side by side, and some machines are slow.
 FIRST_BEAT_WITHIN_S: Final = 30.0
-# Those who are skipped are asked now and then: a cable that is mended says nothing by itself.
+# Those who are skipped are asked now and then: a cable that was repaired says nothing by itself.
 PROBE_EVERY_S: Final = 2.0
 ABSENT_AFTER_S: Final = DEAD_AFTER_S / 2
 NO_CLAIM: Final = -1
@@ -84,7 +84,7 @@ class Members:
         return len(self._hosts) == 1
 
     def led_for(self, now: float) -> float:
-        """How long the trainer has known that this relay leads; 0 if it does not."""
+        """The time for which the trainer has known that this relay leads; 0 if it does not."""
         return now - self._led_since if self.leads and self._is_confirmed else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Which chunks other relays asked for and have not been sent.
+"""Chunks that other relays asked for and have not been sent.
 
 Invariants:
 - a chunk that was asked for once is sent once; it is sent again only when it is asked for again;
@@ -77,7 +77,7 @@ class Sending:
         self._keep(lambda whose, weights: whose != host or weights not in held)
 
     def forget_older(self, host: int, weights: WeightsId, pinned: Callable[[WeightsId], bool]) -> None:
-        """Who asks for a version has given up older ones, but for those that an evaluation wants."""
+        """Forgets older versions for a host that asks for this one, but for those that an evaluation wants."""
         self._keep(lambda whose, older: whose != host or older >= weights or pinned(older))
 
     def forget_idle(self, now: float) -> None:

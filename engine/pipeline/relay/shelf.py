@@ -1,4 +1,4 @@
-"""What a relay has: visible versions, and the deltas that lead to the newest.
+"""The shelf of a relay: visible versions, and the deltas that lead to the newest.
 
 Invariants:
 - the newest version stays, and a pinned one until it is released; a release that comes first counts too;

@@ -217,7 +217,7 @@ class Transfer:
     # ── to the relay after ────────────────────────────────────────────────────────────────────────────────────────
 
     def announce_to(self, peer: RelaySynced, now: float) -> list[Effect]:
-        """What this peer lacks and has not asked for yet."""
+        """Announces all that this peer lacks and has not asked for yet."""
         newest = max(peer.held, default=NO_WEIGHTS)
         lacking = {
             (peer.host, peer.incarnation, coming.manifest.weights): coming

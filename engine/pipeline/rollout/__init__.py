@@ -1,6 +1,6 @@
-"""A replica's brain: pulls weights, asks for work, hands over what ends.
+"""A replica's brain: pulls weights, asks for work, hands over finished trajectories.
 
 brain     messages in, effects out
-weights   what fresh work starts on, what else is in use, what is pulled next
+weights   weights for fresh work, others in use, those to pull next
 workload  running, awaited, reserved, ended but not confirmed
 """

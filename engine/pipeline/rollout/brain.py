@@ -1,4 +1,4 @@
-"""One replica: pulls weights, asks for work, runs it, hands over what ends.
+"""One replica: pulls weights, asks for work, runs it, hands over finished trajectories.
 
           ┌─────── a slot is free, newer weights are there ────────────┐
           ▼                                                            │

@@ -1,4 +1,4 @@
-"""The weights of one replica: what fresh work starts on, what else is in use, and what is pulled next.
+"""The weights of one replica: those for fresh work, others in use, and those to pull next.
 
 Invariants:
 - where a trajectory keeps its version, weights are installed only into a slot that nothing runs on; what is fresh
@@ -56,7 +56,7 @@ class ReplicaWeights:
 
     @property
     def residents(self) -> frozenset[WeightsId]:
-        """What work may be for. While others are being installed, those in use: the rest may be overwritten."""
+        """The weights that work may be for. During an installation, those in use: the rest may be overwritten."""
         if not self.is_installing:
             return self._work.in_use | {self.fresh} if self.keeps_version else frozenset({self.fresh})
         return self._work.in_use if self.keeps_version else frozenset()
@@ -77,7 +77,7 @@ class ReplicaWeights:
         return weights if weights in self.residents else None
 
     def can_continue(self, weights: WeightsId) -> bool:
-        """What another replica began on these."""
+        """True if work that another replica began on these can go on here."""
         return weights in self.residents or not (self.keeps_version or self.is_installing)
 
     # ── what should be there ──────────────────────────────────────────────────────────────────────────────────────
@@ -91,7 +91,7 @@ class ReplicaWeights:
             self._newest, self._pulling_since = weights, None
 
     def on_missing(self, weights: WeightsId) -> bool:
-        """Whether that is news."""
+        """True if that is news."""
         if weights != self.told_to_hold:
             return False
         self.missing = weights

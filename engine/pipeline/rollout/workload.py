@@ -1,4 +1,4 @@
-"""What one replica has on its hands: running, awaited, reserved, ended but not confirmed.
+"""The workload of one replica: running, awaited, reserved, ended but not confirmed.
 
 Invariants:
 - a sample runs at most once here, whatever is granted twice;
@@ -80,7 +80,7 @@ class Workload:
         return frozenset(weights for weights, _ in self._places())
 
     def _places(self) -> Iterator[tuple[WeightsId, int]]:
-        """What is taken or promised: so many samples on these weights."""
+        """The places taken or promised: so many samples on these weights."""
         yield from ((running.weights, len(running.samples)) for running in self._running.values())
         yield from ((awaited.weights, len(awaited.task.samples)) for awaited in self._awaited.values())
         yield from ((kept.weights, kept.num_samples) for kept, _ in self._reserved.values())
@@ -92,8 +92,8 @@ class Workload:
     # ── granted ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, task: GroupTask, weights: WeightsId) -> GroupTask | None:
-        """What of this is neither running nor done here; None if nothing, or if others were promised the room, or if
-        the rest of the group runs on other weights."""
+        """The part of this that is neither running nor done here; None if there is none, if others were promised the
+        room, or if the rest of the group runs on other weights."""
         is_promised = bool(self._reserved or self._awaited) and task.key not in self._awaited
         if task.lease < self._floor.get(task.key, 0) or (is_promised and len(task.samples) > self.room):
             return None
@@ -120,7 +120,7 @@ class Workload:
         return replace(task, samples=samples)
 
     def end(self, trajectories: Iterable[Trajectory]) -> bool:
-        """Whether there is something new to say. What ended while it was being handed over counts as well."""
+        """True if there is something new to say. A sample that ended while it was being handed over counts as well."""
         is_news = False
         for trajectory in trajectories:
             key = trajectory.key
@@ -136,7 +136,7 @@ class Workload:
             self._unconfirmed.pop(key, None)
 
     def revoke(self, orders: Iterable[HeldGroup]) -> list[HeldGroup]:
-        """What of this runs and has to stop. What ended is not data's any more either, once it was confirmed."""
+        """The groups of this that run and have to stop. Those that ended are not data's any more, once confirmed."""
         stopped: list[HeldGroup] = []
         for order in orders:
             running = self._running.get(order.key)
@@ -180,7 +180,7 @@ class Workload:
                 self._reserved[reservation.key] = (reservation, now)
 
     def await_handover(self, task: GroupTask, weights: WeightsId, now: float) -> SequencesHandedOver | None:
-        """What came already, to go on with; else it is awaited."""
+        """The samples that came already, to go on with; else they are awaited."""
         if self._is_void(task.key, task.lease):
             return None
         self._began(task.key, task.lease)
@@ -192,7 +192,7 @@ class Workload:
         return early[0]
 
     def receive(self, handed: SequencesHandedOver, now: float) -> bool:
-        """Whether these samples may go on here."""
+        """True if these samples may go on here."""
         awaited = self._awaited.get(handed.key)
         if awaited is None or awaited.task.lease != handed.lease:
             if not self._is_void(handed.key, handed.lease):
@@ -207,7 +207,7 @@ class Workload:
         return bool(samples)
 
     def give_up_waiting(self, now: float) -> list[GroupTask]:
-        """What was awaited too long begins from what data knew of it."""
+        """The tasks that were awaited too long: they begin from the state that data knew."""
         self._reserved = {key: kept for key, kept in self._reserved.items() if now - kept[1] < RESERVED_FOR_S}
         self._came_early = {key: kept for key, kept in self._came_early.items() if now - kept[1] < AWAIT_S}
         overdue = [awaited for awaited in self._awaited.values() if now - awaited.since >= AWAIT_S]

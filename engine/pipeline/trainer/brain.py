@@ -5,7 +5,7 @@
 
 Invariants:
 - step S is trained exactly once by one incarnation: a batch that is not the one asked for is ignored;
-- version S is what step S made; it is offered to the relay that leads until it is stored there or overtaken;
+- version S is made by step S; it is offered to the relay that leads until it is stored there or overtaken;
 - training never waits for a relay: the only stall is the copy;
 - a checkpoint of step S holds the weights of S and the data's progress with the batch of S trained, never a mixture;
 - asked to pause, it begins no step, and is paused once the step that it ended is written down or cannot be; where
@@ -185,7 +185,7 @@ class TrainerBrain:
         return self._pause()
 
     def _pause(self) -> list[Effect]:
-        """What is still to be done before it is paused; the last step of all ends the run instead."""
+        """The effects still to come before it is paused; the last step of all ends the run instead."""
         step = self._version
         if step is not None and self._plan.only_evaluates:
             return [self._paused(step)]

@@ -1,4 +1,4 @@
-"""What a step says of itself, from the batch alone; and which of its trajectories are worth reading.
+"""Metrics of a step, from the batch alone; and the choice of its trajectories that are worth reading.
 
 Invariant: pure; every name matches the pattern that facts demand (`a-z0-9_` parts, divided by `/`).
 """

@@ -1,4 +1,4 @@
-"""What the trainer offers to the relay that leads, and which copies it keeps for that.
+"""Offers of the trainer to the relay that leads, and the copies that it keeps for them.
 
 Invariants:
 - the newest version's copy is kept, stored or not: with every relay dead it is the only one there is;

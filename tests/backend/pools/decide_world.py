@@ -90,7 +90,7 @@ def pool(
 
 @dataclass(slots=True)
 class World:
-    """Released devices are free a minute after they were asked for, as an engine that answers promptly."""
+    """A pool's world. Released devices are free a minute after they were asked for, as with a prompt engine."""
 
     capacity: int
     teams: Mapping[str, TeamView]
@@ -170,7 +170,7 @@ class World:
         return sum(one.held for one in self.holders.values() if one.team == team)
 
     def _check(self) -> None:
-        """What must hold of every state, whatever was decided."""
+        """The check of a rule that every state keeps, whatever was decided."""
         assert sum(one.held for one in self.holders.values()) <= self.capacity
         for name, quota in self.teams.items():
             assert self.used(name) <= quota.ceiling
@@ -179,7 +179,7 @@ class World:
 
 
 def check_verdict(view: PoolView, verdict: Verdict) -> None:
-    """What must hold of every verdict."""
+    """The check of a rule that every verdict keeps."""
     names = {one.id for one in view.queued}
     assert len(set(verdict.admitted)) == len(verdict.admitted)
     assert {*verdict.admitted} | {*verdict.reasons} == names

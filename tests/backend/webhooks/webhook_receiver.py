@@ -29,7 +29,7 @@ class Received:
 
 
 class Receiver:
-    """`answers` are used up one by one, the last forever. A path of /status/<n> asks for that answer."""
+    """A receiver. `answers` are used up one by one, the last forever. A path of /status/<n> asks for that answer."""
 
     def __init__(self, *answers: int, tls_folder: Path | None = None) -> None:
         self.answers = list(answers) or [200]

@@ -1,5 +1,5 @@
-"""For tests that run code in the sandbox: skipped where there is none (in CI that is a failure), and a look at what is
-left running."""
+"""The mark of tests that run code in the sandbox: skipped where there is none (in CI that is a failure); and a look
+at processes left running."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Small random models, requests and what `transformers` says of them: what every test of a rollout engine starts from.
+"""Small random models, requests, and the answers of `transformers` to them: the start of every rollout engine's test.
 
 Nothing of pytest's plugins and nothing heavy at import, since vLLM's own environment imports this too.
 """

@@ -1,4 +1,4 @@
-"""What any engine behind the rollout port must do. `class TestMine(RolloutEngineConformance)` runs it on one.
+"""Duties of any engine behind the rollout port. `class TestMine(RolloutEngineConformance)` runs them on one.
 
 The subclass gives the fixture `make_engine(folder, *, copy=0)`: an engine on the folder's own weights as version 0,
 with nothing in flight and room for 8 sequences at once. It may hand out the same engine again for the same

@@ -1,4 +1,4 @@
-"""What tests of brains are made of: one small plan, messages in a line, and a data brain with its disk."""
+"""Builders for tests of brains: one small plan, messages in a line, and a data brain with its disk."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +81,7 @@ def answers(
 
 
 def said(key: GroupKey, sample: int, *, num_tokens: int, version: int = 0) -> SampleProgress:
-    """What an unfinished sample said so far."""
+    """The text of an unfinished sample so far."""
     run = VersionRun(weights=WeightsId(0, version), num_tokens=num_tokens)
     return SampleProgress(key=SampleKey(group=key, sample=sample), num_tokens=num_tokens, runs=(run,))
 
@@ -93,7 +93,7 @@ def holding(tasks: Iterable[GroupTask], *, version: int = 0) -> tuple[HeldGroup,
 
 @dataclass
 class Disk:
-    """Of data: what is on it survives."""
+    """The disk of data: everything on it survives."""
 
     snapshot: DataSnapshot | None = None
     records: list[Record] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Disk:
 
 
 class DataWithDisk:
-    """A data brain with its disk, and replicas that say what a test wants."""
+    """A data brain with its disk, and replicas that speak as a test wants."""
 
     def __init__(self, plan: Plan = PLAN, **options: Any) -> None:
         self.plan, self.options = plan, options

@@ -1,4 +1,4 @@
-"""What every trainer promises, whatever applies its gradients: engine/training/port.py.
+"""Promises of every trainer, whatever applies its gradients: engine/training/port.py.
 
 A test module subclasses `TrainerConformance`, named Test…, and gives the fixture `make_trainer`.
 """

@@ -1,4 +1,4 @@
-"""What every trainer promises of the parts that a job may ask for: critic, reference, adapter.
+"""Promises of every trainer for the parts that a job may ask for: critic, reference, adapter.
 
 A test module subclasses `PartsConformance`, named Test…, gives the fixture `make_trainer` and takes `make_layout`.
 """

@@ -91,7 +91,7 @@ class Shell:
 
 
 def _as_in_a_terminal() -> None:
-    """Where a shell runs the tests in the background, Ctrl-C is ignored, and so it would be here."""
+    """Ctrl-C as in a terminal: a shell that runs the tests in the background ignores it, and so it would be here."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -118,7 +118,7 @@ def shell(newcomer: Shell, server: Server, key: str) -> Shell:
 
 @dataclass
 class Proxy:
-    """Stands between client and server. `plan` says what happens to the next requests, one word each: `pass`;
+    """A proxy between client and server. `plan` says what happens to the next requests, one word each: `pass`;
     `refuse` (503); `slow down` (429); `cut before` the server heard it; `cut after` the server did it; `cut stream`
     after the second event."""
 

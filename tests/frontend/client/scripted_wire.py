@@ -1,4 +1,4 @@
-"""Carries procedures out without a network: every wish is answered from a script, and what was asked is kept."""
+"""A wire without a network: every wish of a procedure is answered from a script, and the wishes are kept."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ def problem(status: int, code: str = "refused", **headers: str) -> wire.Reply:
 
 @dataclass
 class ScriptedWire:
-    """`answers`: for each Send or Open in turn, a Reply, or Lost; `chunks`: for each Open in turn, what it gives."""
+    """A scripted wire. `answers`: for each Send or Open a Reply, or Lost; `chunks`: for each Open, what it gives."""
 
     answers: list[wire.Reply | wire.Lost]
     chunks: list[Sequence[bytes | wire.Lost]] = field(default_factory=list)

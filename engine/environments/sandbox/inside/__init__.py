@@ -1,15 +1,15 @@
-"""What runs inside the sandbox, before and around the untrusted code. Standard library only; nothing here is imported
+"""The code inside the sandbox, before and around the untrusted code. Standard library only; nothing here is imported
 by the engine but to be sent in (`frames` is spoken on both sides).
 
 Invariant: nothing in here guards anything. The code beside it may change it at will; what guards is outside.
 
 bootstrap    takes its limits, then hands over
 frames       messages on a pipe
-values       which Python values may cross, as JSON
+values       the Python values that may cross, as JSON
 serve        a warm process that answers calls
 solution     holds a model's program for the tests
 tests        runs a data set's tests
-mathematics  whether two answers are the same
+mathematics  equality of two answers
 patterns     searches a data set's pattern in an answer
 gym          generators and scorers of reasoning-gym
 """

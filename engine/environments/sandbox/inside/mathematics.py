@@ -1,4 +1,4 @@
-"""Whether two mathematical answers are the same, however they are written; some take forever to work out."""
+"""Equality of two mathematical answers, however they are written; some take forever to work out."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Patterns of a data set, searched in what a model said; some patterns take forever on some texts."""
+"""Patterns of a data set, searched in a model's text; some patterns take forever on some texts."""
 
 import re
 

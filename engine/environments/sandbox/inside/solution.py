@@ -1,4 +1,4 @@
-"""Holds a model's program and calls its functions for the tests, which run in another sandbox."""
+"""The holder of a model's program, which calls its functions for the tests; those run in another sandbox."""
 
 import traceback
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs a dataset's tests, statement by statement; the functions under test are asked for through the engine.
+"""The runner of a dataset's tests, statement by statement; it asks for the functions under test through the engine.
 
 The program under test is in another sandbox. Only values come from there, never objects or code, so it cannot reach
 the tests, their expected answers, or the count of what passed.
