@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from engine.inference.page_store import PageStore
 from engine.inference.scheduler import Chunk
-from engine.models.decoder import in_rows
+from engine.models.attention import in_rows
 from engine.models.packing import Rectangle, lay_out
 
 

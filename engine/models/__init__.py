@@ -2,6 +2,7 @@
 
 decoder         Llama's shape, with what Qwen2 and Qwen3 add
 loading         the way from a Hugging Face folder and back
+attention       packed sequences, each seeing itself
 packing         sequences of many lengths in one row
 tokenizer       token ids out of text, and back
 demo_tokenizer  a small one for the demo task

@@ -6,7 +6,6 @@ the caller's (`Attend`): rectangles of whole sequences, or one new token a seque
 
     T tokens of all sequences, one after the other    D width    H query heads    K key/value heads
     E width of a head    A = H·E    Q = (H + 2K)·E    F width of the MLP    V vocabulary    P positions
-    S = R·W tokens of one rectangle of R rows
 
 Invariants:
 - query, key and value projections are one matrix, gate and up another: half the multiplications to launch. Their
@@ -16,17 +15,23 @@ Invariants:
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
-
-from engine.models.packing import PackedTokens, Rectangle
+from torch.utils.checkpoint import checkpoint
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
+
+Activations = Literal["kept", "recomputed", "offloaded"]
+"""What a layer leaves for the backward pass: all that this will need; its input alone, and the rest is computed again;
+or its input in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class DecoderConfig:
 
 
 class DecoderLayer(nn.Module):
+    activations: Activations = "kept"
+
     def __init__(self, config: DecoderConfig, index: int, dtype: torch.dtype) -> None:
         super().__init__()
         self._config = config
@@ -102,6 +109,8 @@ class Decoder(nn.Module):
     cos_PE: Tensor
     sin_PE: Tensor
 
+    activations: Activations = "kept"
+
     def __init__(self, config: DecoderConfig, dtype: torch.dtype) -> None:
         """Memory only: the weights are whatever was there; engine/models/loading.py fills them."""
         super().__init__()
@@ -121,55 +130,36 @@ class Decoder(nn.Module):
         x_TD = functional.embedding(ids_T, self.embedding_VD)
         cos_T1E = self.cos_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
         sin_T1E = self.sin_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
-        for layer in self.layers:
-            x_TD = layer(x_TD, cos_T1E, sin_T1E, attend)
+        if self.activations == "kept" or not torch.is_grad_enabled():
+            for layer in self.layers:
+                x_TD = layer(x_TD, cos_T1E, sin_T1E, attend)
+            return x_TD
+        with save_on_cpu(pin_memory=x_TD.is_cuda) if self.activations == "offloaded" else nullcontext():
+            for layer in self.layers:
+                through = partial(layer, cos_T1E=cos_T1E, sin_T1E=sin_T1E, attend=attend)
+                x_TD = checkpoint(through, x_TD, use_reentrant=False, preserve_rng_state=False)
         return x_TD
 
+    def hold_activations(self, how: Activations) -> None:
+        self.activations = how
+        for layer in self.layers:
+            layer.activations = how
+
+    def normed(self, x_ND: Tensor) -> Tensor:
+        """What the head reads."""
+        return rms_norm(x_ND, self.final_norm_D, self.config.norm_eps)
+
     def logits(self, x_ND: Tensor) -> Tensor:
-        return functional.linear(rms_norm(x_ND, self.final_norm_D, self.config.norm_eps), self.head_VD)
+        return functional.linear(self.normed(x_ND), self.head_VD)
 
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-class PackedAttention:
-    """Attention of whole sequences, each to itself only; see engine/models/packing.py."""
-
-    def __init__(self, tokens: PackedTokens) -> None:
-        self._tokens = tokens
-
-    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        tokens = self._tokens
-        sizes = [rectangle.num_tokens for rectangle in tokens.rectangles]
-        spread = [_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE)]
-        parts = zip(tokens.rectangles, *(torch.split(part, sizes) for part in spread), strict=True)
-        mixed: list[Tensor] = []
-        for rectangle, q_SHE, k_SKE, v_SKE in parts:
-            mixed_RHWE = functional.scaled_dot_product_attention(
-                in_rows(q_SHE, rectangle),
-                in_rows(k_SKE, rectangle),
-                in_rows(v_SKE, rectangle),
-                is_causal=True,
-                enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
-            )
-            mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
-        return _rows(torch.cat(mixed), tokens.gather_T)
-
-
-def _rows(x: Tensor, index: Tensor | None) -> Tensor:
-    return x if index is None else take_rows(x, index)
-
-
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
     """As `x[index]`, but the gradient of rows that are taken often is added up by an operation made for it."""
     return functional.embedding(index, x.reshape(x.shape[0], -1)).view(-1, *x.shape[1:])
-
-
-def in_rows(x_SHE: Tensor, rectangle: Rectangle) -> Tensor:
-    """The tokens of one rectangle as x_RHWE: rows, heads, columns."""
-    num_heads, head_dim = x_SHE.shape[1:]
-    return x_SHE.view(len(rectangle.members), rectangle.width, num_heads, head_dim).transpose(1, 2)
 
 
 def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

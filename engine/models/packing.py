@@ -16,6 +16,7 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -47,19 +48,27 @@ class PackedTokens:
     """The index in T for each place of F; None: they are the same."""
     gather_T: Tensor | None
     """The place in F of each of T; of a shared beginning, in one of its rows."""
+    starts: Tensor | None
+    """The places in F where sequences begin, and where the last one ends; None: there is padding."""
     places: dict[int, Sequence[int]]
     """The places in T of each member's tokens."""
 
 
-def lay_out(lengths: Sequence[int], *, max_tokens: int, only: Sequence[int] | None = None) -> list[Rectangle]:
-    """Of all sequences, or only of those in `only`."""
+def lay_out(
+    lengths: Sequence[int],
+    *,
+    max_tokens: int,
+    only: Sequence[int] | None = None,
+    padding: int = PADDING_PER_RECTANGLE,
+) -> list[Rectangle]:
+    """Of all sequences, or only of those in `only`. `padding`: at most, in each rectangle."""
     order = sorted(range(len(lengths)) if only is None else only, key=lengths.__getitem__)
     rectangles: list[Rectangle] = []
     members: list[int] = []
     width = 0
     for index in order:
         wider = lengths[index]
-        too_much_padding = len(members) * (wider - width) > PADDING_PER_RECTANGLE
+        too_much_padding = len(members) * (wider - width) > padding
         too_large = (len(members) + 1) * wider > max_tokens
         if members and (too_much_padding or too_large):
             rectangles.append(Rectangle(members=tuple(members), width=width))
@@ -110,6 +119,8 @@ def pack(
             places = row.places[member]
             spread += places
             spread += [places[0] if places else 0] * (rectangle.width - len(sequence))
+    widths = [rectangle.width for rectangle in rectangles for _ in rectangle.members]
+    is_padded = len(spread) > sum(len(sequences[member]) for each in rectangles for member in each.members)
     is_same = spread == list(range(len(row.ids)))
     return PackedTokens(
         ids_T=torch.tensor(row.ids, device=device),
@@ -117,6 +128,7 @@ def pack(
         rectangles=tuple(rectangles),
         spread_F=None if is_same else torch.tensor(spread, device=device),
         gather_T=None if is_same else torch.tensor(gather, device=device),
+        starts=None if is_padded else torch.tensor([0, *accumulate(widths)], dtype=torch.int32, device=device),
         places=row.places,
     )
 

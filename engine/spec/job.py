@@ -168,8 +168,16 @@ class TrainerSpec(Strict):
     zero_stage: int = knob(
         2, "trainer.zero_stage", "Divided among devices: optimizer (1), gradients too (2), weights too (3).", ge=1, le=3
     )
-    compute_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="What products are computed in; weights are kept in float32 either way."
+    compute_dtype: Literal["float32", "bfloat16"] | None = Field(
+        None,
+        description="What products are computed in; weights are kept in float32 either way. Empty: bfloat16 on a GPU "
+        "that has it, float32 elsewhere.",
+    )
+    activations: Literal["kept", "recomputed", "offloaded"] | None = Field(
+        None,
+        description="What a layer leaves for the backward pass: all that this needs; only its input, from which the "
+        "rest is computed again; or its input in the host's memory. The result is the same to the bit. Empty: kept "
+        "where that takes a small part of the memory, else recomputed.",
     )
     micro_batch_tokens: int = Field(
         8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."

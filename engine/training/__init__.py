@@ -3,6 +3,7 @@
 port                the calls of every trainer and holder of weights
 settings            the part of a spec that a trainer takes
 micro_batch         trajectories as tensors, cut by a bound on tokens
+head                log-probs over a vocabulary, in chunks
 scoring             log-probs, entropies and values of written tokens
 step_loss           the losses of micro-batches, whoever applies gradients
 step_metrics        the metrics of a step
@@ -16,6 +17,7 @@ held_weights        no trainer, for jobs that only evaluate
 lora                low-rank updates in peft's layout
 layout              places of public names among fused parameters
 trained_parts       policy or adapter, and the critic
+activations         what layers leave for the backward pass
 exact_dtype         the dtype that weights must have, checked
 checkpoint          a folder whose manifest comes last
 trainer_checkpoint  the content of every trainer's

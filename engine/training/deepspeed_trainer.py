@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
 from engine.policy.lineage import WeightsId
+from engine.training.activations import how_to_hold
 from engine.training.deepspeed_sharding import (
     Division,
     ShardedPart,
@@ -109,6 +110,7 @@ class DeepSpeedTrainer:
     def _loaded(self) -> Decoder:
         """The job's model, read by rank 0."""
         model = empty_decoder(self._config, self._division)
+        model.hold_activations(how_to_hold(self._settings.trainer, self._config, self._device))
         # Not straight onto the device: in stage 3 the whole model need not fit on one.
         source = None if self._world.index else load_decoder(self._folder, device="cpu", dtype=torch.float32)
         send_weights(model, model_tensors(source) if source else {}, world=self._world)
@@ -233,7 +235,7 @@ class CriticPass(nn.Module):
     def __init__(self, critic: Critic, settings: TrainerSettings) -> None:
         super().__init__()
         self.critic = critic
-        self._compute_dtype: ComputeDtype = settings.trainer.compute_dtype
+        self._compute_dtype: ComputeDtype | None = settings.trainer.compute_dtype
 
     def forward(self, batch: MicroBatch) -> Tensor:
         with computing_in(self._compute_dtype, batch.targets_N.device):

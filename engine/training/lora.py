@@ -23,7 +23,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -82,8 +82,10 @@ class AdaptedLayer(DecoderLayer):
             dtype = torch.get_autocast_dtype(device)
             merged = {attribute: matrix.to(dtype) for attribute, matrix in merged.items()}
         vars(self).update(merged)  # Python looks here before a module's parameters
+        # Where a layer is computed again for the backward pass, its matrices are merged again with it.
+        is_kept = self.activations == "kept"
         try:
-            with saved_tensors_hooks(_noted_if_of(merged), self._made_again):
+            with saved_tensors_hooks(_noted_if_of(merged), self._made_again) if is_kept else nullcontext():
                 return super().forward(x_TD, cos_T1E, sin_T1E, attend)
         finally:
             for attribute in merged:

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.models.packing import PackedTokens, Rectangle, lay_out, pack, padding_fraction, split_by_tokens
+from engine.models.packing import (
+    PADDING_PER_RECTANGLE,
+    PackedTokens,
+    Rectangle,
+    lay_out,
+    pack,
+    padding_fraction,
+    split_by_tokens,
+)
 from engine.training.port import TrainingTrajectory
 
 
@@ -72,12 +80,14 @@ def batch_step(
         for each, places in zip(trajectories, written, strict=True)
     ]
     lengths = [len(ids) for ids in inputs]
+    # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
+    padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
     plans: list[list[list[Rectangle]]] = [[] for _ in range(num_ranks)]
     batches: list[tuple[list[Rectangle], bool, bool]] = []
     for is_silent in (True, False):
         members = [index for index, ids in enumerate(inputs) if ids and (index in silent) == is_silent]
         some = [
-            split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share), max_tokens=max_tokens)
+            split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share, padding=padding), max_tokens=max_tokens)
             for share in deal(members, lengths, num_ranks)
         ]
         num_idle = max(len(plan) for plan in some) - len(some[rank])

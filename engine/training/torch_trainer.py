@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
 from engine.policy.lineage import WeightsId
+from engine.training.activations import how_to_hold
 from engine.training.exact_dtype import check_dtypes
 from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
 from engine.training.fused_adamw import FusedAdamW, ParameterGroup
@@ -52,6 +53,8 @@ class TorchTrainer:
         self._critic = (
             Critic(load_decoder(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
+        for decoder in (self._model, *(() if self._critic is None else (self._critic.trunk,))):
+            decoder.hold_activations(how_to_hold(trainer, self._model.config, self._device))
         parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
             parts.append(critic_part(self._critic, algorithm))

@@ -11,7 +11,8 @@ import torch
 
 from engine.inference.port import SequenceOutput, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
-from engine.models.decoder import PackedAttention, token_logprobs
+from engine.models.attention import PackedAttention
+from engine.models.decoder import token_logprobs
 from engine.models.loading import load_decoder
 from engine.models.packing import lay_out, pack
 from tests.engine.inference.rollout_engine_builders import (

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.decoder import Decoder, PackedAttention, token_logprobs
+from engine.models.attention import PackedAttention
+from engine.models.decoder import Decoder, token_logprobs
 from engine.models.loading import (
     COMPANION_FILES,
     load_decoder,

@@ -16,7 +16,7 @@ import torch.distributed as torch_distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import engine.training.deepspeed_sharding as sharding
-import engine.training.scoring as scoring
+import engine.training.head as head
 from engine.policy.lineage import WeightsId
 from engine.spec.job import TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
@@ -112,8 +112,8 @@ def test_logits_in_chunks_give_the_same_gradient(
     """Each is computed again in the backward pass, when stage 3 has let go of the weights."""
     monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
     norms = []
-    for chunk in (scoring.LOGITS_PER_CHUNK, 40 * 16):
-        monkeypatch.setattr(scoring, "LOGITS_PER_CHUNK", chunk)
+    for logits in (head.LOGITS_ON_A_CPU, 40 * 16):
+        monkeypatch.setattr(head, "LOGITS_ON_A_CPU", logits)
         trainer = sharded(make_llama(), zero_stage=stage)
         norms.append([trainer.train_step(trajectories_of(seed)).metrics["train/grad_norm"] for seed in range(2)])
         trainer.close()

@@ -336,7 +336,7 @@ def test_logits_in_chunks_are_the_same_and_so_are_their_gradients(
         return loss, map_weights(trainer.snapshot(WeightsId(0, 0)))
 
     whole_loss, whole = step()
-    monkeypatch.setattr("engine.training.scoring.LOGITS_PER_CHUNK", 40 * 7)
+    monkeypatch.setattr("engine.training.head.LOGITS_ON_A_CPU", 40 * 7)
     chunked_loss, chunked = step()
     assert chunked_loss == pytest.approx(whole_loss, abs=1e-6)
     for name, tensor in whole.items():

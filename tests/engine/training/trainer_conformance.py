@@ -167,6 +167,19 @@ class TrainerConformance:
             metrics.pop("train/padding_fraction")  # of other rectangles
         assert parts == pytest.approx(whole, rel=ROUNDING, abs=ROUNDING_OF_A_DIFFERENCE)
 
+    @pytest.mark.parametrize("lora_rank", [0, 2])
+    @pytest.mark.parametrize("how", ["recomputed", "offloaded"])
+    def test_what_is_computed_again_for_the_backward_pass_is_the_same_to_the_bit(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, how: str, lora_rank: int
+    ) -> None:
+        ends = []
+        for activations in ("kept", how):
+            asked = TrainerSpec.model_validate({"activations": activations, "lora_rank": lora_rank})
+            trainer = make_trainer(make_llama(), trainer=asked)
+            told = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
+            ends.append((told, hash_of(trainer)))
+        assert ends[0] == ends[1]
+
     def test_every_metric_is_finite_and_named(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         batch = trajectories_of(0)
         result = make_trainer(make_llama()).train_step(batch)

@@ -1,0 +1,88 @@
+"""Attention over packed sequences, each of which sees itself only; see engine/models/packing.py.
+
+    T tokens of all sequences    F places of all rectangles    S = R·W tokens of one rectangle of R rows
+    H query heads    K key/value heads    E width of a head    A = H·E
+
+On a GPU that can, all sequences are one call of a kernel that knows where each begins (torch's `varlen_attn`, Flash
+Attention, in 16 bits only). Elsewhere each rectangle is a call of its own.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.decoder import take_rows
+from engine.models.packing import PackedTokens, Rectangle
+
+CAUSAL: Final = (-1, 0)  # a window: everything before, nothing after
+
+
+class PackedAttention:
+    """Attend."""
+
+    def __init__(self, tokens: PackedTokens) -> None:
+        self._tokens = tokens
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        tokens = self._tokens
+        q_FHE, k_FKE, v_FKE = (_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE))
+        if tokens.starts is not None and (dtype := _dtype_of_kernel(q_FHE)) is not None:
+            mixed_FA = _in_one_call(q_FHE.to(dtype), k_FKE.to(dtype), v_FKE.to(dtype), tokens)
+        else:
+            mixed_FA = _by_rectangles(q_FHE, k_FKE, v_FKE, tokens.rectangles)
+        return _rows(mixed_FA, tokens.gather_T)
+
+
+def _dtype_of_kernel(q_FHE: Tensor) -> torch.dtype | None:
+    """What its products are made in; None: the kernel has none of it."""
+    device = q_FHE.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q_FHE.dtype
+    return dtype if device == "cuda" and dtype in (torch.bfloat16, torch.float16) else None
+
+
+def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert tokens.starts is not None
+    longest = max(rectangle.width for rectangle in tokens.rectangles)
+    mixed_FHE = varlen_attn(
+        q_FHE,
+        k_FKE,
+        v_FKE,
+        tokens.starts,
+        tokens.starts,
+        longest,
+        longest,
+        window_size=CAUSAL,
+        enable_gqa=q_FHE.shape[1] != k_FKE.shape[1],
+    )
+    assert isinstance(mixed_FHE, Tensor)
+    return mixed_FHE.flatten(1)
+
+
+def _by_rectangles(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, rectangles: tuple[Rectangle, ...]) -> Tensor:
+    sizes = [rectangle.num_tokens for rectangle in rectangles]
+    parts = zip(rectangles, *(torch.split(part, sizes) for part in (q_FHE, k_FKE, v_FKE)), strict=True)
+    mixed: list[Tensor] = []
+    for rectangle, q_SHE, k_SKE, v_SKE in parts:
+        mixed_RHWE = functional.scaled_dot_product_attention(
+            in_rows(q_SHE, rectangle),
+            in_rows(k_SKE, rectangle),
+            in_rows(v_SKE, rectangle),
+            is_causal=True,
+            enable_gqa=q_FHE.shape[1] != k_FKE.shape[1],
+        )
+        mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
+    return torch.cat(mixed)
+
+
+def _rows(x: Tensor, index: Tensor | None) -> Tensor:
+    return x if index is None else take_rows(x, index)
+
+
+def in_rows(x_SHE: Tensor, rectangle: Rectangle) -> Tensor:
+    """The tokens of one rectangle as x_RHWE: rows, heads, columns."""
+    num_heads, head_dim = x_SHE.shape[1:]
+    return x_SHE.view(len(rectangle.members), rectangle.width, num_heads, head_dim).transpose(1, 2)

@@ -1,0 +1,77 @@
+"""One call for all sequences, as on a GPU: what it is given, on tensors that only say they are there."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+import engine.models.attention as attention
+from engine.models.attention import PackedAttention
+from engine.models.packing import PackedTokens, lay_out, pack
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def packed(sequences: list[list[int]], *, padding: int, shareable: list[int] | None = None) -> PackedTokens:
+    rectangles = lay_out([len(each) for each in sequences], max_tokens=1_000, padding=padding)
+    return pack(sequences, rectangles, "cpu", shareable=shareable)
+
+
+def sequence_by_sequence(
+    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, starts: Tensor, *others: object, **asked: object
+) -> Tensor:
+    """What `varlen_attn` is documented to do."""
+    assert asked["window_size"] == (-1, 0) and asked["enable_gqa"] == (q_FHE.shape[1] != k_FKE.shape[1])
+    bounds = starts.tolist()
+    mixed = []
+    for start, end in pairwise(bounds):
+        q, k, v = (part[start:end].transpose(0, 1).unsqueeze(0) for part in (q_FHE, k_FKE, v_FKE))
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        mixed.append(out.squeeze(0).transpose(0, 1))
+    return torch.cat(mixed)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=12))
+def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple[int, int]]) -> None:
+    """`drawn`: of each sequence the length of its prompt, which others share, and of its answer."""
+    sequences = [[prompt] * prompt + [9] * rest for prompt, rest in drawn]
+    prompts = [prompt for prompt, _ in drawn]
+    tokens, loose = (packed(sequences, padding=padding, shareable=prompts) for padding in (0, 16))
+    assert sorted(tokens.ids_T.tolist()) == sorted(loose.ids_T.tolist())
+    num = len(tokens.ids_T)
+    q_THE, k_TKE, v_TKE = torch.randn(num, 4, 8), torch.randn(num, 2, 8), torch.randn(num, 2, 8)
+    by_rectangles = PackedAttention(tokens)(0, q_THE, k_TKE, v_TKE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "_dtype_of_kernel", lambda q_FHE: torch.float32)
+        patch.setattr("torch.nn.attention.varlen.varlen_attn", sequence_by_sequence)
+        torch.testing.assert_close(PackedAttention(tokens)(0, q_THE, k_TKE, v_TKE), by_rectangles)
+
+
+def test_sequences_of_many_lengths_have_no_padding_for_a_kernel_that_needs_none() -> None:
+    sequences = [[1] * length for length in (3, 4, 4, 9)]
+    assert packed(sequences, padding=16).starts is None
+    starts = packed(sequences, padding=0).starts
+    assert starts is not None and starts.tolist() == [0, 3, 7, 11, 20] and starts.dtype == torch.int32
+
+
+def test_torchs_own_kernel_takes_what_it_is_given() -> None:
+    """On a GPU that only says it is there: names, types and shapes are checked, nothing is computed."""
+    tokens = packed([[1] * 3, [2] * 5], padding=0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        parts = [torch.empty(8, heads, 8, dtype=torch.bfloat16, device="cuda") for heads in (4, 2, 2)]
+        there = PackedTokens(
+            ids_T=tokens.ids_T,
+            positions_T=tokens.positions_T,
+            rectangles=tokens.rectangles,
+            spread_F=None,
+            gather_T=None,
+            starts=torch.empty(3, dtype=torch.int32, device="cuda"),
+            places=tokens.places,
+        )
+        mixed_TA = PackedAttention(there)(0, *parts)
+    assert mixed_TA.shape == (8, 32) and mixed_TA.dtype == torch.bfloat16 and mixed_TA.device.type == "cuda"
