@@ -5,7 +5,8 @@ from engine.spec.schedules import all_schedules
 GLOSSARY: tuple[tuple[str, str], ...] = (
     ("job", "What you submitted. It has one spec, which never changes."),
     ("attempt", "One execution of a job on the engine. A job that loses its machine gets another attempt."),
-    ("step", "One optimizer step of the trainer."),
+    ("step", "One batch that the trainer learns from. It makes a version."),
+    ("update", "One move of the weights by the optimizer; a step makes one or several."),
     ("prompt", "A question that the model is asked."),
     ("group", "The samples of one prompt. Their mean reward is what each of them is measured against."),
     ("trajectory", "One sample, with all its turns."),

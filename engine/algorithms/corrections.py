@@ -13,17 +13,21 @@
     aipo        π_θ itself                min(w, cap)
 
 The proximal policy here. Decoupled PPO clips against a recent policy, so that old tokens are not clipped for
-being old, and corrects for their age by a weight. The usual π_prox is the policy whose log-probs are recomputed when
-a batch starts. This trainer makes one optimizer step of a batch: the weights at its beginning *are* π_θ when the
-gradient is taken. So log π_prox is log π_θ as a constant, the recomputation costs no forward pass, r is 1 and nothing
-is clipped: what remains is the policy gradient with a bounded importance weight. By this, truncated and aipo are one
-step, and so are masked and decoupled; they differ where a caller gives other proximal log-probs, and in what they do
-with a weight above the cap.
+being old, and corrects for their age by a weight. π_prox is the policy whose weights a step begins with. Its log-probs
+are computed without gradients before the first update, and only if there are several: in the first one the weights at
+the beginning *are* π_θ when the gradient is taken, so log π_prox is log π_θ as a constant, r is 1, and nothing is
+clipped. A step of one update is therefore the policy gradient with a bounded importance weight, for all that measure
+from the step's first weights and for AIPO alike; they differ in what they do with a weight beyond their bounds. From
+the second update on r is what the step has changed so far: AIPO, whose weight follows π_θ, bounds it by its cap only;
+the others clip it, and keep the weight of the step's beginning.
 
-A-3PO has a trust region even then. It puts π_prox one version before π_θ, by interpolation instead of a forward pass:
-log π_prox = log μ + a·(log π_θ - log μ), a = (v_prox - v_μ) / (v_θ - v_μ) = (s - 1) / s for a token of staleness s.
-Then r = (π_θ/μ)^(1/s), the mean change of one version, is what the clip bounds, and w = (π_θ/μ)^((s-1)/s) makes up
-for the rest. A token of staleness 0 is its own proximal policy (a = 0).
+masked and decoupled are one rule that was published twice: decoupled PPO has no cap in its paper, and AReaL, which
+trains with it, leaves out what is above one.
+
+A-3PO has a trust region in the first update too. It puts π_prox one version before π_θ, by interpolation instead of a
+forward pass: log π_prox = log μ + a·(log π_θ - log μ), a = (v_prox - v_μ) / (v_θ - v_μ) = (s - 1) / s for a token of
+staleness s. Then r = (π_θ/μ)^(1/s), the mean change of one version, is what the clip bounds, and w = (π_θ/μ)^((s-1)/s)
+makes up for the rest. A token of staleness 0 has its writer for a proximal policy (a = 0).
 
 Invariants:
 - what comes back carries no gradient and is finite for finite log-probs;
@@ -76,7 +80,7 @@ def correct(
     step_begin_logprobs_N: Tensor | None = None,
 ) -> Corrected:
     """`name`: by `spec`, or the algorithm's own. `step_begin_logprobs_N`: where they are not those of π_θ, because it
-    has moved within the step."""
+    has moved within the step, and the correction `measures_from_start`."""
     rule = _RULES[name]
     learner_N = logprobs_N.detach()
     match rule.proximal:
@@ -100,6 +104,11 @@ def correct(
         case "band":
             weights_N = torch.where((weights_N >= spec.low) & (weights_N <= spec.high), weights_N, 0.0)
     return Corrected(proximal_logprobs_N=proximal_N, weights_N=weights_N)
+
+
+def measures_from_start(name: CorrectionName) -> bool:
+    """Needs the log-probs of the weights that the step began with, once they have moved."""
+    return _RULES[name].proximal == "step_begin"
 
 
 def bounded(log_ratio_N: Tensor) -> Tensor:

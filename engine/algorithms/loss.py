@@ -3,16 +3,16 @@
     N written tokens of one micro-batch, of R trajectories
 
     r    = exp(log π_θ - log π_prox), of the token or, as a geometric mean, of its whole trajectory
-    loss = -Σ a·w·min(r·A, clip(r)·A) + β·Σ a·KL - η·Σ entropy / tokens of the step
+    loss = -Σ a·w·min(r·A, clip(r)·A) + β·Σ a·KL - η·Σ entropy / tokens of the update
 
-a is the token's share in the mean (`token_shares`), w the correction's weight.
+a is the token's share in the update's mean (`token_shares`), w the correction's weight.
 
 KL to the reference, with d = log π_ref - log π_θ: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d. k2 and k3 are terms of the
 loss. k1 is not, since its gradient is ∇ log π, whose mean is zero: it is a cost in the rewards (engine/training/
 step_loss.py), and here only counted.
 
 Invariants:
-- shares add up to one step over all micro-batches and ranks, so losses, gradients and sums simply add up;
+- shares add up to one over an update's micro-batches and ranks, so losses, gradients and sums simply add up;
 - only `loss` carries a gradient;
 - no term takes the exponential of an unbounded number: 0·inf is NaN in a gradient even where the loss is finite.
 """
@@ -40,8 +40,10 @@ class LossTokens:
     """The trajectory of each token: 0 … R-1."""
     num_rows: int
     reference_logprobs_N: Tensor | None = None
+    moved: bool = False
+    """π_θ is no longer the policy that the step began with."""
     step_begin_logprobs_N: Tensor | None = None
-    """Only if π_θ has moved since the step began."""
+    """That policy's, if it has moved and the correction measures from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class PolicyLoss:
 
 
 def token_shares(lengths: Sequence[int], *, mean: Mean, max_new_tokens: int) -> list[float]:
-    """Of each trajectory's tokens, in the step's mean. Trajectories without a written token count as answers."""
+    """Of each trajectory's tokens, in the update's mean. Trajectories without a written token count as answers."""
     num_tokens, num_sequences = max(sum(lengths), 1), max(len(lengths), 1)
     match mean:
         case "tokens":
@@ -67,7 +69,7 @@ def token_shares(lengths: Sequence[int], *, mean: Mean, max_new_tokens: int) -> 
 def policy_loss(
     logprobs_N: Tensor, entropy_N: Tensor, tokens: LossTokens, *, spec: AlgorithmSpec, num_tokens: int
 ) -> PolicyLoss:
-    """`num_tokens`: of the whole step."""
+    """`num_tokens`: of the whole update."""
     recipe = RECIPES[spec.name]
     corrected = correct(
         logprobs_N,
@@ -131,12 +133,14 @@ def _row_means(x_N: Tensor, tokens: LossTokens) -> Tensor:
 
 
 def _drift(logprobs_N: Tensor, tokens: LossTokens) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The distance of π_θ from μ. On tokens of staleness 0 they should be one: the rest is engine against trainer."""
-    apart_N = logprobs_N - tokens.behaviour_logprobs_N
-    log_ratio_N = bounded(apart_N)
+    """The distance of π_θ from μ. On tokens of staleness 0 the policy that the step began with should be μ: the rest is
+    engine against trainer. Where that policy is gone and not known, nothing is said of it."""
+    log_ratio_N = bounded(logprobs_N - tokens.behaviour_logprobs_N)
     ratio_N = log_ratio_N.exp()
-    fresh_N = tokens.staleness_N == 0
-    gap_N = torch.where(fresh_N, apart_N.abs(), 0.0)
+    begun_N = logprobs_N if tokens.step_begin_logprobs_N is None else tokens.step_begin_logprobs_N
+    is_known = tokens.step_begin_logprobs_N is not None or not tokens.moved
+    fresh_N = (tokens.staleness_N == 0) & is_known
+    gap_N = torch.where(fresh_N, (begun_N - tokens.behaviour_logprobs_N).abs(), 0.0)
     sums = {
         "ratio": ratio_N.sum(),
         "ratio_squared": ratio_N.square().sum(),

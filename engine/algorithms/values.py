@@ -3,7 +3,7 @@
     N written tokens
 
 Invariants:
-- divided by the step's tokens, so that micro-batches and ranks add up;
+- divided by the update's tokens, so that micro-batches and ranks add up;
 - the terms of the explained variance are summed in float64: it is a small difference of large sums.
 """
 

@@ -46,7 +46,7 @@ class PipelineReady(Strict):
 
 
 class StepTrained(Strict):
-    """One optimizer step. Metric names are the series of the page; steps count from 1."""
+    """One step: a batch trained. Metric names are the series of the page; steps count from 1."""
 
     type: Literal["step_trained"] = "step_trained"
     step: int = Field(ge=1)

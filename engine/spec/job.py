@@ -8,6 +8,8 @@ Invariants:
 - everything that does not fit together is told at once, each at its own place.
 """
 
+# Over budget: one contract, read from top to bottom; form and documentation follow its order.
+
 import re
 from typing import Annotated, Final, Literal, Self
 
@@ -157,10 +159,19 @@ class ScheduleSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    steps: int = Field(100, ge=0, le=1_000_000, description="Optimizer steps; 0: nothing is trained, only evaluated.")
+    steps: int = Field(100, ge=0, le=1_000_000, description="Batches trained, a version each; 0: none, only evaluated.")
     prompts_per_step: int = Field(16, ge=1, le=65_536, description="Prompts in one step; each has a whole group.")
+    mini_batches: int = Field(
+        1, ge=1, le=65_536, description="Parts that a step's batch is cut into, by whole groups. Each makes an update."
+    )
+    passes: int = Field(1, ge=1, le=100, description="How often a step's batch is gone over, with all of its updates.")
     seed: int = Field(0, ge=0, le=2**31 - 1, description="Draws the prompts and the samples.")
     checkpoint_every: int = Field(50, ge=1, le=1_000_000, description="Steps between checkpoints; the last is kept.")
+
+    @property
+    def updates_per_step(self) -> int:
+        """Fewer in a step of which fewer prompts are trained on than there are mini-batches."""
+        return self.mini_batches * self.passes
 
 
 class TrainerSpec(Strict):

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from engine.spec.job import JobSpec
 
 CLIPS: Final = ("none", "a3po")
-"""Corrections that measure π_θ against something other than itself. A step makes one update, so with the others the
-ratio is 1 when the gradient is taken and no clip is ever reached."""
+"""Corrections that measure π_θ against something older than the step. With the others the ratio is 1 in a step's first
+update, so that a step of one update never reaches a clip."""
+NEVER_CLIPS: Final = "aipo"
+"""Measures π_θ against itself in every update: its cap is its only bound."""
 CAPS: Final = ("truncated", "masked", "decoupled", "a3po", "aipo")
 
 
@@ -37,8 +39,12 @@ def _of(only: str, acts: Callable[["JobSpec"], bool], *paths: str) -> dict[str, 
 
 KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
     **_of(
-        f"Only with the correction {' or '.join(CLIPS)}: with any other the ratio is 1 in a step of one update.",
-        lambda spec: spec.algorithm.corrects_by in CLIPS,
+        f"Only with the correction {' or '.join(CLIPS)}, or with several updates a step (training.mini_batches, "
+        f"training.passes) and any but {NEVER_CLIPS}: elsewhere the ratio is 1 whenever it is looked at.",
+        lambda spec: (
+            spec.algorithm.corrects_by in CLIPS
+            or (spec.training.updates_per_step > 1 and spec.algorithm.corrects_by != NEVER_CLIPS)
+        ),
         "algorithm.clip_low",
         "algorithm.clip_high",
     ),
@@ -66,8 +72,9 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.critic.gae_lambda",
     ),
     **_of(
-        "Not yet: a step makes one update, and until then no value has moved.",
-        lambda spec: False,
+        "Only with the algorithm ppo and several updates a step (training.mini_batches, training.passes): before the "
+        "first one no value has moved.",
+        lambda spec: spec.algorithm.name == "ppo" and spec.training.updates_per_step > 1,
         "algorithm.critic.value_clip",
     ),
     **_of(

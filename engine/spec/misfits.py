@@ -19,6 +19,9 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         yield _misfit("tags", "must not repeat", spec.tags)
     if spec.evaluation.every > spec.training.steps and not spec.only_evaluates:
         yield _misfit("evaluation.every", "must not exceed training.steps", spec.evaluation.every)
+    if spec.training.mini_batches > spec.training.prompts_per_step:
+        rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
+        yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
     if spec.rollout.relays > spec.rollout.replicas:
         rule = "must not exceed rollout.replicas: a relay serves at least one"
         yield _misfit("rollout.relays", rule, spec.rollout.relays)

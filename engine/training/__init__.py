@@ -1,11 +1,12 @@
-"""Training: the way from trajectories to one optimizer step, on one device or several.
+"""Training: the way from trajectories to a step, of one optimizer update or several, on one device or several.
 
 port                the calls of every trainer and holder of weights
 settings            the part of a spec that a trainer takes
 micro_batch         trajectories as tensors, cut by a bound on tokens
 head                log-probs over a vocabulary, in chunks
 scoring             log-probs, entropies and values of written tokens
-step_loss           the losses of micro-batches, whoever applies gradients
+step_loss           a step: all that it fixes first, and its updates, whoever applies gradients
+mini_batch          one update: its trajectories and its losses
 step_metrics        the metrics of a step
 torch_trainer       one process, one device
 fused_adamw         its optimizer, by torch's fused kernel

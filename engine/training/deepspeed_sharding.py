@@ -14,7 +14,7 @@ Invariants:
   bfloat16 mode norms and embeddings would be rounded too, unlike the torch trainer's, and stage 1 would go through
   another optimizer class of its;
 - every method is collective: all ranks call it, in the same order;
-- a step happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
+- an update happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
   When it is not finite, DeepSpeed leaves weights and moments as they were and drops the gradients;
 - one matrix at a time is made whole.
 """

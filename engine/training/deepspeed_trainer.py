@@ -3,8 +3,8 @@
 Invariants:
 - every rank runs the same calls with the same batch; the answer for the caller is returned by rank 0, the others
   return something empty;
-- a step happens whole, of policy and critic and on all ranks, or not at all: before it, all have looked at the losses
-  and at both gradients;
+- an update happens whole, of policy and critic and on all ranks, or not at all: before it, all have looked at the
+  losses and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
   the same ones it goes on bit for bit;
 - rank 0 alone reads checkpoints and weights and writes them.
@@ -38,11 +38,12 @@ from engine.training.exact_state import random_streams, restore_random_streams
 from engine.training.layout import whole_shape
 from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
+from engine.training.mini_batch import MicroLoss
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
 from engine.training.scoring import ComputeDtype, Critic, TokenScores, computing_in, score_tokens
 from engine.training.settings import TrainerSettings
-from engine.training.step_loss import StepLoss, StepModels, is_finite, needs_critic, needs_reference
-from engine.training.step_metrics import finite_only
+from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step_metrics import UpdateOutcome
 from engine.training.trained_parts import TrainedPart, critic_part, policy_part
 from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.weights.port import WeightVersion
@@ -73,6 +74,8 @@ class DeepSpeedTrainer:
             max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
+            mini_batches=settings.mini_batches,
+            passes=settings.passes,
             ranks=world,
         )
 
@@ -134,23 +137,26 @@ class DeepSpeedTrainer:
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
         check_trajectories(trajectories, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
         step = self._step_loss.begin(trajectories)
-        for number, losses in enumerate(step.losses(), start=1):
-            for part, loss in zip(self._parts, losses.of_parts, strict=True):
-                part.backward(loss, is_last=number == step.num_micro_batches)
-        metrics = step.metrics()
-        if not (is_finite(metrics) and self._have_finite_gradients()):
+        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+
+    def _backward(self, losses: MicroLoss) -> None:
+        for part, loss in zip(self._parts, losses.of_parts, strict=True):
+            part.backward(loss, is_last=losses.is_last)
+
+    def _update(self, finite: bool) -> UpdateOutcome:
+        if not (finite and self._have_finite_gradients()):
             for part in self._parts:
                 part.spoil_gradients()
-        optimizer = self._settings.optimizer
-        warmth = self._progress.warmth(optimizer.warmup_steps)
+        warmth = self._progress.warmth(self._settings.warmup_updates)
         outcomes = {part.prefix: part.step(warmth) for part in self._parts}
         updated = {outcome.updated for outcome in outcomes.values()}
-        assert len(updated) == 1, "policy and critic did not agree whether to take the step"
+        assert len(updated) == 1, "policy and critic did not agree whether to make the update"
         self._progress = self._progress.after(updated=all(updated))
-        metrics |= {f"train/{prefix}grad_norm": outcome.grad_norm for prefix, outcome in outcomes.items()}
-        metrics["train/learning_rate"] = optimizer.learning_rate * warmth
-        metrics["train/skipped"] = float(not all(updated))
-        return StepResult(metrics=finite_only(metrics), advantages=step.advantages)
+        return UpdateOutcome(
+            updated=all(updated),
+            grad_norms={prefix: outcome.grad_norm for prefix, outcome in outcomes.items()},
+            learning_rate=self._settings.optimizer.learning_rate * warmth,
+        )
 
     def _have_finite_gradients(self) -> bool:
         """The same answer on every rank. Of one part alone, its own step asks."""

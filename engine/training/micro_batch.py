@@ -5,9 +5,9 @@
 Invariants:
 - every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
 - the last written token predicts nothing, so neither it nor what follows it is input;
-- trajectories of which no gradient comes are in micro-batches of their own, which come first;
-- all ranks have equally many micro-batches, since a forward pass may be a collective: a rank that has fewer repeats
-  one, marked idle, which counts for nothing.
+- trajectories of which no gradient comes are in micro-batches of their own, which come first in their mini-batch;
+- all ranks have equally many micro-batches in each mini-batch, since a forward pass may be a collective: a rank that
+  has fewer repeats one, marked idle, which counts for nothing.
 """
 
 import heapq
@@ -49,9 +49,18 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchedStep:
+class MiniBatch:
+    """The trajectories of one update."""
+
     micro_batches: tuple[MicroBatch, ...]
     """This rank's."""
+    num_tokens: int
+    """Written, on all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedStep:
+    mini_batches: tuple[MiniBatch, ...]
     written: tuple[tuple[int, ...], ...]
     """Of each trajectory of the step, whichever rank has it: the places of its written tokens in its response."""
     padding_fraction: float
@@ -63,17 +72,22 @@ class BatchedStep:
     def num_tokens(self) -> int:
         return sum(len(places) for places in self.written)
 
+    @property
+    def micro_batches(self) -> tuple[MicroBatch, ...]:
+        return tuple(batch for each in self.mini_batches for batch in each.micro_batches)
+
 
 def batch_step(
     trajectories: Sequence[TrainingTrajectory],
     *,
     max_tokens: int,
     device: str | torch.device,
+    parts: Sequence[Sequence[int]] = (),
     silent: Collection[int] = (),
     rank: int = 0,
     num_ranks: int = 1,
 ) -> BatchedStep:
-    """`silent`: trajectories of which no gradient comes."""
+    """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes."""
     written = tuple(map(written_places, trajectories))
     inputs = [
         (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
@@ -82,40 +96,56 @@ def batch_step(
     lengths = [len(ids) for ids in inputs]
     # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
-    plans: list[list[list[Rectangle]]] = [[] for _ in range(num_ranks)]
-    batches: list[tuple[list[Rectangle], bool, bool]] = []
-    for is_silent in (True, False):
-        members = [index for index, ids in enumerate(inputs) if ids and (index in silent) == is_silent]
-        some = [
-            split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share, padding=padding), max_tokens=max_tokens)
-            for share in deal(members, lengths, num_ranks)
-        ]
-        num_idle = max(len(plan) for plan in some) - len(some[rank])
-        repeated = min(some[rank] or next(filter(None, some), []), key=_num_tokens, default=[])
-        batches += [(each, False, is_silent) for each in some[rank]] + [(repeated, True, is_silent)] * num_idle
-        plans = [before + plan for before, plan in zip(plans, some, strict=True)]
     starts = [0]
     for places in written:
         starts.append(starts[-1] + len(places))
     prompts = [len(each.prompt_ids) for each in trajectories]
-    micro_batches = tuple(
-        _micro_batch(
-            trajectories,
-            pack(inputs, each, device, shareable=prompts),
-            written,
-            starts,
-            device=device,
-            idle=idle,
-            silent=is_silent,
-        )
-        for each, idle, is_silent in batches
-    )
+    mini_batches: list[MiniBatch] = []
+    every: list[list[Rectangle]] = []
+    for part in parts or [range(len(trajectories))]:
+        batches: list[MicroBatch] = []
+        for is_silent in (True, False):
+            members = [index for index in part if inputs[index] and (index in silent) == is_silent]
+            plans = _plans(members, lengths, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks)
+            every += [each for plan in plans for each in plan]
+            batches += [
+                _micro_batch(
+                    trajectories,
+                    pack(inputs, each, device, shareable=prompts),
+                    written,
+                    starts,
+                    device=device,
+                    idle=idle,
+                    silent=is_silent,
+                )
+                for each, idle in _of_rank(rank, plans)
+            ]
+        num_tokens = sum(len(written[index]) for index in part)
+        mini_batches.append(MiniBatch(micro_batches=tuple(batches), num_tokens=num_tokens))
     return BatchedStep(
-        micro_batches=micro_batches,
+        mini_batches=tuple(mini_batches),
         written=written,
-        padding_fraction=padding_fraction(lengths, [one for plan in plans for each in plan for one in each]),
-        shared_fraction=_shared_fraction([each for plan in plans for each in plan], trajectories, lengths),
+        padding_fraction=padding_fraction(lengths, [rectangle for each in every for rectangle in each]),
+        shared_fraction=_shared_fraction(every, trajectories, lengths),
     )
+
+
+def _plans(
+    members: Sequence[int], lengths: Sequence[int], *, max_tokens: int, padding: int, num_ranks: int
+) -> list[list[list[Rectangle]]]:
+    """Each rank's micro-batches."""
+    return [
+        split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share, padding=padding), max_tokens=max_tokens)
+        for share in deal(members, lengths, num_ranks)
+    ]
+
+
+def _of_rank(rank: int, plans: list[list[list[Rectangle]]]) -> list[tuple[list[Rectangle], bool]]:
+    """(rectangles, idle) of each of its micro-batches: as many as the rank with the most has."""
+    own = plans[rank]
+    num_idle = max(len(plan) for plan in plans) - len(own)
+    repeated = min(own or next(filter(None, plans), []), key=_num_tokens, default=[])
+    return [(each, False) for each in own] + [(repeated, True)] * num_idle
 
 
 def deal(members: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:

@@ -1,8 +1,9 @@
-"""The border to who holds the weights, and to a trainer: whole groups in, one optimizer step and its metrics out.
+"""The border to who holds the weights, and to a trainer: whole groups in, one step and its metrics out.
 
 Invariants:
-- a step either happens whole or not at all: a non-finite loss or gradient leaves the weights as they were and
-  is counted in the metric `train/skipped`;
+- a step makes as many optimizer updates as the settings ask for, each of which happens whole or not at all: a
+  non-finite loss or gradient leaves the weights as they were, is counted in the metric `train/skipped`, and the next
+  update is made; `train/updates` counts those that were made;
 - `snapshot()` is a copy: training on does not change it.
 """
 

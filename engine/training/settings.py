@@ -15,6 +15,13 @@ class TrainerSettings:
     """The one that responses are sampled with; their log-probs belong to it."""
     max_new_tokens: int
     seed: int
+    mini_batches: int = 1
+    passes: int = 1
+
+    @property
+    def warmup_updates(self) -> int:
+        """The warm-up is given in steps; the rate rises with each of their updates."""
+        return self.optimizer.warmup_steps * self.mini_batches * self.passes
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
@@ -25,4 +32,6 @@ class TrainerSettings:
             temperature=spec.rollout.temperature,
             max_new_tokens=spec.rollout.max_new_tokens,
             seed=spec.training.seed,
+            mini_batches=spec.training.mini_batches,
+            passes=spec.training.passes,
         )

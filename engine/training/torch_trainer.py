@@ -1,8 +1,8 @@
 """One process, one device: AdamW on the losses of engine/training/step_loss.py.
 
 Invariants:
-- a step happens whole or not at all: when a loss or a gradient is not finite, all weights (the critic's too),
-  moments and the learning rate stay as they were, and `train/skipped` is 1;
+- an update happens whole or not at all: when a loss or a gradient is not finite, all weights (the critic's too),
+  moments and the learning rate stay as they were, and `train/skipped` counts it;
 - weights are held in float32, whatever rollouts run in: at RL learning rates most updates are below bfloat16's
   resolution and would be lost;
 - the reference is the model that the job began with, also after a resume;
@@ -28,11 +28,12 @@ from engine.training.exact_state import OptimizedPart, read_exact_state, restore
 from engine.training.fused_adamw import FusedAdamW, ParameterGroup
 from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
+from engine.training.mini_batch import MicroLoss
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
 from engine.training.scoring import Critic, TokenScores, computing_in, score_tokens
 from engine.training.settings import TrainerSettings
-from engine.training.step_loss import StepLoss, StepModels, is_finite, needs_critic, needs_reference
-from engine.training.step_metrics import finite_only
+from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step_metrics import UpdateOutcome
 from engine.training.trained_parts import BETAS, EPS, TrainedPart, critic_part, policy_part
 from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.weights.port import WeightVersion
@@ -71,6 +72,8 @@ class TorchTrainer:
             max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
+            mini_batches=settings.mini_batches,
+            passes=settings.passes,
         )
         self._check_dtypes()
 
@@ -88,23 +91,25 @@ class TorchTrainer:
     def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
         config = self._model.config
         check_trajectories(trajectories, vocab_size=config.vocab_size, max_positions=config.max_positions)
-        for each in self._parts:
-            each.optimizer.zero_grad()
+        self._drop_gradients()
         step = self._step_loss.begin(trajectories)
-        for losses in step.losses():
-            for loss in losses.of_parts:
-                loss.backward()  # type: ignore[no-untyped-call]
+        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+
+    def _backward(self, losses: MicroLoss) -> None:
+        for loss in losses.of_parts:
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def _update(self, finite: bool) -> UpdateOutcome:
         norms = {each.part.prefix: self._clip(each.part) for each in self._parts}
-        metrics = step.metrics()
-        warmth = self._progress.warmth(self._optimizer_spec.warmup_steps)
-        updated = is_finite(metrics) and all(map(math.isfinite, norms.values()))
+        warmth = self._progress.warmth(self._settings.warmup_updates)
+        updated = finite and all(map(math.isfinite, norms.values()))
         if updated:
-            self._update(warmth)
+            self._apply(warmth)
+        self._drop_gradients()
         self._progress = self._progress.after(updated=updated)
-        metrics |= {f"train/{prefix}grad_norm": norm for prefix, norm in norms.items()}
-        metrics["train/learning_rate"] = self._optimizer_spec.learning_rate * warmth
-        metrics["train/skipped"] = float(not updated)
-        return StepResult(metrics=finite_only(metrics), advantages=step.advantages)
+        return UpdateOutcome(
+            updated=updated, grad_norms=norms, learning_rate=self._optimizer_spec.learning_rate * warmth
+        )
 
     def _score_policy(self, batch: MicroBatch) -> TokenScores:
         return self._score(self._model, batch)
@@ -132,7 +137,11 @@ class TorchTrainer:
     def _clip(self, part: TrainedPart) -> float:
         return nn.utils.clip_grad_norm_(part.parameters.values(), self._optimizer_spec.max_grad_norm).item()
 
-    def _update(self, warmth: float) -> None:
+    def _drop_gradients(self) -> None:
+        for each in self._parts:
+            each.optimizer.zero_grad()
+
+    def _apply(self, warmth: float) -> None:
         for each in self._parts:
             for group in each.optimizer.groups:
                 group.lr = group.full_lr * warmth

@@ -31,7 +31,7 @@ class TrainerProgress:
     """The content of `trainer.json`."""
 
     num_updates: int
-    """Steps that changed the weights; the learning rate follows it."""
+    """Updates that changed the weights, of which a step may make several; the learning rate follows it."""
     num_skipped: int
     has_critic: bool
     lora_rank: int
@@ -50,9 +50,9 @@ class TrainerProgress:
     def after(self, *, updated: bool) -> Self:
         return replace(self, num_updates=self.num_updates + updated, num_skipped=self.num_skipped + (not updated))
 
-    def warmth(self, warmup_steps: int) -> float:
+    def warmth(self, warmup_updates: int) -> float:
         """The share of the learning rate: rises over the warm-up, then 1; the first update already has its part."""
-        return min((self.num_updates + 1) / max(warmup_steps, 1), 1.0)
+        return min((self.num_updates + 1) / max(warmup_updates, 1), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="start everything and watch a job learn")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--schedule", choices=["laminar", "sync"], default="laminar")
-    demo.add_argument("--steps", type=int, help="fewer or more optimizer steps than the template's")
+    demo.add_argument("--steps", type=int, help="fewer or more steps than the template's")
     return parser
 
 

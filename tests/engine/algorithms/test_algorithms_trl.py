@@ -1,11 +1,4 @@
-"""The same losses and gradients as TRL's GRPOTrainer computes, where TRL has the algorithm.
-
-TRL's own `_compute_loss` runs on a stand-in for its trainer, which hands it log-probs instead of running a model.
-"""
-
-from collections import defaultdict
-from types import SimpleNamespace
-from typing import Any
+"""The same losses and gradients as TRL's GRPOTrainer computes, where TRL has the algorithm."""
 
 import pytest
 import torch
@@ -14,6 +7,7 @@ from torch import Tensor
 from engine.algorithms.loss import LossTokens, policy_loss, token_shares
 from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName
+from tests.engine.algorithms.trl_loss import trl_loss, trl_weights
 
 # B answers, T tokens of the longest, N = 14 that were written
 MASK_BT = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [1, 1, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
@@ -31,48 +25,18 @@ def drawn(seed: int, spread: float = 0.4) -> dict[str, Tensor]:
 
 
 def of_trl(spec: AlgorithmSpec, given: dict[str, Tensor], weights_BT: Tensor | None) -> tuple[float, Tensor]:
-    from trl.trainer.grpo_trainer import GRPOTrainer
-
-    loss_type = {"gspo": "grpo"}.get(spec.name, spec.name)
-    low, high = spec.clips
     logprobs_BT = given["policy"].clone().requires_grad_()
-    whole = SimpleNamespace(gather=lambda value: value, reduce=lambda value, reduction: value, num_processes=1)
-    stand_in: Any = SimpleNamespace(
-        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs_BT, torch.zeros_like(logprobs_BT), None),
-        aux_loss_enabled=False,
-        top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
-        importance_sampling_level=RECIPES[spec.name].ratio,
-        beta=spec.kl.coefficient,
-        args=SimpleNamespace(use_bias_correction_kl=False, delta=None, steps_per_generation=1),
-        loss_type=loss_type,
-        epsilon_low=low,
-        epsilon_high=1.0 + high if loss_type == "cispo" else high,  # TRL has the largest weight itself there
-        use_vllm=weights_BT is not None,
-        vllm_importance_sampling_correction=True,
-        model=SimpleNamespace(training=True),
-        current_gradient_accumulation_steps=1,
-        max_completion_length=MAX_NEW_TOKENS,
-        accelerator=whole,
-        _entropy_bonus_enabled=False,
-        _metrics={"train": defaultdict(list)},
+    loss = trl_loss(
+        spec,
+        logprobs_BT,
+        mask_BT=MASK_BT,
+        advantages_B=given["advantages"],
+        old_logprobs_BT=given["behaviour"] if weights_BT is None else given["step_begin"],
+        reference_logprobs_BT=given["reference"],
+        weights_BT=weights_BT,
+        max_new_tokens=MAX_NEW_TOKENS,
     )
-    loss = GRPOTrainer._compute_loss(  # type: ignore[no-untyped-call]
-        stand_in,
-        None,
-        {
-            "prompt_ids": torch.ones(4, 1, dtype=torch.int64),
-            "prompt_mask": torch.ones(4, 1, dtype=torch.int64),
-            "completion_ids": torch.ones_like(MASK_BT),
-            "completion_mask": MASK_BT,
-            "advantages": given["advantages"],
-            "old_per_token_logps": given["behaviour"] if weights_BT is None else given["step_begin"],
-            "ref_per_token_logps": given["reference"],
-            "importance_sampling_ratio": weights_BT,
-            "num_items_in_batch": MASK_BT.sum(),
-        },
-    )
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert logprobs_BT.grad is not None
     return loss.item(), logprobs_BT.grad
 
@@ -116,7 +80,6 @@ def test_an_algorithms_loss_and_gradient_are_those_of_trl(name: AlgorithmName, k
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
 @pytest.mark.parametrize("correction", ["truncated", "masked", "icepop"])
 def test_a_corrections_loss_and_gradient_are_those_of_trl(name: AlgorithmName, correction: CorrectionName) -> None:
-    """TRL computes its weights while it generates; here they are put together as it does, by mode and bounds."""
     spec = AlgorithmSpec(
         name=name,
         clip_low=0.2,
@@ -125,12 +88,7 @@ def test_a_corrections_loss_and_gradient_are_those_of_trl(name: AlgorithmName, c
     )
     for seed in range(3):
         given = drawn(seed)
-        ratio_BT = torch.exp((given["step_begin"] - given["behaviour"]) * MASK_BT)
-        if correction == "truncated":  # token_truncate
-            weights_BT = torch.clamp(ratio_BT, max=1.3)
-        else:  # token_mask
-            least, most = (0.7, 1.4) if correction == "icepop" else (float("-inf"), 1.3)
-            weights_BT = ratio_BT.masked_fill((ratio_BT < least) | (ratio_BT > most), 0.0)
+        weights_BT = trl_weights(spec, (given["step_begin"] - given["behaviour"]) * MASK_BT)
         (loss, gradient), (expected, expected_gradient) = of_ours(spec, given), of_trl(spec, given, weights_BT)
         assert loss == pytest.approx(expected, rel=1e-5)
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-5, atol=1e-7)

@@ -21,7 +21,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("algorithm.critic.learning_rate", 1e-4, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.gamma", 0.9, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.gae_lambda", 0.9, {"algorithm": {"name": "ppo"}}),
-    ("algorithm.critic.value_clip", 0.5, None),
+    ("algorithm.critic.value_clip", 0.5, {"algorithm": {"name": "ppo"}, "training": {"passes": 2}}),
     ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
@@ -83,6 +83,35 @@ def test_defaults_are_accepted_wherever_they_are_spelled_out() -> None:
 def test_cispos_clip_acts_since_it_corrects_by_it() -> None:
     assert refusals({"algorithm": {"name": "cispo", "clip_high": 7.0}}) == {}
     assert list(refusals({"algorithm": {"name": "cispo", "correction": {"cap": 3.0}}})) == ["algorithm.correction.cap"]
+
+
+@pytest.mark.parametrize("updates", [{"mini_batches": 2}, {"passes": 2}])
+def test_several_updates_a_step_make_clips_act_but_for_aipo_which_has_none(updates: dict[str, int]) -> None:
+    for name in ("truncated", "masked", "icepop", "decoupled"):
+        clipped: dict[str, Any] = {"algorithm": {"clip_low": 0.1, "clip_high": 0.3, "correction": {"name": name}}}
+        assert refusals(clipped | {"training": updates}) == {}
+        assert set(refusals(clipped)) == {"algorithm.clip_low", "algorithm.clip_high"}
+    aipo = {"algorithm": {"clip_low": 0.1, "correction": {"name": "aipo"}}, "training": updates}
+    assert list(refusals(aipo)) == ["algorithm.clip_low"]
+
+
+def test_a_critics_clip_acts_where_a_value_can_have_moved() -> None:
+    ppo: dict[str, Any] = {"algorithm": {"name": "ppo", "critic": {"value_clip": 0.5}}}
+    assert list(refusals(ppo)) == ["algorithm.critic.value_clip"]
+    assert refusals(ppo | {"training": {"mini_batches": 16}}) == {}
+
+
+def test_a_batch_is_cut_into_no_more_mini_batches_than_it_has_prompts() -> None:
+    assert refusals({"training": {"prompts_per_step": 4, "mini_batches": 4}}) == {}
+    told = refusals({"training": {"prompts_per_step": 4, "mini_batches": 5}})
+    assert list(told) == ["training.mini_batches"]
+    assert told["training.mini_batches"].startswith("training.mini_batches must not exceed training.prompts_per_step")
+
+
+def test_the_papers_own_setting_fits() -> None:
+    """512 prompts of 16 trajectories, 2,048 trajectories an update."""
+    asked = {"algorithm": {"group_size": 16}, "training": {"prompts_per_step": 512, "mini_batches": 4}}
+    assert refusals(asked) == {}
 
 
 def test_a_job_that_only_evaluates_may_keep_its_trainers_devices() -> None:

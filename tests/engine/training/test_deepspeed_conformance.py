@@ -13,6 +13,7 @@ from engine.training.deepspeed_trainer import DeepSpeedTrainer
 from engine.training.layout import whole_shape
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
+from tests.engine.training.mini_batch_conformance import MiniBatchConformance
 from tests.engine.training.trainer_conformance import (
     MakeTrainer,
     TrainerConformance,
@@ -49,6 +50,10 @@ class TestDeepSpeedTrainer(TrainerConformance):
 
 
 class TestDeepSpeedTrainersParts(PartsConformance):
+    pass
+
+
+class TestDeepSpeedTrainersMiniBatches(MiniBatchConformance):
     pass
 
 

@@ -36,25 +36,28 @@ ENDED_WITHIN_S = 240
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-ASKED: Final = {
-    "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {}),
+ASKED: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any], dict[str, int]]]] = {
+    "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {}, {}),
     # A λ below 1: of one trajectory, the returns differ by much more than by rounding. They are what is standardised.
     "critic": (
         AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1, estimator="k1"), critic=CriticSpec(gae_lambda=0.9)),
         {},
+        {},
     ),
-    "adapter": (AlgorithmSpec(kl=KlSpec(coefficient=0.1)), {"lora_rank": 3, "lora_alpha": 12.0}),
+    "adapter": (AlgorithmSpec(kl=KlSpec(coefficient=0.1)), {"lora_rank": 3, "lora_alpha": 12.0}, {}),
+    "updates": (AlgorithmSpec(), {}, {"mini_batches": 2, "passes": 2}),
 }
 EACH = [(kind, stage) for kind in ASKED for stage in STAGES]
 
 
 def asked(kind: str, stage: int) -> TrainerSettings:
     """Rectangles so small that ranks have different numbers of micro-batches; a reference, which is divided too."""
-    algorithm, trainer = ASKED[kind]
+    algorithm, trainer, updates = ASKED[kind]
     return settings(
         algorithm=algorithm,
         optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1),
         trainer=TrainerSpec(backend="deepspeed", zero_stage=stage, micro_batch_tokens=40, **trainer),
+        **updates,
     )
 
 
@@ -155,6 +158,10 @@ def test_every_rank_tells_the_same_of_a_step_and_skips_the_same(two_ranks: Path,
     assert first["told"] == second["told"]
     assert [metrics["train/skipped"] for metrics in first["told"]] == [0.0, 0.0, 0.0]
     assert first["skipped"] == second["skipped"]
+    if kind == "updates":  # its mini-batch in both passes; the other one's updates are made
+        assert (first["skipped"]["train/skipped"], first["skipped"]["train/updates"]) == (2.0, 2.0)
+        assert [metrics["train/updates"] for metrics in first["told"]] == [4.0, 2.0, 4.0]
+        return
     assert first["skipped"]["train/skipped"] == 1.0
     assert first["kept"] == first["loaded"]  # what was saved before the step that was skipped
 

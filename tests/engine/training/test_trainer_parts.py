@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,9 +18,11 @@ from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
 from engine.spec.recipes import AlgorithmName
 from engine.training.lora import LowRankUpdate
 from engine.training.micro_batch import batch_step
+from engine.training.mini_batch import MicroLoss
 from engine.training.port import TrainingTrajectory
 from engine.training.scoring import Critic, score_tokens
 from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step_metrics import UpdateOutcome
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
@@ -88,20 +91,21 @@ def test_long_answers_are_paid_less_and_the_charts_keep_the_environments_reward(
 # Adapter --------------------------------------------------------------------------------------------------------------
 
 
+def keep_gradients(trainer: TorchTrainer, gradients: dict[str, Tensor], warmth: float) -> None:
+    for each in trainer._parts:
+        gradients |= {
+            name: parameter.grad for name, parameter in each.part.parameters.items() if parameter.grad is not None
+        }
+
+
 def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: MakeLlama) -> None:
     """B is zero at first: its gradient is the whole matrix's times Aᵀ, and A has none."""
     whole, low = trainer_of(make_llama()), trainer_of(make_llama(), trainer=LORA)
     gradients: dict[str, Tensor] = {}
     for trainer in (whole, low):
-        trainer._update = lambda warmth: None  # type: ignore[method-assign]
         trainer._clip = lambda part: 0.0  # type: ignore[method-assign]
+        trainer._apply = partial(keep_gradients, trainer, gradients)  # type: ignore[method-assign]
         trainer.train_step(trajectories_of(0))
-        gradients |= {
-            name: parameter.grad
-            for each in trainer._parts
-            for name, parameter in each.part.parameters.items()
-            if parameter.grad is not None
-        }
     assert low._adapter is not None
     name = "base_model.model.model.layers.1.self_attn.k_proj"
     a = low._adapter.parameters[f"{name}.lora_A.weight"]
@@ -124,7 +128,7 @@ def test_merged_weights_are_not_kept_for_the_backward_pass(
 
     monkeypatch.setattr(LowRankUpdate, "added_to", watched)
     trainer = trainer_of(make_llama(), trainer=LORA)
-    losses = next(trainer._step_loss.begin(trajectories_of(0)).losses())
+    losses = next(next(trainer._step_loss.begin(trajectories_of(0)).updates()))
     assert len(made) == 2 * 4 and all(reference.expired() for reference in made)
     losses.policy.backward()  # type: ignore[no-untyped-call]
     assert len(made) == 2 * 4 + 7, "once more in the backward pass, but for the first: what it read needs no gradient"
@@ -164,8 +168,10 @@ def gradients_of_ranks(
     batch: list[TrainingTrajectory],
     *,
     micro_batch_tokens: int = 60,
+    mini_batches: int = 1,
+    passes: int = 1,
 ) -> tuple[Tensor, list[Any]]:
-    """(the sum over ranks of all gradients, what each rank says of the step)."""
+    """(the sum over ranks and updates of all gradients, what each rank says of the step). No weight moves."""
     barrier, board = Barrier(num_ranks), [torch.zeros(0)] * num_ranks
 
     def one_rank(index: int) -> tuple[Tensor, object]:
@@ -185,34 +191,45 @@ def gradients_of_ranks(
             micro_batch_tokens=micro_batch_tokens,
             max_new_tokens=30,
             device="cpu",
+            mini_batches=mini_batches,
+            passes=passes,
             ranks=ThreadRanks(index, barrier, board),
         )
-        step = loss.begin(batch)
-        for losses in step.losses():
-            losses.policy.backward()  # type: ignore[no-untyped-call]
-            if losses.value is not None:
-                losses.value.backward()  # type: ignore[no-untyped-call]
+        step, num_passes, lasts = loss.begin(batch), 0, 0
+
+        def backward(losses: MicroLoss) -> None:
+            nonlocal num_passes, lasts
+            num_passes, lasts = num_passes + 1, lasts + losses.is_last
+            for each in losses.of_parts:
+                each.backward()  # type: ignore[no-untyped-call]
+
+        def update(finite: bool) -> UpdateOutcome:
+            return UpdateOutcome(updated=finite, grad_norms={}, learning_rate=0.0)
+
+        metrics = step.train(backward=backward, update=update)
+        assert metrics["train/updates"] == lasts
         every = [*policy.parameters(), *critic.parameters()]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in every])
-        return flat, (step.metrics(), step.advantages, step.num_micro_batches)
+        return flat, (metrics, step.advantages, num_passes)
 
     with ThreadPoolExecutor(num_ranks) as pool:
         done = list(pool.map(one_rank, range(num_ranks)))
     return torch.stack([gradient for gradient, _ in done]).sum(0), [said for _, said in done]
 
 
+@pytest.mark.parametrize("updates", [{}, {"mini_batches": 3, "passes": 2}], ids=["one update", "six"])
 @pytest.mark.parametrize(
     ("name", "estimator", "num"), [("ppo", "k1", 12), ("gspo", "k1", 12), ("grpo", "k3", 2), ("dapo", "k2", 1)]
 )
 def test_gradients_of_ranks_add_up_to_those_of_one(
-    make_llama: MakeLlama, name: AlgorithmName, estimator: str, num: int
+    make_llama: MakeLlama, name: AlgorithmName, estimator: str, num: int, updates: dict[str, int]
 ) -> None:
     """Also where a rank has nothing to do: three ranks, one or two answers."""
     kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
     algorithm = AlgorithmSpec(name=name, kl=kl)
     batch = trajectories_of(0, num=num, tools=True)
-    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch)
-    together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch)
+    alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch, **updates)
+    together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch, **updates)
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     assert each[0] == each[1] == each[2]
     for metric, value in said[0].items():

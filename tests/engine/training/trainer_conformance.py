@@ -25,7 +25,7 @@ from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 
 MakeTrainer = Callable[..., Trainer]
-"""(folder, *, algorithm, optimizer, trainer), all but the folder with the defaults of `settings`."""
+"""(folder, *, algorithm, optimizer, trainer, mini_batches, passes), all but the folder with `settings`' defaults."""
 
 MAX_NEW_TOKENS = 30
 
@@ -43,6 +43,8 @@ def settings(
     algorithm: AlgorithmSpec | None = None,
     optimizer: OptimizerSpec | None = None,
     trainer: TrainerSpec | None = None,
+    mini_batches: int = 1,
+    passes: int = 1,
 ) -> TrainerSettings:
     """For tests: large steps, no warm-up."""
     return TrainerSettings(
@@ -52,6 +54,8 @@ def settings(
         temperature=1.0,
         max_new_tokens=MAX_NEW_TOKENS,
         seed=0,
+        mini_batches=mini_batches,
+        passes=passes,
     )
 
 
@@ -184,11 +188,11 @@ class TrainerConformance:
         batch = trajectories_of(0)
         result = make_trainer(make_llama()).train_step(batch)
         assert result.metrics.keys() >= {
-            *(f"train/{name}" for name in ("loss", "entropy", "grad_norm", "learning_rate", "skipped", "tokens")),
+            *(f"train/{name}" for name in ("loss", "entropy", "grad_norm", "learning_rate", "updates", "skipped")),
             *(f"train/clip_fraction{part}" for part in ("", "_low", "_high")),
             *("train/ratio_mean", "train/ratio_max", "train/behaviour_kl", "train/effective_sample_fraction"),
             *("train/logprob_gap", "train/logprob_gap_max", "train/advantage_mean", "train/advantage_std"),
-            *("train/padding_fraction", "reward/mean", "reward/std"),
+            *("train/padding_fraction", "train/tokens", "reward/mean", "reward/std"),
         }
         assert all(torch.isfinite(torch.tensor(value)) for value in result.metrics.values())
         assert result.metrics["train/tokens"] == sum(len(each.prompt_ids + each.response_ids) for each in batch)

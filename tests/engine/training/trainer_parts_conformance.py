@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint import MANIFEST_FILE, WritePart, write_checkpoint
-from engine.training.step_loss import Step
+from engine.training.mini_batch import UpdateLoss
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, save, trajectories_of
@@ -157,7 +157,7 @@ class PartsConformance:
         trainer = make_trainer(make_llama(), algorithm=PPO)
         trainer.train_step(trajectories_of(0))
         before = save(trainer, tmp_path / "before")
-        sound: Callable[..., Tensor] = getattr(Step, whose)
+        sound: Callable[..., Tensor] = getattr(UpdateLoss, whose)
 
         def spoiled(*given: Any) -> Tensor:
             loss = sound(*given)
@@ -165,7 +165,7 @@ class PartsConformance:
             return loss
 
         with monkeypatch.context() as patch:
-            patch.setattr(Step, whose, spoiled)
+            patch.setattr(UpdateLoss, whose, spoiled)
             metrics = trainer.train_step(trajectories_of(1)).metrics
         assert metrics["train/skipped"] == 1.0 and "train/loss" in metrics and "train/value_loss" in metrics
         after = save(trainer, tmp_path / "after")
