@@ -41,6 +41,7 @@ _TITLES: Mapping[str, str] = {
     "max_runtime_s": "Longest runtime",
     "training.seed": "Seed",
     "training.steps": "Steps",
+    "optimizer.course": "Course of the learning rate",
     "evaluation.prompts": "Held-out prompts",
     "evaluation.every": "Evaluate every",
 }

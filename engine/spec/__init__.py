@@ -1,6 +1,7 @@
 """Data that may cross the border between control plane and engine. Imports pydantic and nothing heavy.
 
 job                  everything that a customer may set
+optimizer            of it, what moves the weights
 recipes              the rows of algorithms, and the values that are each one's own
 schedules            who waits for whom, and how stale a trajectory may be
 knob_effects         the settings that have an effect only sometimes

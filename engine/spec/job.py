@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from engine.spec.knob_effects import knob
 from engine.spec.misfits import misfits
+from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds
 from engine.spec.strict import Strict, Text
@@ -134,13 +135,6 @@ class AlgorithmSpec(Strict):
     @property
     def corrects_by(self) -> CorrectionName:
         return self.correction.name or RECIPES[self.name].correction
-
-
-class OptimizerSpec(Strict):
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's step size.")
-    warmup_steps: int = Field(5, ge=0, le=100_000, description="Steps over which the learning rate rises from zero.")
-    weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decay.")
-    max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients longer than this are scaled down.")
 
 
 class ScheduleSpec(Strict):

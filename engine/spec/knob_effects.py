@@ -78,6 +78,16 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.critic.value_clip",
     ),
     **_of(
+        "Other than constant only in a job of more steps than its warm-up has.",
+        lambda spec: spec.training.steps > max(spec.optimizer.warmup_steps, 1) or spec.only_evaluates,
+        "optimizer.course",
+    ),
+    **_of(
+        "Only with the course cosine or linear.",
+        lambda spec: spec.optimizer.course != "constant",
+        "optimizer.final_share",
+    ),
+    **_of(
         "Only with the schedule laminar.",
         lambda spec: spec.schedule.name == "laminar",
         "schedule.repack",

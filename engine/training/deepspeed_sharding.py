@@ -33,7 +33,7 @@ from engine.spec.job import OptimizerSpec
 from engine.training.deepspeed_world import World, import_deepspeed
 from engine.training.layout import Place, places_of, whole_shape
 from engine.training.lora import Adapter
-from engine.training.trained_parts import BETAS, EPS, MOMENTS, TrainedPart
+from engine.training.trained_parts import MOMENTS, TrainedPart
 from engine.training.trainer_checkpoint import under
 
 # DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more time than
@@ -71,7 +71,7 @@ class ShardedPart:
             for parameters, decay in part.decay_groups(optimizer.weight_decay)
         ]
         # torch's own AdamW: DeepSpeed's compiles for a minute at its first start.
-        adamw = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPS, fused=True)
+        adamw = torch.optim.AdamW(groups, lr=0.0, betas=optimizer.betas, eps=optimizer.eps, fused=True)
         num_trained = sum(place.shape.numel() for place in self._places.values())
         config = _config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
         self._engine: Any = self._deepspeed.initialize(model=module, optimizer=adamw, config=config)[0]
@@ -112,9 +112,9 @@ class ShardedPart:
         spoiled = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
         self._deepspeed.utils.safe_set_full_grad(parameter, spoiled)
 
-    def step(self, warmth: float) -> StepOutcome:
+    def step(self, share: float) -> StepOutcome:
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = self._part.learning_rate * warmth
+            group["lr"] = self._part.learning_rate * share
         self._engine.step()
         return StepOutcome(
             updated=bool(self._engine.was_step_applied()), grad_norm=float(self._engine.get_global_grad_norm())

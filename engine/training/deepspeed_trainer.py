@@ -36,6 +36,7 @@ from engine.training.deepspeed_world import ALONE, World
 from engine.training.exact_dtype import check_dtypes
 from engine.training.exact_state import random_streams, restore_random_streams
 from engine.training.layout import whole_shape
+from engine.training.learning_rate import share_of_rate
 from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
 from engine.training.mini_batch import MicroLoss
@@ -147,15 +148,15 @@ class DeepSpeedTrainer:
         if not (finite and self._have_finite_gradients()):
             for part in self._parts:
                 part.spoil_gradients()
-        warmth = self._progress.warmth(self._settings.warmup_updates)
-        outcomes = {part.prefix: part.step(warmth) for part in self._parts}
+        share = share_of_rate(self._settings, self._progress.num_updates)
+        outcomes = {part.prefix: part.step(share) for part in self._parts}
         updated = {outcome.updated for outcome in outcomes.values()}
         assert len(updated) == 1, "policy and critic did not agree whether to make the update"
         self._progress = self._progress.after(updated=all(updated))
         return UpdateOutcome(
             updated=all(updated),
             grad_norms={prefix: outcome.grad_norm for prefix, outcome in outcomes.items()},
-            learning_rate=self._settings.optimizer.learning_rate * warmth,
+            learning_rate=self._settings.optimizer.learning_rate * share,
         )
 
     def _have_finite_gradients(self) -> bool:

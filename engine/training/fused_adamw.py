@@ -9,10 +9,14 @@ Invariant: parameters and moments are bit for bit those of `torch.optim.AdamW(fu
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
+
+from engine.spec.optimizer import OptimizerSpec
+from engine.training.trained_parts import TrainedPart
 
 Moments = dict[str, Tensor]
 """`step`, `exp_avg`, `exp_avg_sq`; empty before the first update."""
@@ -33,6 +37,14 @@ class FusedAdamW:
     betas: tuple[float, float]
     eps: float
     state: defaultdict[nn.Parameter, Moments] = field(default_factory=lambda: defaultdict(dict))
+
+    @classmethod
+    def of(cls, part: TrainedPart, spec: OptimizerSpec) -> Self:
+        groups = [
+            ParameterGroup(parameters=parameters, weight_decay=decay, full_lr=part.learning_rate)
+            for parameters, decay in part.decay_groups(spec.weight_decay)
+        ]
+        return cls(groups=groups, betas=spec.betas, eps=spec.eps)
 
     def zero_grad(self) -> None:
         for parameter in self._parameters():

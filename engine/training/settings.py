@@ -11,6 +11,8 @@ class TrainerSettings:
     optimizer: OptimizerSpec
     algorithm: AlgorithmSpec
     trainer: TrainerSpec
+    num_steps: int
+    """Of the whole job; the learning rate's course leads over them."""
     temperature: float
     """The one that responses are sampled with; their log-probs belong to it."""
     max_new_tokens: int
@@ -19,9 +21,8 @@ class TrainerSettings:
     passes: int = 1
 
     @property
-    def warmup_updates(self) -> int:
-        """The warm-up is given in steps; the rate rises with each of their updates."""
-        return self.optimizer.warmup_steps * self.mini_batches * self.passes
+    def updates_a_step(self) -> int:
+        return self.mini_batches * self.passes
 
     @classmethod
     def of(cls, spec: JobSpec) -> Self:
@@ -29,6 +30,7 @@ class TrainerSettings:
             optimizer=spec.optimizer,
             algorithm=spec.algorithm,
             trainer=spec.trainer,
+            num_steps=spec.training.steps,
             temperature=spec.rollout.temperature,
             max_new_tokens=spec.rollout.max_new_tokens,
             seed=spec.training.seed,

@@ -25,7 +25,8 @@ from engine.policy.lineage import WeightsId
 from engine.training.activations import how_to_hold
 from engine.training.exact_dtype import check_dtypes
 from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
-from engine.training.fused_adamw import FusedAdamW, ParameterGroup
+from engine.training.fused_adamw import FusedAdamW
+from engine.training.learning_rate import share_of_rate
 from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
 from engine.training.mini_batch import MicroLoss
@@ -34,7 +35,7 @@ from engine.training.scoring import Critic, TokenScores, computing_in, score_tok
 from engine.training.settings import TrainerSettings
 from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step_metrics import UpdateOutcome
-from engine.training.trained_parts import BETAS, EPS, TrainedPart, critic_part, policy_part
+from engine.training.trained_parts import TrainedPart, critic_part, policy_part
 from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
@@ -59,7 +60,7 @@ class TorchTrainer:
         parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
             parts.append(critic_part(self._critic, algorithm))
-        self._parts = [OptimizedPart(part=part, optimizer=self._optimizer(part)) for part in parts]
+        self._parts = [OptimizedPart(part=part, optimizer=FusedAdamW.of(part, settings.optimizer)) for part in parts]
         self._progress = TrainerProgress.begin(algorithm, trainer)
         self._step_loss = StepLoss(
             algorithm,
@@ -101,14 +102,14 @@ class TorchTrainer:
 
     def _update(self, finite: bool) -> UpdateOutcome:
         norms = {each.part.prefix: self._clip(each.part) for each in self._parts}
-        warmth = self._progress.warmth(self._settings.warmup_updates)
+        share = share_of_rate(self._settings, self._progress.num_updates)
         updated = finite and all(map(math.isfinite, norms.values()))
         if updated:
-            self._apply(warmth)
+            self._apply(share)
         self._drop_gradients()
         self._progress = self._progress.after(updated=updated)
         return UpdateOutcome(
-            updated=updated, grad_norms=norms, learning_rate=self._optimizer_spec.learning_rate * warmth
+            updated=updated, grad_norms=norms, learning_rate=self._optimizer_spec.learning_rate * share
         )
 
     def _score_policy(self, batch: MicroBatch) -> TokenScores:
@@ -141,18 +142,11 @@ class TorchTrainer:
         for each in self._parts:
             each.optimizer.zero_grad()
 
-    def _apply(self, warmth: float) -> None:
+    def _apply(self, share: float) -> None:
         for each in self._parts:
             for group in each.optimizer.groups:
-                group.lr = group.full_lr * warmth
+                group.lr = group.full_lr * share
             each.optimizer.step()
-
-    def _optimizer(self, part: TrainedPart) -> FusedAdamW:
-        groups = [
-            ParameterGroup(parameters=parameters, weight_decay=decay, full_lr=part.learning_rate)
-            for parameters, decay in part.decay_groups(self._optimizer_spec.weight_decay)
-        ]
-        return FusedAdamW(groups=groups, betas=BETAS, eps=EPS)
 
     # Weights and checkpoints -------------------------------------------------------------------------------------
 

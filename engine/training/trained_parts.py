@@ -19,8 +19,6 @@ from engine.training.layout import Views, whole_shape
 from engine.training.lora import Adapter
 from engine.training.scoring import Critic
 
-BETAS: Final = (0.9, 0.999)
-EPS: Final = 1e-8
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 

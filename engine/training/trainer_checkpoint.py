@@ -50,10 +50,6 @@ class TrainerProgress:
     def after(self, *, updated: bool) -> Self:
         return replace(self, num_updates=self.num_updates + updated, num_skipped=self.num_skipped + (not updated))
 
-    def warmth(self, warmup_updates: int) -> float:
-        """The share of the learning rate: rises over the warm-up, then 1; the first update already has its part."""
-        return min((self.num_updates + 1) / max(warmup_updates, 1), 1.0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerCheckpoint:

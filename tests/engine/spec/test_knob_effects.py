@@ -22,6 +22,8 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("algorithm.critic.gamma", 0.9, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.gae_lambda", 0.9, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.value_clip", 0.5, {"algorithm": {"name": "ppo"}, "training": {"passes": 2}}),
+    ("optimizer.course", "cosine", {"training": {"steps": 6}}),
+    ("optimizer.final_share", 0.0, {"optimizer": {"course": "linear"}}),
     ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
@@ -33,6 +35,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
 # Where nothing of the above acts.
 NOWHERE: dict[str, dict[str, Any]] = {
     "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
+    "optimizer.course": {"training": {"steps": 5}},
     "schedule.repack": {"schedule": {"name": "sync"}},
     "rollout.weight_slots": {"schedule": {"name": "partial"}},
 }
@@ -129,6 +132,13 @@ def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
     assert JobSpec.accepted(accepted.model_dump(mode="json")) == accepted
     with pytest.raises(ValidationError):
         JobSpec.accepted({"name": "t", "trainer": {"zero_stage": 4}})
+
+
+def test_a_learning_rate_falls_where_a_step_is_left_after_its_highest() -> None:
+    cosine = {"course": "cosine", "warmup_steps": 0}
+    assert list(refusals({"training": {"steps": 1}, "optimizer": cosine})) == ["optimizer.course"]
+    assert refusals({"training": {"steps": 2}, "optimizer": cosine}) == {}
+    assert refusals({"training": {"steps": 0}, "optimizer": {**cosine, "final_share": 0.0}}) == {}
 
 
 @pytest.mark.parametrize("path", KNOB_EFFECTS)

@@ -15,10 +15,10 @@ from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.mini_batch_conformance import MiniBatchConformance
 from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
     MakeTrainer,
     TrainerConformance,
     assert_same_steps,
-    make_adam_smooth,
     save,
     settings,
     trajectories_of,
@@ -70,14 +70,12 @@ def test_critic_reference_and_adapter_take_the_torch_trainers_steps_and_each_goe
     make_trainer: MakeTrainer,
     make_llama: MakeLlama,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     algorithm: AlgorithmSpec,
     trainer: TrainerSpec,
 ) -> None:
     """Gradients show in their norms and the moments, and all of it in the float32 weights."""
-    make_adam_smooth(monkeypatch)
     folder = make_llama(dtype="bfloat16")
-    optimizer = OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1)
+    optimizer = OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS)
     asked: dict[str, Any] = {"algorithm": algorithm, "optimizer": optimizer, "trainer": trainer}
     theirs, ours = TorchTrainer(folder, settings(**asked), device="cpu"), make_trainer(folder, **asked)
     told = [[each.train_step(trajectories_of(step)).metrics for step in range(3)] for each in (theirs, ours)]

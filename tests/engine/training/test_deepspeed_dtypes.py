@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import engine.training.deepspeed_sharding as sharding
-from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.deepspeed_trainer import DeepSpeedTrainer
 from engine.training.deepspeed_world import import_deepspeed
 from engine.training.exact_dtype import WrongDtype
@@ -15,8 +15,8 @@ from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
     assert_same_steps,
-    make_adam_smooth,
     save,
     settings,
     trajectories_of,
@@ -29,6 +29,7 @@ def asked(stage: int) -> TrainerSettings:
     """Policy, critic and reference: three decoders."""
     return settings(
         algorithm=AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1)),
+        optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, eps=SMOOTH_EPS),
         trainer=TrainerSpec(backend="deepspeed", zero_stage=stage),
     )
 
@@ -47,7 +48,6 @@ def test_steps_are_the_torch_trainers_whatever_the_processor_is_said_to_support(
 ) -> None:
     let_deepspeed_believe(monkeypatch, fp16=fp16, bf16=bf16)
     monkeypatch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    make_adam_smooth(monkeypatch)
     theirs = TorchTrainer(make_llama(), asked(stage), device="cpu")
     ours = DeepSpeedTrainer(make_llama(), asked(stage), device="cpu")
     try:

@@ -22,8 +22,8 @@ from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
     assert_same_steps,
-    make_adam_smooth,
     save,
     settings,
     trajectories_of,
@@ -55,7 +55,7 @@ def asked(kind: str, stage: int) -> TrainerSettings:
     algorithm, trainer, updates = ASKED[kind]
     return settings(
         algorithm=algorithm,
-        optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1),
+        optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
         trainer=TrainerSpec(backend="deepspeed", zero_stage=stage, micro_batch_tokens=40, **trainer),
         **updates,
     )
@@ -99,7 +99,6 @@ def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing
     torch.set_num_threads(1)
     patch = pytest.MonkeyPatch()
     patch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    make_adam_smooth(patch)
     if rank == 0:
         world = World.open(num_ranks=2, host="127.0.0.1", timeout_s=60)
         addresses.put(world.address)
@@ -117,13 +116,11 @@ def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing
 def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes left behind. Processes of their own: DeepSpeed numbers what it divides, process by process."""
     folder, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks")
-    with pytest.MonkeyPatch.context() as patch:
-        make_adam_smooth(patch)
-        for kind in ASKED:
-            torch_trainer = TorchTrainer(folder, asked(kind, 1), device="cpu")
-            (results / kind).mkdir()
-            (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
-            save(torch_trainer, results / kind / "torch")
+    for kind in ASKED:
+        torch_trainer = TorchTrainer(folder, asked(kind, 1), device="cpu")
+        (results / kind).mkdir()
+        (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
+        save(torch_trainer, results / kind / "torch")
     context = multiprocessing.get_context("spawn")
     addresses = context.Queue()
     ranks = [context.Process(target=run_rank, args=(rank, folder, results, addresses)) for rank in (0, 1)]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,8 +32,8 @@ from tests.engine.training.trainer_conformance import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def trainer_of(folder: Path, **given: object) -> TorchTrainer:
-    return TorchTrainer(folder, settings(**given), device="cpu")  # type: ignore[arg-type]
+def trainer_of(folder: Path, **given: Any) -> TorchTrainer:
+    return TorchTrainer(folder, settings(**given), device="cpu")
 
 
 @pytest.fixture

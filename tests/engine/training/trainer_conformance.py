@@ -7,13 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import engine.training.deepspeed_sharding as deepspeed_sharding
-import engine.training.torch_trainer as torch_trainer
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceRequest
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.policy.lineage import WeightsId
@@ -23,9 +22,10 @@ from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.training.settings import TrainerSettings
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
+from tests.engine.training.adamw_by_hand import first_step_by_hand, steps_by_hand
 
 MakeTrainer = Callable[..., Trainer]
-"""(folder, *, algorithm, optimizer, trainer, mini_batches, passes), all but the folder with `settings`' defaults."""
+"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes), all but the folder with `settings`' defaults."""
 
 MAX_NEW_TOKENS = 30
 
@@ -37,6 +37,11 @@ LARGEST_LOGPROB = 16.0
 ROUNDING = 3 * LARGEST_LOGPROB * 1_000**0.5 * 2.0**-24
 ROUNDING_OF_A_DIFFERENCE = LARGEST_LOGPROB * 2.0**-24
 
+# Adam divides by a gradient's own size: where that is nearly nothing, rounding decides about the whole step, and later
+# steps begin from there. With ε a thousandth of the longest gradient it changes a weight by a thousandth of the
+# learning rate at most, since a gradient's rounding is about a millionth.
+SMOOTH_EPS = 1e-3
+
 
 def settings(
     *,
@@ -45,12 +50,14 @@ def settings(
     trainer: TrainerSpec | None = None,
     mini_batches: int = 1,
     passes: int = 1,
+    num_steps: int = 100,
 ) -> TrainerSettings:
     """For tests: large steps, no warm-up."""
     return TrainerSettings(
         algorithm=algorithm or AlgorithmSpec(),
         optimizer=optimizer or OptimizerSpec(learning_rate=1e-2, warmup_steps=0),
         trainer=trainer or TrainerSpec(),
+        num_steps=num_steps,
         temperature=1.0,
         max_new_tokens=MAX_NEW_TOKENS,
         seed=0,
@@ -92,19 +99,11 @@ def save(trainer: Trainer, folder: Path) -> Path:
     return folder
 
 
-def make_adam_smooth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam divides by a gradient's own size: where that is nearly nothing, rounding decides about the whole step, and
-    later steps begin from there. With ε a thousandth of the longest gradient it changes a weight by a thousandth of
-    the learning rate at most, since a gradient's rounding is about a millionth."""
-    for module in (torch_trainer, deepspeed_sharding):
-        monkeypatch.setattr(module, "EPS", 1e-3)
-
-
 def assert_same_steps(
     told: list[dict[str, float]], checkpoint: Path, *, expected: list[dict[str, float]], expected_checkpoint: Path
 ) -> None:
-    """The same but for rounding: what was told of each step, and the whole state after them. For trainers whose Adam is
-    smooth, and batches whose advantages are not themselves made of rounding."""
+    """The same but for rounding: what was told of each step, and the whole state after them. For trainers whose ε is
+    `SMOOTH_EPS`, and batches whose advantages are not themselves made of rounding."""
     laid_out = "train/padding_fraction"  # of other rectangles
     for mine, theirs in zip(told, expected, strict=True):
         compared = {name: value for name, value in theirs.items() if name != laid_out}
@@ -123,42 +122,47 @@ def assert_same_steps(
             torch.testing.assert_close(states[0][name], tensor, rtol=1e-3, atol=1e-7)
 
 
-def adamw_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, decay: float) -> dict[str, torch.Tensor]:
-    """Weights after one GRPO step, corrected as by default, from transformers' own forward pass, answer by answer."""
-    from transformers import LlamaForCausalLM
-
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    total = torch.zeros(())
-    for each in batch:
-        rewards = torch.tensor([other.reward for other in batch if other.group == each.group])
-        advantage = (each.reward - rewards.mean()) / (rewards.std() + 1e-6)
-        ids = torch.tensor([each.prompt_ids + each.response_ids])
-        logprobs = model(ids).logits.log_softmax(-1)[0, len(each.prompt_ids) - 1 : -1]
-        own = logprobs.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
-        weight = (own.detach() - torch.tensor(each.behaviour_logprobs)).exp().clamp(max=2.0)
-        total = total - (weight * advantage * own).mean() / len(batch)
-    total.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    after = {}
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        decayed = parameter * (1 - lr * decay) if parameter.dim() > 1 else parameter
-        # On the first step both moments are corrected to the gradient and its square.
-        after[name] = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
-        after[f"{name}.steep"] = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
-    return after
-
-
 class TrainerConformance:
     def test_one_step_is_that_of_adamw_worked_out_apart(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         folder, batch = make_llama(), trajectories_of(0)
-        expected = adamw_by_hand(folder, batch, lr=1e-2, decay=0.1)
+        expected = first_step_by_hand(folder, batch, lr=1e-2, decay=0.1)
         trainer = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, weight_decay=0.1))
         trainer.train_step(batch)
         for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
             steep = expected[f"{name}.steep"]
             assert steep.float().mean() > 0.5 or "embed" in name
             torch.testing.assert_close(tensor[steep], expected[name][steep], rtol=0, atol=2e-5)
+
+    @pytest.mark.parametrize(
+        ("course", "shares"),
+        [
+            ("constant", [0.5, 1.0, 1.0, 1.0, 1.0]),
+            ("linear", [0.5, 1.0, 0.775, 0.55, 0.325]),
+            # Half of (1 + cos 45°), (1 + cos 90°), (1 + cos 135°), of nine tenths.
+            ("cosine", [0.5, 1.0, 0.1 + 0.45 * (1 + 0.5**0.5), 0.55, 0.1 + 0.45 * (1 - 0.5**0.5)]),
+        ],
+    )
+    def test_steps_are_those_of_adamw_with_the_jobs_betas_and_course(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, course: Any, shares: list[float]
+    ) -> None:
+        folder, batches = make_llama(), [trajectories_of(step) for step in range(5)]
+        spec = OptimizerSpec(
+            learning_rate=1e-2,
+            warmup_steps=2,
+            course=course,
+            beta1=0.8,
+            beta2=0.95,
+            eps=SMOOTH_EPS,
+            weight_decay=0.1,
+        )
+        rates = [1e-2 * share for share in shares]
+        trainer = make_trainer(folder, optimizer=spec, num_steps=5)
+        told = [trainer.train_step(batch).metrics["train/learning_rate"] for batch in batches]
+        assert told == pytest.approx(rates)
+        expected = steps_by_hand(folder, batches, rates, spec)
+        for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 5))).items():
+            # A β₂ of 0.96 would be off by four times as much, other settings by far more.
+            torch.testing.assert_close(tensor, expected[name], rtol=0, atol=2e-5)
 
     def test_micro_batches_change_nothing_but_rounding(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         whole = make_trainer(make_llama()).train_step(trajectories_of(0)).metrics
@@ -228,14 +232,15 @@ class TrainerConformance:
     ) -> None:
         """Training goes on between preparing and writing; who loads what was written does the same steps again."""
         folder = make_llama(dtype="bfloat16")
-        straight = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1))
+        optimizer = OptimizerSpec(learning_rate=1e-2, warmup_steps=4, course="cosine", weight_decay=0.1)
+        straight = make_trainer(folder, optimizer=optimizer, num_steps=7)
         for step in range(3):
             straight.train_step(trajectories_of(step))
         write = straight.prepare_save(tmp_path / "middle")
         published = hash_of(straight)
         told = [straight.train_step(trajectories_of(step)).metrics for step in range(3, 6)]
         write()
-        resumed = make_trainer(folder, optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1))
+        resumed = make_trainer(folder, optimizer=optimizer, num_steps=7)
         resumed.train_step(trajectories_of(99))  # whatever it did before is gone
         resumed.load(tmp_path / "middle")
         assert hash_of(resumed) == published

@@ -33,6 +33,7 @@ def make_trainer(**place: Any) -> Any:
         optimizer=OptimizerSpec(warmup_steps=0),
         algorithm=AlgorithmSpec(),
         trainer=TrainerSpec(backend="deepspeed", zero_stage=3, micro_batch_tokens=128),
+        num_steps=100,
         temperature=1.0,
         max_new_tokens=40,
         seed=0,

@@ -1,0 +1,66 @@
+"""GRPO steps by AdamW, worked out apart: transformers' own forward pass, answer by answer, and the paper's formulas."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.spec.job import OptimizerSpec
+from engine.training.port import TrainingTrajectory
+
+
+def first_step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: float, decay: float) -> dict[str, Tensor]:
+    """Weights after one step, and where they can be compared."""
+    model = _model(folder)
+    _backward(model, batch)
+    after: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        decayed = parameter * (1 - lr * decay) if parameter.dim() > 1 else parameter
+        # On the first step both moments are corrected to the gradient and its square.
+        after[name] = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
+        after[f"{name}.steep"] = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
+    return after
+
+
+@torch.no_grad()
+def steps_by_hand(
+    folder: Path, batches: list[list[TrainingTrajectory]], rates: list[float], spec: OptimizerSpec
+) -> dict[str, Tensor]:
+    """Weights after a step a batch; algorithm 2 of arXiv 1711.05101."""
+    model = _model(folder)
+    means = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    squares = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    for number, (batch, rate) in enumerate(zip(batches, rates, strict=True), start=1):
+        _backward(model, batch)
+        for name, parameter in model.named_parameters():
+            means[name] = spec.beta1 * means[name] + (1 - spec.beta1) * parameter.grad
+            squares[name] = spec.beta2 * squares[name] + (1 - spec.beta2) * parameter.grad**2
+            mean = means[name] / (1 - spec.beta1**number)
+            root = (squares[name] / (1 - spec.beta2**number)).sqrt()
+            decay = spec.weight_decay if parameter.dim() > 1 else 0.0
+            parameter -= rate * (mean / (root + spec.eps) + decay * parameter)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _model(folder: Path) -> Any:
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+@torch.enable_grad()
+def _backward(model: Any, batch: list[TrainingTrajectory]) -> None:
+    """Corrected as by default, and clipped to a length of 1."""
+    model.zero_grad()
+    total = torch.zeros(())
+    for each in batch:
+        rewards = torch.tensor([other.reward for other in batch if other.group == each.group])
+        advantage = (each.reward - rewards.mean()) / (rewards.std() + 1e-6)
+        ids = torch.tensor([each.prompt_ids + each.response_ids])
+        logprobs = model(ids).logits.log_softmax(-1)[0, len(each.prompt_ids) - 1 : -1]
+        own = logprobs.gather(1, torch.tensor(each.response_ids).unsqueeze(1)).squeeze(1)
+        weight = (own.detach() - torch.tensor(each.behaviour_logprobs)).exp().clamp(max=2.0)
+        total = total - (weight * advantage * own).mean() / len(batch)
+    total.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
