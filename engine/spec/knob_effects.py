@@ -88,6 +88,16 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "optimizer.final_share",
     ),
     **_of(
+        "Not with the trainer deepspeed, which keeps them in float32.",
+        lambda spec: spec.trainer.backend != "deepspeed",
+        "optimizer.moments",
+    ),
+    **_of(
+        "Only on a GPU, and not with the trainer deepspeed.",
+        lambda spec: spec.trainer.backend != "deepspeed",
+        "optimizer.offload",
+    ),
+    **_of(
         "Only with the schedule laminar.",
         lambda spec: spec.schedule.name == "laminar",
         "schedule.repack",

@@ -11,6 +11,7 @@ step_metrics        the metrics of a step
 torch_trainer       one process, one device
 fused_adamw         its optimizer, by torch's fused kernel
 learning_rate       its course over the steps of a job
+stochastic_rounding moments in bfloat16
 deepspeed_trainer   several processes, by DeepSpeed's ZeRO
 deepspeed_world     this process among them, and DeepSpeed itself
 deepspeed_sharding  divided parameters: step, read, fill

@@ -1,7 +1,8 @@
 """All that a weights file leaves out and an exact resume needs: moments, exact weights, random streams.
 
 Invariant: every tensor is stored under the public name of the weight that it belongs to (Hugging Face's, or peft's),
-so that the file does not depend on how the decoder fuses its matrices.
+so that the file does not depend on how the decoder fuses its matrices. Moments are stored in the dtype that they are
+kept in, and restored to the one that the job asks for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +39,11 @@ def read_exact_state(parts: Sequence[OptimizedPart], device: torch.device) -> di
     """Views: copy before training on."""
     state = random_streams(device)
     for each in parts:
-        part, moments = each.part, each.optimizer.state
+        part = each.part
         if not part.stored_exactly:
             state |= part.public({name: value.detach() for name, value in part.parameters.items()}, "master")
         for moment in MOMENTS:
-            own = {
-                # Before its first update an optimizer has no moments, which is the same as zeros.
-                name: moments[parameter].get(moment, torch.zeros_like(parameter))
-                for name, parameter in part.parameters.items()
-            }
+            own = {name: each.optimizer.state_of(parameter)[moment] for name, parameter in part.parameters.items()}
             state |= part.public(own, moment)
     return state
 
@@ -57,16 +54,13 @@ def restore_exact_state(
 ) -> None:
     restore_random_streams(state, device)
     for each in parts:
-        part, moments = each.part, each.optimizer.state
+        part = each.part
         if not part.stored_exactly:
             _fill(part.public({name: value.detach() for name, value in part.parameters.items()}, "master"), state)
         for parameter in part.parameters.values():
-            moments[parameter] = {
-                "step": torch.tensor(float(num_updates), device=device),
-                **{moment: torch.zeros_like(parameter) for moment in MOMENTS},
-            }
+            each.optimizer.reset(parameter, num_updates=num_updates)
         for moment in MOMENTS:
-            own = {name: moments[parameter][moment] for name, parameter in part.parameters.items()}
+            own = {name: each.optimizer.state_of(parameter)[moment] for name, parameter in part.parameters.items()}
             _fill(part.public(own, moment), state)
 
 

@@ -171,7 +171,7 @@ class TorchTrainer:
         restore_exact_state(
             self._parts,
             self._device,
-            load_file(folder / OPTIMIZER_FILE, device=str(self._device)),
+            load_file(folder / OPTIMIZER_FILE),
             num_updates=progress.num_updates,
         )
         self._check_dtypes()

@@ -131,6 +131,8 @@ def place(spec: JobSpec, *, check: Callable[[], None]) -> Placement:
     """`check` raises if the wait shall end."""
     capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     has_gpus = capacity.get("GPU", 0) > 0
+    if not has_gpus:
+        refuse_what_needs_gpus(spec)
     group = placement_group(bundles(spec, has_gpus=has_gpus), strategy="PACK")
     try:
         _wait_for(group, check)
@@ -138,6 +140,14 @@ def place(spec: JobSpec, *, check: Callable[[], None]) -> Placement:
         ray.util.remove_placement_group(group)
         raise
     return Placement(group=group, has_gpus=has_gpus, spec=spec)
+
+
+def refuse_what_needs_gpus(spec: JobSpec) -> None:
+    if spec.optimizer.offload and not spec.only_evaluates:
+        raise ValueError(
+            "optimizer.offload has no effect in this job: Ray has no GPU, and a CPU's memory is the host's. "
+            "Got True; leave it at False."
+        )
 
 
 def _wait_for(group: PlacementGroup, check: Callable[[], None]) -> None:

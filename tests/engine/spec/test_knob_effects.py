@@ -24,6 +24,8 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("algorithm.critic.value_clip", 0.5, {"algorithm": {"name": "ppo"}, "training": {"passes": 2}}),
     ("optimizer.course", "cosine", {"training": {"steps": 6}}),
     ("optimizer.final_share", 0.0, {"optimizer": {"course": "linear"}}),
+    ("optimizer.moments", "bfloat16", {"trainer": {"backend": "torch"}}),
+    ("optimizer.offload", True, {"trainer": {"backend": "torch"}}),
     ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
@@ -36,6 +38,8 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
 NOWHERE: dict[str, dict[str, Any]] = {
     "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
     "optimizer.course": {"training": {"steps": 5}},
+    "optimizer.moments": {"trainer": {"backend": "deepspeed"}},
+    "optimizer.offload": {"trainer": {"backend": "deepspeed"}},
     "schedule.repack": {"schedule": {"name": "sync"}},
     "rollout.weight_slots": {"schedule": {"name": "partial"}},
 }

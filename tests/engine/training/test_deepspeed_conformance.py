@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import engine.training.deepspeed_sharding as sharding
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
@@ -85,6 +87,19 @@ def test_critic_reference_and_adapter_take_the_torch_trainers_steps_and_each_goe
         loads.load(saved[of])
         again = save(loads, tmp_path / str(number))
         assert (again / MANIFEST_FILE).read_bytes() == (saved[of] / MANIFEST_FILE).read_bytes()
+
+
+def test_moments_in_bfloat16_are_taken_over_from_the_torch_trainer(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+) -> None:
+    rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments="bfloat16")
+    theirs = TorchTrainer(make_llama(), settings(optimizer=rounded), device="cpu")
+    theirs.train_step(trajectories_of(0))
+    ours = make_trainer(make_llama())
+    ours.load(save(theirs, tmp_path / "theirs"))
+    taken = load_file(save(ours, tmp_path / "ours") / "optimizer.safetensors")
+    for name, tensor in load_file(tmp_path / "theirs" / "optimizer.safetensors").items():
+        assert torch.equal(taken[name], tensor.to(taken[name].dtype))
 
 
 def test_of_a_base_that_is_not_trained_each_rank_keeps_its_part_only(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import engine.training.torch_trainer as torch_trainer
 from engine.inference.port import SamplingParams, SequenceRequest
@@ -13,7 +14,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import CheckpointUnverified
+from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
 from engine.training.exact_dtype import WrongDtype
 from engine.training.port import TrainingTrajectory
 from engine.training.torch_trainer import TorchTrainer
@@ -123,6 +124,60 @@ def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict
         trainer.train_step([])
     with pytest.raises(ValueError, match="at least one token that the model wrote"):
         trainer.train_step([replace(sound, written=(False, False))])
+
+
+@pytest.mark.parametrize("kept", [{"moments": "bfloat16"}, {"offload": True}, {"moments": "bfloat16", "offload": True}])
+def test_moments_that_are_kept_apart_are_saved_as_they_are_and_resumed_exactly(
+    make_llama: MakeLlama, tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    """With a critic and an adapter, each with moments of its own."""
+    asked: dict[str, Any] = {
+        "algorithm": AlgorithmSpec(name="ppo"),
+        "trainer": TrainerSpec(lora_rank=3),
+        "optimizer": OptimizerSpec(learning_rate=1e-2, warmup_steps=0, **kept),
+    }
+    straight = trainer_of(make_llama(), **asked)
+    for step in range(2):
+        straight.train_step(trajectories_of(step))
+    middle = save(straight, tmp_path / "middle")
+    state = load_file(middle / "optimizer.safetensors")
+    dtypes = {tensor.dtype for name, tensor in state.items() if "exp_avg" in name}
+    assert dtypes == {torch.bfloat16 if "moments" in kept else torch.float32}
+    resumed = trainer_of(make_llama(), **asked)
+    resumed.train_step(trajectories_of(99))
+    resumed.load(middle)
+    told = [[each.train_step(trajectories_of(step)).metrics for step in (2, 3)] for each in (straight, resumed)]
+    assert told[0] == told[1]
+    ends = [save(each, tmp_path / name) for name, each in (("straight", straight), ("resumed", resumed))]
+    assert verify_checkpoint(ends[0]) == verify_checkpoint(ends[1])
+
+
+def test_moments_in_host_memory_are_those_beside_the_weights(make_llama: MakeLlama) -> None:
+    near, far = (
+        trainer_of(make_llama(), optimizer=OptimizerSpec(learning_rate=1e-2, warmup_steps=0, offload=offload))
+        for offload in (False, True)
+    )
+    for step in range(3):
+        assert near.train_step(trajectories_of(step)) == far.train_step(trajectories_of(step))
+    assert hash_of(near) == hash_of(far)
+
+
+def test_a_checkpoints_moments_are_taken_over_in_whichever_dtype_the_job_asks_for(
+    make_llama: MakeLlama, tmp_path: Path
+) -> None:
+    exact = OptimizerSpec(learning_rate=1e-2, warmup_steps=0)
+    rounded = exact.model_copy(update={"moments": "bfloat16"})
+    first = trainer_of(make_llama(), optimizer=rounded)
+    first.train_step(trajectories_of(0))
+    states = [load_file(save(first, tmp_path / "0") / "optimizer.safetensors")]
+    for number, asked in enumerate((exact, rounded), start=1):
+        taken = trainer_of(make_llama(), optimizer=asked)
+        taken.load(tmp_path / str(number - 1))
+        states.append(load_file(save(taken, tmp_path / str(number)) / "optimizer.safetensors"))
+    assert {tensor.dtype for name, tensor in states[1].items() if "exp_avg" in name} == {torch.float32}
+    for name, tensor in states[0].items():
+        assert torch.equal(states[1][name], tensor.to(states[1][name].dtype))
+        assert torch.equal(states[2][name], tensor) and states[2][name].dtype == tensor.dtype
 
 
 def test_bfloat16_rollouts_are_trained_in_float32(make_llama: MakeLlama) -> None:

@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from engine.live.run.placement import SERVICE_CPUS, TRAINER_BUNDLE, bundles, num_ranks, resources_of
+import pytest
+
+from engine.live.run.placement import (
+    SERVICE_CPUS,
+    TRAINER_BUNDLE,
+    bundles,
+    num_ranks,
+    refuse_what_needs_gpus,
+    resources_of,
+)
 from engine.pipeline.messages.addresses import TRAINER
 from engine.spec.job import JobSpec
 
@@ -35,3 +44,10 @@ def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:
     assert all("GPU" not in bundle for each in (evaluates, trains) for bundle in bundles(each, has_gpus=False))
     cores = [sum(bundle["CPU"] for bundle in bundles(each, has_gpus=False)) for each in (evaluates, trains)]
     assert cores[0] < cores[1]
+
+
+def test_moments_are_not_moved_to_the_hosts_memory_where_they_are_in_it_already() -> None:
+    with pytest.raises(ValueError, match=r"^optimizer\.offload has no effect .* leave it at False\.$"):
+        refuse_what_needs_gpus(spec(steps=9, optimizer={"offload": True}))
+    refuse_what_needs_gpus(spec(steps=9))
+    refuse_what_needs_gpus(spec(steps=0, optimizer={"offload": True}))  # of a job that trained
