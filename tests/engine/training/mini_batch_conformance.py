@@ -19,9 +19,9 @@ from engine.training.port import TrainingTrajectory
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
     MakeTrainer,
     hash_of,
-    make_adam_smooth,
     save,
     trajectories_of,
 )
@@ -103,7 +103,7 @@ def updates_by_hand(
 
 
 def assert_same_weights(trainer: Any, expected: dict[str, Tensor]) -> None:
-    """But for rounding, of a trainer whose Adam is smooth."""
+    """But for rounding, of a trainer whose ε is `SMOOTH_EPS`."""
     for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-4)
 
@@ -114,14 +114,11 @@ def poisoned(batch: Sequence[TrainingTrajectory], index: int) -> list[TrainingTr
 
 
 class MiniBatchConformance:
-    def test_a_step_of_four_updates_is_worked_out_apart(
-        self, make_trainer: MakeTrainer, make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        make_adam_smooth(monkeypatch)
+    def test_a_step_of_four_updates_is_worked_out_apart(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         folder = make_llama()
         batch = written_by(folder, four_groups(), aside=lambda index: 0.3 - 0.2 * (index % 5))
         expected, clipped = updates_by_hand(folder, batch, passes=2)
-        optimizer = OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0)
+        optimizer = OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0, eps=SMOOTH_EPS)
         trainer = make_trainer(folder, optimizer=optimizer, mini_batches=2, passes=2)
         metrics = trainer.train_step(batch).metrics
         assert_same_weights(trainer, expected)
@@ -130,12 +127,13 @@ class MiniBatchConformance:
         assert metrics["train/trained_tokens"] == sum(len(each.response_ids) for each in batch)
 
     def test_a_mini_batch_that_is_not_finite_is_skipped_alone(
-        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
-        make_adam_smooth(monkeypatch)
         folder, batch = make_llama(), four_groups()
         for spoiled, sound in ((1, 0), (0, 1)):
-            trainer, alone = make_trainer(folder, mini_batches=2), make_trainer(folder)
+            smooth = OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0, eps=SMOOTH_EPS)
+            trainer = make_trainer(folder, optimizer=smooth, mini_batches=2)
+            alone = make_trainer(folder, optimizer=smooth)
             metrics = trainer.train_step(poisoned(batch, PARTS[spoiled][3])).metrics
             expected = alone.train_step([batch[index] for index in PARTS[sound]]).metrics
             assert (metrics["train/skipped"], metrics["train/updates"]) == (1.0, 1.0)

@@ -26,7 +26,7 @@ from tests.engine.training.mini_batch_conformance import (
     own_logprobs,
     written_by,
 )
-from tests.engine.training.trainer_conformance import MAX_NEW_TOKENS, make_adam_smooth, settings
+from tests.engine.training.trainer_conformance import MAX_NEW_TOKENS, SMOOTH_EPS, settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,15 +84,14 @@ def updates_by_trl(
     ],
 )
 def test_four_updates_are_those_that_trls_losses_make(
-    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch, name: AlgorithmName, correction: CorrectionName
+    make_llama: MakeLlama, name: AlgorithmName, correction: CorrectionName
 ) -> None:
-    make_adam_smooth(monkeypatch)
     folder = make_llama()
     spec = AlgorithmSpec(name=name, correction=CorrectionSpec(name=correction, cap=1.2, low=0.8, high=1.2))
     batch = written_by(folder, four_groups(), aside=lambda index: 0.3 - 0.2 * (index % 5))
     asked = settings(
         algorithm=spec,
-        optimizer=OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0),
+        optimizer=OptimizerSpec(learning_rate=LEARNING_RATE, warmup_steps=0, eps=SMOOTH_EPS),
         mini_batches=len(PARTS),
         passes=2,
     )

@@ -25,7 +25,8 @@ from tests.engine.conftest import MakeLlama
 from tests.engine.training.adamw_by_hand import first_step_by_hand, steps_by_hand
 
 MakeTrainer = Callable[..., Trainer]
-"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes), all but the folder with `settings`' defaults."""
+"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes), all but the folder with `settings`'
+defaults."""
 
 MAX_NEW_TOKENS = 30
 
