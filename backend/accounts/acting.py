@@ -50,6 +50,10 @@ class Acting:
     def rules(self) -> bool:
         return self.role in RULES and (self.key is None or "team:write" in self.scopes)
 
+    def refuse_without(self, scope: str) -> None:
+        if scope not in self.scopes:
+            raise Denied(f"This needs the right {scope}.")
+
     def refuse_unless_ruling(self) -> None:
         if not self.rules:
             raise Denied("This needs an admin or an owner of the team.")

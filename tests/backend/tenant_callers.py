@@ -11,7 +11,7 @@ from backend.accounts.services import create_api_key, revoke_api_key
 
 NOBODY = ("anonymous", "revoked key", "expired key", "key of one who left")
 OUTSIDER = "other team's owner"
-INSIDERS = ("viewer", "member", "admin", "owner", "operator", "narrow key")
+INSIDERS = ("viewer", "member", "admin", "owner", "operator", "narrow key", "single key")
 ACTORS = (*NOBODY, OUTSIDER, *INSIDERS)
 
 
@@ -26,15 +26,20 @@ class World:
         return template.format(**self.ids)
 
     def key_of(self, actor: str, *, scope: str | None) -> str | None:
-        """Made for this one route: `narrow key` is the owner's with every scope but the one that the route asks for."""
+        """A key made for this one route: `narrow key` is the owner's with every scope but the one that the route asks,
+        `single key` has that one alone (the operator's, where an owner may not)."""
         if actor == "anonymous":
             return None
-        user = self.people.get(actor, self.people["owner"])
+        owner_may = scope is None or scope in scopes_of_role(Role.OWNER)
+        stands_for = "owner" if actor != "single key" or owner_may else "operator"
+        user = self.people.get(actor, self.people[stands_for])
         role = Role(user.memberships.get().role) if user.memberships.exists() else Role.OWNER
         team = user.memberships.get().team if user.memberships.exists() else Team.objects.get(pk=self.ids["team_id"])
         scopes = scopes_of_role(role, is_operator=user.is_staff)
         if actor == "narrow key":
             scopes = scopes - {scope} if scope is not None else scopes
+        if actor == "single key":
+            scopes = scopes & {scope}
         real_now = datetime.now(UTC)
         expires_at = real_now - timedelta(seconds=1) if actor == "expired key" else None
         key, text = create_api_key(
@@ -47,8 +52,8 @@ class World:
     def may(self, actor: str, scope: str | None) -> bool:
         if scope is None:
             return True
-        if actor == "narrow key":
-            return False
+        if actor in ("narrow key", "single key"):
+            return actor == "single key"
         user = self.people[actor]
         return scope in scopes_of_role(Role(user.memberships.get().role), is_operator=user.is_staff)
 
