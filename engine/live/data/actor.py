@@ -5,12 +5,11 @@ share one wait for it.
 """
 
 from pathlib import Path
-from typing import Final
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
 from engine.live.body.recording import plain
-from engine.live.data.journal_file import JournalFile, read_journal
+from engine.live.data.journal_file import SLOWEST_SYNC_S, JournalFile, read_journal
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import Record
@@ -21,9 +20,6 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
 from engine.signs import at_work
 from engine.spec.job import JobSpec
-
-# Of some records, on a disk to which others write gigabytes.
-SLOWEST_SYNC_S: Final = 300.0
 
 
 class DataBody:
@@ -51,6 +47,11 @@ class DataBody:
 
     def work(self) -> list[Message]:
         unkept, self._unkept = self._unkept, []
+        with at_work("append", constant_s=SLOWEST_SYNC_S):
+            self._keep(unkept)
+        return [Persisted(serial=unkept[-1].serial)]
+
+    def _keep(self, unkept: list[Persist]) -> None:
         records: list[Record] = []
         for persist in unkept:
             records += persist.records
@@ -58,9 +59,7 @@ class DataBody:
                 self._journal.begin_anew(persist.snapshot)
                 records = []
         if records:
-            with at_work("append", constant_s=SLOWEST_SYNC_S):
-                self._journal.append(records)
-        return [Persisted(serial=unkept[-1].serial)]
+            self._journal.append(records)
 
     def measure(self, now: float) -> list[Message]:
         return []

@@ -27,6 +27,8 @@ from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.records import Trajectory
 from engine.signs import at_work
 
+# Of whatever little, on a disk to which others write gigabytes.
+SLOWEST_SYNC_S: Final = 300.0
 _HEAD: Final = struct.Struct("<II")
 _SUFFIX: Final = ".journal"
 _TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}
@@ -55,9 +57,9 @@ class JournalFile:
         unfinished = fresh.with_suffix(".new")
         with unfinished.open("wb") as file:
             for frame in _snapshot_frames(snapshot):
-                with at_work("log", num_bytes=len(frame)):
+                with at_work("log", num_bytes=len(frame), constant_s=SLOWEST_SYNC_S):
                     file.write(frame)
-            with at_work("log", num_bytes=file.tell()):
+            with at_work("log", num_bytes=file.tell(), constant_s=SLOWEST_SYNC_S):
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.rename(fresh)
