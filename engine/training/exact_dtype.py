@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 
-class WrongDtype(Exception):
-    """Weights are not in the dtype that was asked for."""
+class WrongDtype(ValueError):
+    """Weights are not in the dtype that was asked for. A `ValueError`, as the same model on the same machine gets the
+    same weights again."""
 
-    retryable = False  # the same model on the same machine gets the same weights again
+    retryable = False
 
 
 def check_dtypes(modules: Mapping[str, nn.Module], asked: torch.dtype) -> None:
