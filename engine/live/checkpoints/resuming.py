@@ -10,6 +10,7 @@ Invariants:
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -72,9 +73,12 @@ def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> Che
     )
 
 
-def open_checkpoint(uri: str, remote: RemoteCheckpoints | None = None) -> ResumePoint:
-    """`remote`: where an s3 address leads; by default, where the environment says."""
-    folder = _fetched(uri, remote) if uri.startswith("s3://") else folder_of(uri)
+def open_checkpoint(
+    uri: str, remote: RemoteCheckpoints | None = None, *, is_given_up: Callable[[], bool] = lambda: False
+) -> ResumePoint:
+    """`remote`: where an s3 address leads; by default, where the environment says. `is_given_up`: nobody waits for it
+    any more, and a fetch may stop."""
+    folder = _fetched(uri, remote, is_given_up) if uri.startswith("s3://") else folder_of(uri)
     manifest_sha256 = verify_checkpoint(folder)
     verify_checkpoint(folder / PROGRESS_FOLDER)
     try:
@@ -86,11 +90,11 @@ def open_checkpoint(uri: str, remote: RemoteCheckpoints | None = None) -> Resume
     return ResumePoint(folder=folder, step=progress.step, progress=progress)
 
 
-def _fetched(uri: str, remote: RemoteCheckpoints | None) -> Path:
+def _fetched(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[], bool]) -> Path:
     remote = remote or RemoteCheckpoints.from_environment()
     if remote is None:
         raise ValueError(f"resume_from: {uri} is in a store, and LAMINAR_STORE_URL names none on this node")
-    return remote.fetch(uri)
+    return remote.fetch(uri, is_given_up=is_given_up)
 
 
 def go_back(folder: Path) -> ResumePoint | None:

@@ -48,6 +48,10 @@ _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "404", "NotFound"})
 _REFUSED: Final = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
+class GivenUp(Exception):
+    """Nobody waits for this checkpoint any more."""
+
+
 class CheckpointStore:
     def __init__(
         self, url: str, *, endpoint: str = "", client: Any = None, wait: Callable[[float], None] = time.sleep
@@ -73,17 +77,22 @@ class CheckpointStore:
             )
         return f"s3://{self._bucket}/{self._name(key)}"
 
-    def fetch(self, uri: str, into: Path) -> Path:
-        """A folder with the checkpoint, verified. Raises `CheckpointUnverified` and `ConnectionError`."""
+    def fetch(self, uri: str, into: Path, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
+        """A folder with the checkpoint, verified. Raises `CheckpointUnverified`, `ConnectionError` and `GivenUp`."""
         folder = into / hashlib.sha256(uri.encode()).hexdigest()[:24]
         if _is_whole(folder):
             return folder
         into.mkdir(parents=True, exist_ok=True)
         fetching = Path(tempfile.mkdtemp(prefix="fetching-", dir=into))
+
+        def on_bytes(num_bytes: int) -> None:
+            if is_given_up():
+                raise GivenUp
+
         try:
             key = self._key_of(uri)
             for manifest, below in ((f"{PROGRESS_FOLDER}/{MANIFEST_FILE}", PROGRESS_FOLDER), (MANIFEST_FILE, "")):
-                self._fetch_folder(key, manifest, fetching / below)
+                self._fetch_folder(key, manifest, fetching / below, on_bytes)
             verify_checkpoint(fetching)
             shutil.rmtree(folder, ignore_errors=True)
             fetching.rename(folder)
@@ -91,14 +100,15 @@ class CheckpointStore:
             shutil.rmtree(fetching, ignore_errors=True)
         return folder
 
-    def _fetch_folder(self, key: str, manifest: str, folder: Path) -> None:
+    def _fetch_folder(self, key: str, manifest: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
         name = self._name(f"{key}/{manifest}")
         content = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
         for part_name, part in _parse(folder, content).parts.items():
             target = folder / part_name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            self._try(partial(self._client.download_file, self._bucket, stored, str(target), Config=_transfer()))
+            how = {"Config": _transfer(), "Callback": on_bytes}
+            self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
         (folder / MANIFEST_FILE).write_bytes(content)
 
     def _put_part(self, file: Path, key: str, part: CheckpointPart) -> None:
@@ -162,8 +172,8 @@ class RemoteCheckpoints:
     def upload(self, folder: Path) -> str:
         return self.store.upload(folder, folder.resolve().relative_to(self.root.resolve()).as_posix())
 
-    def fetch(self, uri: str) -> Path:
-        return self.store.fetch(uri, self.root / "fetched")
+    def fetch(self, uri: str, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
+        return self.store.fetch(uri, self.root / "fetched", is_given_up=is_given_up)
 
 
 def forget_older(folder: Path) -> None:

@@ -66,7 +66,7 @@ class Recorder:
     def on_lines(self, said: LinesSaid) -> None:
         self._said.append(said)
         if sum(len(each.lines) for each in self._said) >= TELL_AT_LINES:
-            self._tell_lines()
+            self.tell_lines()
 
     def on_report(self, report: ToDriver) -> None:
         match report:
@@ -83,13 +83,13 @@ class Recorder:
             case FaultReported():
                 log.warning("fault component=%s message=%s action=%s", report.component, report.message, report.action)
                 self._sink.record(facts.fault_detected(report))
-                self._tell_lines()
+                self.tell_lines()
             case LedgerReported():
                 self.ledger = report.counts
             case WeightsTaken():
                 self._taken.append(report)
             case PartFinished() | RunBroken():
-                self._tell_lines()
+                self.tell_lines()
 
     def _on_evaluated(self, report: EvaluationReported) -> None:
         if report in self._evaluated:
@@ -134,9 +134,9 @@ class Recorder:
             self._told_at = observed.observed_at
             self._sink.record(facts.replicas_observed([self._observed[key] for key in sorted(self._observed)]))
             self._observed = {}
-            self._tell_lines()
+            self.tell_lines()
 
-    def _tell_lines(self) -> None:
+    def tell_lines(self) -> None:
         """One fact a component, so that many parts that say little cost little."""
         said, self._said = self._said, []
         for fact in facts.log_lines(said):

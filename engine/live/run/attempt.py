@@ -9,12 +9,15 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
+from typing import Final
 
 from ray.exceptions import RayError
 
-from engine.live.checkpoints.resuming import open_checkpoint
+from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
@@ -31,6 +34,8 @@ from engine.spec.job import JobSpec
 from engine.training.checkpoint import CheckpointUnverified
 
 log = logging.getLogger(__name__)
+
+LOOK_UP_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +85,15 @@ class Attempt:
         except Exception as error:
             log.warning("attempt failed", exc_info=error)
             finished = self._failed(_failure_class(error), str(error) or type(error).__name__)
+        if self._recorder is not None:
+            self._recorder.tell_lines()
         self._sink.record(finished)
         log.info("finished outcome=%s message=%s ledger=%s", finished.outcome, finished.message, finished.ledger)
         return finished
 
     def _run(self, connect: Callable[[], None]) -> RunFinished:
         plan = self._plan
-        resume = None if plan.resume_from is None else open_checkpoint(plan.resume_from)
+        resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
@@ -114,6 +121,26 @@ class Attempt:
             return supervisor.run()
         finally:
             network.end_all()
+
+    def _resume_point(self, uri: str) -> ResumePoint:
+        """Fetched and read back on a thread, which may take an hour, while this one hears what ends the attempt."""
+        opened: Future[ResumePoint] = Future()
+        is_given_up = Event()
+
+        def open_it() -> None:
+            try:
+                opened.set_result(open_checkpoint(uri, is_given_up=is_given_up.is_set))
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                opened.set_exception(error)
+
+        Thread(target=open_it, name="checkpoint", daemon=True).start()
+        try:
+            while not opened.done():
+                self._interruptions.check()
+                wait([opened], timeout=LOOK_UP_EVERY_S)
+        finally:
+            is_given_up.set()
+        return opened.result()
 
     @property
     def _ledger(self) -> dict[str, int]:

@@ -30,7 +30,7 @@ from backend.checkpoints.services import GRACE, delete_checkpoint, record_checkp
 from backend.jobs.models import Job
 from backend.store.chosen import store
 from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
-from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints, forget_older
+from engine.live.checkpoints.store import CheckpointStore, GivenUp, RemoteCheckpoints, forget_older
 from engine.live.checkpoints.writer import CheckpointWriter
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
@@ -299,6 +299,15 @@ class TestFaults:
         with pytest.raises(CheckpointUnverified):
             node.fetch(address)
         assert not list((tmp_path / "fetched").iterdir()), "and nothing of it stays"
+
+    def test_a_fetch_that_is_given_up_stops_and_leaves_nothing(
+        self, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        node = remote(url, server.endpoint, tmp_path)
+        address = node.upload(checkpoint_in(tmp_path))
+        with pytest.raises(GivenUp):
+            node.fetch(address, is_given_up=lambda: True)
+        assert not list((tmp_path / "fetched").iterdir())
 
 
 @pytest.mark.django_db

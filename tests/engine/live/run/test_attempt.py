@@ -1,0 +1,84 @@
+"""An attempt before it has anything to run: what ends it is heard, and its last fact says all."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.process.interruptions import Fenced
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.sinks.lines import LinesSaid
+from engine.sinks.memory import MemorySink
+from engine.spec.control import ControlRequest
+from engine.spec.facts import LogLine, LogLines, RunFinished
+from engine.spec.job import JobSpec
+
+SPEC = JobSpec(name="an attempt")
+TRACEBACK = LinesSaid(
+    component="environment",
+    lines=(LogLine(at=datetime(2026, 1, 1, tzinfo=UTC), level="error", message="ZeroDivisionError"),),
+    num_dropped=0,
+)
+
+
+def attempt(folder: Path, sink: MemorySink, *requests: ControlRequest, resume_from: str | None = None) -> Attempt:
+    """`requests` come when it looks for the second time."""
+    plan = AttemptPlan(spec=SPEC, checkpoints=folder / "checkpoints", resume_from=resume_from)
+    looks = iter([[], [*requests]])
+    return Attempt(plan, sink, lambda: next(looks, []))
+
+
+def breaks_off(made: Attempt, error: Exception) -> Callable[[], None]:
+    """As it is to connect to Ray: a part has said something by then, and nobody has told it."""
+
+    def connect() -> None:
+        assert made._recorder is not None
+        made._recorder.on_lines(TRACEBACK)
+        raise error
+
+    return connect
+
+
+def test_what_parts_said_last_is_told_before_the_last_fact_whatever_ended_the_attempt(tmp_path: Path) -> None:
+    sink = MemorySink()
+    made = attempt(tmp_path, sink)
+    finished = made.run(breaks_off(made, ConnectionError("no Ray")))
+    assert (finished.outcome, finished.failure_class) == ("failed", "infrastructure")
+    assert [type(body) for body in sink.bodies[-2:]] == [LogLines, RunFinished]
+    assert isinstance(told := sink.bodies[-2], LogLines) and told.lines == [*TRACEBACK.lines]
+
+
+def test_an_attempt_that_is_fenced_off_tells_nothing_more(tmp_path: Path) -> None:
+    sink = MemorySink()
+    made = attempt(tmp_path, sink)
+    with pytest.raises(Fenced):
+        made.run(breaks_off(made, Fenced("fence 2 runs")))
+    assert not {LogLines, RunFinished} & {type(body) for body in sink.bodies}
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> Any:
+    """A checkpoint on a disk that does not answer: whoever reads its manifest waits."""
+    folder = tmp_path / "step-000001"
+    folder.mkdir()
+    os.mkfifo(folder / "manifest.json")
+    yield folder
+    os.close(os.open(folder / "manifest.json", os.O_RDWR))  # they wait no longer
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("cancel", "cancelled"), ("pause", "paused")])
+def test_a_request_is_heard_while_the_checkpoint_is_fetched(
+    kind: Any, outcome: str, unreadable: Path, tmp_path: Path
+) -> None:
+    sink = MemorySink()
+    made = attempt(tmp_path, sink, ControlRequest(id="r1", kind=kind), resume_from=str(unreadable))
+    assert made.run(lambda: None).outcome == outcome
+    assert isinstance(sink.bodies[-1], RunFinished)
+
+
+def test_a_checkpoint_that_does_not_verify_is_reported_as_before(tmp_path: Path) -> None:
+    finished = attempt(tmp_path, MemorySink(), resume_from=str(tmp_path / "none")).run(lambda: None)
+    assert (finished.outcome, finished.failure_class) == ("failed", "data")
