@@ -75,6 +75,7 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
                 incarnations={Address.parse(part): number for part, number in built_with["incarnations"].items()},
                 away=[Address.parse(part) for part in built_with["away"]],
                 repacker=Repacker.for_plan(plan),
+                patience=TypeAdapter(Patience).validate_python(built_with["patience"]),
             )
         case "data":
             progress = TypeAdapter(DataProgress).validate_python(built_with["progress"])

@@ -86,7 +86,12 @@ class Supervisor:
             "start_step": start_step,
             "patience": patience,
         }
-        managed: dict[str, Any] = {"now": now, "incarnations": watched, "away": network.away}
+        managed: dict[str, Any] = {
+            "now": now,
+            "incarnations": watched,
+            "away": network.away,
+            "patience": patience,
+        }
         self._brains: dict[Address, Brain] = {
             DRIVER: DriverBrain(plan, **driven),
             MANAGER: ManagerBrain(**managed, repacker=Repacker.for_plan(plan)),
@@ -94,7 +99,7 @@ class Supervisor:
         self._recordings: dict[Address, Recording] = {}
         if recordings is not None:
             document = spec.model_dump(mode="json")
-            driven["patience"] = plain(patience)
+            driven["patience"] = managed["patience"] = plain(patience)
             managed["incarnations"] = {str(part): incarnation for part, incarnation in watched.items()}
             managed["away"] = list(map(str, network.away))
             for part, built_with in ((DRIVER, driven), (MANAGER, managed)):

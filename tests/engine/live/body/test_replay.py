@@ -110,9 +110,20 @@ DOCUMENT = SPEC.model_dump(mode="json")
         ),
         (
             MANAGER,
-            ManagerBrain(now=0.0, incarnations={DATA: 0, TRAINER: 0}, away=[rollout_address(1)]),
-            {"spec": DOCUMENT, "now": 0.0, "incarnations": {"data": 0, "trainer": 0}, "away": ["rollout/1"]},
-            [Tick(), PartLost(part=DATA, incarnation=0, reason="killed")],
+            ManagerBrain(
+                now=0.0,
+                incarnations={DATA: 0, TRAINER: 0},
+                away=[rollout_address(1)],
+                patience=Patience(silent_s=0.5),
+            ),
+            {
+                "spec": DOCUMENT,
+                "now": 0.0,
+                "incarnations": {"data": 0, "trainer": 0},
+                "away": ["rollout/1"],
+                "patience": plain(Patience(silent_s=0.5)),
+            },
+            [PartReported(part=TRAINER, incarnation=0), Tick(), PartLost(part=DATA, incarnation=0, reason="killed")],
         ),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.policy.recovery import Patience
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import Evaluated, FactBody, FaultDetected, RunFinished, StepTrained
 from engine.spec.job import JobSpec
@@ -49,8 +50,8 @@ class Blows(MemorySink):
         return [body for body in self.bodies if isinstance(body, kind)]
 
 
-def run(job: JobSpec, folder: Path, sink: Blows) -> RunFinished:
-    plan = AttemptPlan(spec=job, checkpoints=folder / "checkpoints")
+def run(job: JobSpec, folder: Path, sink: Blows, **plan_fields: Any) -> RunFinished:
+    plan = AttemptPlan(spec=job, checkpoints=folder / "checkpoints", **plan_fields)
     return Attempt(plan, sink).run(lambda: None)
 
 
@@ -96,9 +97,11 @@ def test_a_frozen_replica_a_frozen_relay_and_a_frozen_environment_are_replaced(
 
     # Without the environment nothing ends, so the run lasts until the silence of all three has been noticed.
     sink = Blows({4: freeze("RolloutActor"), 8: freeze("RelayActor"), 12: freeze("EnvironmentActor")})
-    finished = run(spec(steps=40), tmp_path, sink)
+    finished = run(spec(steps=40), tmp_path, sink, patience=Patience(silent_s=8.0))
     adds_up(finished, sink, steps=40)
-    assert "environment" in [fault.component for fault in sink.of(FaultDetected)]
+    silent = {fault.component.partition("/")[0]: fault.message for fault in sink.of(FaultDetected)}
+    assert {"rollout", "relay", "environment"} <= silent.keys()
+    assert all(8 <= int(message.split()[-2]) < 20 for message in silent.values() if message.startswith("no ")), silent
 
 
 @pytest.mark.soak
