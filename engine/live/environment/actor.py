@@ -3,14 +3,16 @@
 Graders and tools compete neither with decoding for the interpreter's lock nor with each other, and an answer that
 comes while its trajectory moves to another replica finds it there.
 
-Invariant: its death loses nothing: replicas ask again.
+Invariants:
+- its death loses nothing: replicas ask again;
+- a thread of it that ends says so: its answers to the driver's polls would hide that nobody is answered any more.
 """
 
 import logging
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -41,8 +43,8 @@ class EnvironmentActor:
         self._outbox = Outbox()
         self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
         self._asks: SimpleQueue[Sequence[Ask]] = SimpleQueue()
-        Thread(target=self._run, name=str(ENVIRONMENT), daemon=True).start()
-        Thread(target=self._send, name="answers", daemon=True).start()
+        for name, loop in ((str(ENVIRONMENT), self._run), ("answers", self._send)):
+            Thread(target=self._until_it_fails, args=(loop,), name=name, daemon=True).start()
 
     @staticmethod
     def options(spec: JobSpec) -> dict[str, Any]:
@@ -62,23 +64,27 @@ class EnvironmentActor:
         said = self._lines.take()
         return collected if said is None else [(DRIVER, said), *collected]
 
-    def _run(self) -> None:
+    def _until_it_fails(self, loop: Callable[[], None]) -> None:
         try:
-            from engine.environments.registry import make_environment  # heavy imports on this thread, not before
+            loop()
+        except Exception as error:
+            log.exception("the environment has stopped")
+            self._outbox.put(DRIVER, BodyFailed(failure_class="platform", message=f"environment: {error!r}"))
 
-            spec = self._spec
-            threads = TurnThreads(
-                make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder),
-                timeout_s=spec.environment.turn_timeout_s,
-                answer=lambda to, answer: self._answers.put((to, answer)),
-            )
+    def _run(self) -> None:
+        from engine.environments.registry import make_environment  # heavy imports on this thread, not before
+
+        spec = self._spec
+        try:
+            environment = make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder)
         except ValueError as error:  # the spec asks for what this machine does not have
             self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
             return
-        except Exception as error:
-            log.exception("the environment does not start")
-            self._outbox.put(DRIVER, BodyFailed(failure_class="platform", message=f"environment: {error!r}"))
-            return
+        threads = TurnThreads(
+            environment,
+            timeout_s=spec.environment.turn_timeout_s,
+            answer=lambda to, answer: self._answers.put((to, answer)),
+        )
         while True:
             for ask in self._asks.get():
                 threads.ask(ask)

@@ -6,11 +6,13 @@
 Invariants:
 - every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
 - a reason is never a reward of 0;
-- threads left behind are bounded: when there are too many, the environment is at fault and every ask says so.
+- threads left behind are bounded: when there are too many, the environment is at fault and every ask says so;
+- where the system gives no more threads, those that are there answer one after the other; without any, it says so.
 """
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -22,6 +24,8 @@ from engine.environments.port import Environment, FailureKind, GraderError, Obse
 from engine.live.environment.turns import Answer, Ask, AskId
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
+
+log = logging.getLogger(__name__)
 
 TRIES: Final = 3
 REASON_CHARACTERS: Final = 500
@@ -84,8 +88,17 @@ class TurnThreads:
         if self._num_idle >= len(self._line):
             self._has_work.notify()
         elif self._num_threads < MAX_THREADS:
-            self._num_threads += 1
+            self._start_another()
+
+    def _start_another(self) -> None:
+        try:
             threading.Thread(target=self._serve, name="environment", daemon=True).start()
+        except RuntimeError as error:  # a limit on processes, which threads count towards
+            if not self._num_threads:
+                raise
+            log.warning("no more than %d threads: %s", self._num_threads, error)
+            return
+        self._num_threads += 1
 
     # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
+from engine.live.environment import turn_threads
 from engine.live.environment.turn_threads import MAX_LEFT_BEHIND, TRIES, TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.pipeline.messages.addresses import Address, rollout_address
@@ -143,3 +144,32 @@ def test_another_text_of_the_same_sample_is_another_ask() -> None:
     asking.next()
     asking.next()
     assert asking.environment.num_calls == 2
+
+
+class NoMoreThreads(threading.Thread):
+    """As where a limit on processes is reached."""
+
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_where_no_more_threads_are_to_be_had_those_that_are_there_answer_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = Asking()
+    asking.threads.ask(ask(0, "wait"))
+    asking.environment.begun.acquire(timeout=30)
+    monkeypatch.setattr(threading, "Thread", NoMoreThreads)
+    for sample in range(1, 4):
+        asking.threads.ask(ask(sample, "quick"))
+    asking.environment.gate.set()
+    assert {asking.next()[1].id[0].sample for _ in range(4)} == set(range(4))
+
+
+def test_a_thread_that_was_never_had_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_threads, "MAX_THREADS", 1)
+    asking = Asking()
+    with monkeypatch.context() as limited:
+        limited.setattr(threading, "Thread", NoMoreThreads)
+        with pytest.raises(RuntimeError, match="new thread"):
+            asking.threads.ask(ask(0, "quick"))
+    asking.threads.ask(ask(1, "quick"))
+    assert {asking.next()[1].id[0].sample for _ in range(2)} == {0, 1}

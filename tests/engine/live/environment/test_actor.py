@@ -1,0 +1,42 @@
+"""The environment's actor never falls silent behind answers to the driver's polls."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.live.body.loop import BodyFailed
+from engine.live.environment.actor import EnvironmentActor
+from engine.live.environment.turns import Ask
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.records import GroupKey, SampleKey
+from engine.sinks.lines import LinesSaid
+from engine.spec.job import JobSpec
+
+REPLICA = rollout_address(0)
+ASK = Ask(by=REPLICA, key=SampleKey(group=GroupKey(ordinal=0), sample=0), prompt=None, turns=())
+
+
+class Gone:
+    """A replica to which nothing can be sent."""
+
+    @property
+    def answer(self) -> Any:
+        raise OSError("the object store is full")
+
+
+def asks_what_is_none(actor: Any) -> None:
+    actor.ask([None])
+
+
+def cannot_be_answered(actor: Any) -> None:
+    actor.connect({REPLICA: Gone()})
+    actor.ask([ASK])
+
+
+@pytest.mark.parametrize("fault", [asks_what_is_none, cannot_be_answered])
+def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], None]) -> None:
+    actor: Any = EnvironmentActor(spec=JobSpec(name="x"), data_folder=None)
+    fault(actor)
+    said = (message for _ in range(30) for _, message in actor.collect(1.0) if not isinstance(message, LinesSaid))
+    assert isinstance(next(said), BodyFailed)
