@@ -1,10 +1,10 @@
 """Stillness: a run in which nothing has moved for too long is broken, whatever the reason.
 
 Invariants:
-- only work moves a run: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat
-  alone does not;
-- a part that is replaced again and again keeps no run alive: the signs of one that was replaced count only once
-  something moved, and only so many replacements begin the count of seconds again;
+- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat alone
+  does not;
+- a part that is replaced again and again keeps no run alive: only so many replacements begin the count of seconds
+  again, and beyond them the signs of what was replaced count only once something moved;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
 - the limit grows with the work that the parts are at: no constant bounds work that grows with the job.
 """
@@ -73,7 +73,10 @@ class Stillness:
     def _is_sign_of_life(self, report: PartReported) -> bool:
         before = self._at.get(report.part)
         is_new = before is None or (before.incarnation, before.piece) != (report.incarnation, report.piece)
-        return is_new and report.piece.what != LOOP and report.part not in self._unproven
+        return is_new and report.piece.what != LOOP and not self._is_doubted(report.part)
+
+    def _is_doubted(self, part: Address) -> bool:
+        return part in self._unproven and self._num_replaced > MAX_LOSSES
 
     def _is_movement(self, message: Message) -> bool:
         match message:

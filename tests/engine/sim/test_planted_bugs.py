@@ -418,6 +418,10 @@ def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def takes_a_successor_for_what_keeps_dying(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stillness, "_is_doubted", lambda self, part: part in self._unproven)
+
+
 def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
 
@@ -518,6 +522,15 @@ BUGS: list[tuple[Bug, Weather]] = [
     (
         sees_no_life_in_long_work,
         Weather(no_progress_s=40.0, costs=Costs(long_work=0.3, longest_s=90.0), plan={"sample_deadline_s": 600.0}),
+    ),
+    (
+        takes_a_successor_for_what_keeps_dying,
+        Weather(
+            schedule="sync",
+            no_progress_s=40.0,
+            faults=lambda seed: Faults(blows=(Blow(at=301.0 + seed * 0.37, part="trainer", which=0, kind="crash"),)),
+            costs=Costs(load_s=300.0),
+        ),
     ),
     (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
     (replaces_no_environment, Weather(faults=blow("environment"))),

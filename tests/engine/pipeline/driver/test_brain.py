@@ -294,6 +294,14 @@ def test_what_was_expected_of_a_trainer_that_is_replaced_holds_up_nobody() -> No
     assert ends(driver.wait(1))
 
 
+def test_a_successor_that_reads_a_large_checkpoint_for_longer_than_a_run_may_stand_still_is_waited_for() -> None:
+    driver = Told()
+    driver.tell(*LOADED, PartStarted(part=TRAINER, incarnation=1))
+    for megabyte in range(5):
+        assert driver.wait(LIMIT_S) == []
+        assert driver.tell(at(megabyte, incarnation=1, what="checkpoint")) == []
+
+
 def test_a_trainer_that_dies_at_work_again_and_again_keeps_no_run_alive() -> None:
     driver = Told()
     driver.tell(at(1), *LOADED)
