@@ -31,7 +31,7 @@ from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_driver import PartStarted
+from engine.pipeline.messages.to_driver import PartEnded, PartStarted
 from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.relay.brain import RelayBrain
@@ -289,6 +289,7 @@ class Cluster:
                     if effect.part != ENVIRONMENT:  # of which the driver's oracle thinks
                         self._demand_that_it_is_gone(process)
                     self.kill(effect.part)
+                self.network.deliver(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))
             case StartPart():
                 demand(effect.incarnation > self._incarnations[effect.part], f"{effect} a second time")
                 self._incarnations[effect.part] = effect.incarnation

@@ -41,7 +41,7 @@ from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
-from engine.pipeline.messages.to_driver import PartStarted, PauseAsked, ResizeAsked, RunBroken
+from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
 from engine.pipeline.messages.to_manager import PartLost, PartReported, ReplicaReported
 from engine.pipeline.plan import Plan
 from engine.policy.recovery import Patience
@@ -199,6 +199,7 @@ class Supervisor:
             case EndPart():
                 self._network.end(effect.part)
                 self._forget_load(effect.part)
+                return [(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))]
             case StartPart():
                 self._start(effect.part, effect.incarnation)
                 return [(DRIVER, PartStarted(part=effect.part, incarnation=effect.incarnation))]

@@ -28,6 +28,7 @@ from engine.pipeline.messages.to_driver import (
     EvaluationStarted,
     FaultReported,
     LedgerReported,
+    PartEnded,
     PartFinished,
     PartStarted,
     PauseAsked,
@@ -119,7 +120,7 @@ class DriverBrain:
                 return self._on_tick(now)
             case ReplicaReady() | StepReported() | EvaluationStarted() | EvaluationReported():
                 return self._readiness.on_report(message)
-            case ReplicaObserved() | AnswersCounted() | CheckpointReported() | WeightsTaken():
+            case ReplicaObserved() | AnswersCounted() | CheckpointReported() | WeightsTaken() | PartEnded():
                 return []  # heard by `stillness`
             case FaultReported() | LedgerReported():
                 return []  # for the record

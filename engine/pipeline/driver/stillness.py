@@ -6,7 +6,7 @@ Invariants:
 - a part that is replaced again and again keeps no run alive: only so many replacements begin the count of seconds
   again, and beyond them the signs of what was replaced count only once something moved;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
-- the limit grows with the work that the parts are at: no constant bounds work that grows with the job.
+- the limit grows with what the parts are at, those that are there: no constant bounds work that grows with the job.
 """
 
 from engine.pipeline.effects import Effect, EndRun
@@ -17,6 +17,7 @@ from engine.pipeline.messages.to_driver import (
     CheckpointReported,
     EvaluationReported,
     EvaluationStarted,
+    PartEnded,
     PartFinished,
     PartStarted,
     ReplicaObserved,
@@ -39,7 +40,9 @@ class Stillness:
         self._generated: dict[int, tuple[int, int, int]] = {}
         """By replica: who says it, on which weights, and how much was generated."""
         self._at: dict[Address, PartReported] = {}
-        """The work that each part last said it is at."""
+        """What each part said last that it is at."""
+        self._ended: dict[Address, int] = {}
+        """By part, the newest incarnation that is no more."""
         self._unproven: set[Address] = set()
         """Parts that were replaced since something came of the work."""
         self._num_replaced = 0
@@ -47,10 +50,15 @@ class Stillness:
 
     def hear(self, message: Message, now: float) -> None:
         match message:
+            case PartReported() if message.incarnation <= self._ended.get(message.part, -1):
+                pass  # it was on its way
             case PartReported():
                 if self._is_sign_of_life(message):
                     self._moved_at = now
                 self._at[message.part] = message
+            case PartEnded():
+                self._ended[message.part] = message.incarnation
+                self._at.pop(message.part, None)
             case PartStarted():
                 self._at.pop(message.part, None)
                 self._unproven.add(message.part)

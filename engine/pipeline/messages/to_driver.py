@@ -181,6 +181,14 @@ class PartStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartEnded:
+    """The manager has ended this incarnation; whether another follows, `PartStarted` tells."""
+
+    part: Address
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PauseAsked:
     """From outside, like the next one; hearing a request twice is harmless."""
 
@@ -213,6 +221,7 @@ ToDriver = (
     | PartReported
     | PartLost
     | PartStarted
+    | PartEnded
     | PauseAsked
     | ResizeAsked
 )

@@ -23,6 +23,7 @@ from engine.pipeline.messages.to_driver import (
     EvaluationReported,
     EvaluationStarted,
     FaultReported,
+    PartEnded,
     PartFinished,
     PartStarted,
     PauseAsked,
@@ -291,6 +292,13 @@ def test_what_was_expected_of_a_trainer_that_is_replaced_holds_up_nobody() -> No
     driver = Told()
     driver.tell(*LOADED, at(1, expects_s=1_000.0), PartStarted(part=TRAINER, incarnation=1))
     driver.wait(LIMIT_S)
+    assert ends(driver.wait(1))
+
+
+def test_what_was_expected_of_a_part_that_is_no_more_holds_up_nobody_nor_what_it_said_last() -> None:
+    driver = Told()
+    driver.tell(*LOADED, at(1, expects_s=1_000.0), PartEnded(part=TRAINER, incarnation=0), at(2, expects_s=1_000.0))
+    assert driver.wait(LIMIT_S) == []
     assert ends(driver.wait(1))
 
 
