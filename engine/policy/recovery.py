@@ -20,6 +20,8 @@ MAX_LOSSES: Final = 5  # within the window; a part that dies more often has a ca
 LOSS_WINDOW_S: Final = 600.0
 FIRST_DELAY_S: Final = 0.0
 BACKOFF_S: Final = 2.0  # doubles with every further loss in the window, so that a crash loop leaves the CPU to others
+# Who judges others is told the time every second; a gap of several is its own.
+ABSENT_AFTER_S: Final = 4.0
 MIN_GROUPS_TO_JUDGE: Final = 20
 MAX_FAILED_SHARE: Final = 0.5
 SLOWER_THAN_USUAL: Final = 10.0

@@ -303,9 +303,8 @@ class Cluster:
     def _drive(self, effect: Effect) -> None:
         match effect:
             case EndPart():
-                environment, driver = self._processes[ENVIRONMENT], self._processes[DRIVER]
-                rested_at = RESTED_S + max(environment.frozen_until, driver.frozen_until)
-                is_well = environment.is_alive and self._kernel.now > rested_at
+                environment = self._processes[ENVIRONMENT]
+                is_well = environment.is_alive and self._kernel.now > environment.frozen_until + RESTED_S
                 demand(not is_well, f"{effect}, and nothing is the matter with it")
                 self._manage(effect)
             case StartPart():

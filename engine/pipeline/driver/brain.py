@@ -8,7 +8,8 @@ Invariants:
 - a run has exactly one end, and nothing is decided after it;
 - it succeeds only when trainer and data have finished with the newest trainer;
 - a pause that was asked for comes true, or the run ends;
-- it never depends on the order in which different parts are heard, nor on hearing a report only once.
+- it never depends on the order in which different parts are heard, nor on hearing a report only once;
+- a time in which it was away itself (frozen, busy) is nobody's silence and no standstill.
 """
 
 from typing import Final
@@ -44,7 +45,7 @@ from engine.pipeline.messages.to_driver import (
 )
 from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.plan import Plan
-from engine.policy.recovery import Patience
+from engine.policy.recovery import ABSENT_AFTER_S, Patience
 
 # Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
 LEAVE_WITHIN_S: Final = 30.0
@@ -74,10 +75,12 @@ class DriverBrain:
         self._stillness = Stillness(now=now, patience=patience)
         self._end = RunEnd()
         self._has_ended = False
+        self._present_at = now
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         if self._has_ended:
             return []
+        self._excuse_absence(now)
         self._stillness.hear(message, now)
         effects: list[Effect] = []
         for effect in self._decide(message, now):
@@ -126,6 +129,12 @@ class DriverBrain:
                 return []  # for the record
             case _:
                 raise TypeError(f"the driver does not take {type(message).__name__}")
+
+    def _excuse_absence(self, now: float) -> None:
+        away_s, self._present_at = now - self._present_at, now
+        if away_s > ABSENT_AFTER_S:
+            self._environment.excuse(away_s)
+            self._stillness.excuse(away_s)
 
     def _on_tick(self, now: float) -> list[Effect]:
         stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)

@@ -25,6 +25,10 @@ class EnvironmentWatch:
         if report.incarnation == self._incarnation:
             self._heard_at, self._has_spoken = now, True
 
+    def excuse(self, away_s: float) -> None:
+        """For so long nobody would have heard it."""
+        self._heard_at += away_s
+
     def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
         if lost.incarnation != self._incarnation or self._start_due_at is not None:
             return []

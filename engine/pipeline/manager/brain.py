@@ -33,11 +33,17 @@ from engine.pipeline.messages.to_manager import (
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
 from engine.policy.pace import TURNING, Piece
-from engine.policy.recovery import GiveUp, PartKind, Patience, after_loss, breaks_the_run, what_follows
+from engine.policy.recovery import (
+    ABSENT_AFTER_S,
+    GiveUp,
+    PartKind,
+    Patience,
+    after_loss,
+    breaks_the_run,
+    what_follows,
+)
 
 RESEND_AFTER_S: Final = 2.0
-# It is told the time every second; a gap of several is its own.
-ABSENT_AFTER_S: Final = 4.0
 NEVER_BEGUN: Final = -1
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,10 +85,11 @@ class Weather:
 
 
 def blow(
-    part: Any, *, every_s: float = 0.37, which: int = 0, kind: Any = "crash", **fields: Any
+    part: Any, *, every_s: float = 0.37, which: int = 0, kind: Any = "crash", lasts_s: float = 0.0, **fields: Any
 ) -> Callable[[int], Faults]:
     """It strikes at another moment with every seed."""
-    return lambda seed: Faults(blows=(Blow(at=1.0 + seed * every_s, part=part, which=which, kind=kind),), **fields)
+    blow = partial(Blow, part=part, which=which, kind=kind, lasts_s=lasts_s)
+    return lambda seed: Faults(blows=(blow(at=1.0 + seed * every_s),), **fields)
 
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -426,6 +428,10 @@ def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvironmentWatch, "hear", lambda self, report, now: None)
 
 
+def blames_the_environment_for_its_own_absence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EnvironmentWatch, "excuse", lambda self, away_s: None)
+
+
 def replaces_no_environment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EnvironmentWatch, "_replace", lambda self, reason, now: [])
 
@@ -533,6 +539,7 @@ BUGS: list[tuple[Bug, Weather]] = [
         ),
     ),
     (does_not_hear_that_the_environment_lives, Weather(plan=LONG)),
+    (blames_the_environment_for_its_own_absence, Weather(faults=blow("driver", kind="freeze", lasts_s=12.0))),
     (replaces_no_environment, Weather(faults=blow("environment"))),
     (beats_on_the_thread_that_works, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),
     (bounds_all_work_by_a_constant, Weather(costs=LONG_WORK, plan={"sample_deadline_s": 200.0})),

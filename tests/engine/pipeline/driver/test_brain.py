@@ -226,6 +226,26 @@ def test_an_environment_that_is_silent_is_replaced_and_one_that_answers_is_not()
     assert EndPart(part=ENVIRONMENT, incarnation=0) in driver.wait(1, alive=False)
 
 
+def test_an_environment_is_not_replaced_nor_a_run_ended_for_the_drivers_own_absence() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    driver.wait(1)
+    driver.now += LIMIT_S + PATIENCE.silent_s
+    assert driver.tell(Tick()) == []
+    assert driver.wait(PATIENCE.silent_s, alive=False) == []
+    assert EndPart(part=ENVIRONMENT, incarnation=0) in driver.wait(1, alive=False), "its own silence counts as before"
+
+
+def test_a_driver_that_is_away_again_and_again_still_finds_a_run_that_stands_still() -> None:
+    driver = Told()
+    driver.tell(*LOADED)
+    effects: list[Effect] = []
+    for _ in range(int(LIMIT_S) + 1):
+        driver.now += 10.0
+        effects += driver.wait(2)
+    assert ends(effects)
+
+
 def test_an_environment_that_dies_too_often_is_replaced_later_and_later_and_then_ends_the_run() -> None:
     driver = Told()
     waited: list[float] = []
