@@ -5,8 +5,8 @@ process carries that on.
 
 Like a log, it is at hand everywhere and asks for no listener: without one, nothing happens.
 
-Invariant: what a loop is at, only its own thread says. Threads that work beside it say nothing: they would hide that it
-stands still.
+Invariant: what a loop is at, only its own thread says. A thread that works beside it has signs of its own, which tell
+that the work goes on: among the loop's they would hide that it stands still.
 """
 
 import threading
@@ -26,15 +26,20 @@ class Signs:
         self._clock = clock
         self._pulse = Pulse(clock())
         self._guard = threading.Lock()
+        self._beside: list[Signs] = []
 
     @contextmanager
     def heard_here(self) -> Iterator[None]:
         """This thread is the loop's."""
-        _here.signs = self
+        self.hear_this_thread()
         try:
             yield
         finally:
             _here.signs = None
+
+    def hear_this_thread(self) -> None:
+        """Until it ends."""
+        _here.signs = self
 
     def sign(self) -> None:
         with self._guard:
@@ -52,6 +57,22 @@ class Signs:
     def piece(self) -> Piece:
         with self._guard:
             return self._pulse.piece
+
+    @property
+    def beside(self) -> tuple[Piece, ...]:
+        """What the threads are at that work beside this loop, each always in the same place."""
+        return tuple(signs.piece for signs in self._beside)
+
+    def add_beside(self, signs: "Signs") -> None:
+        self._beside.append(signs)
+
+
+def signs_beside() -> Signs:
+    """For one thread that will work beside this one's loop."""
+    beside, signs = Signs(), getattr(_here, "signs", None)
+    if signs is not None:
+        signs.add_beside(beside)
+    return beside
 
 
 @contextmanager

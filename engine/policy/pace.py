@@ -18,6 +18,9 @@ from typing import Final
 SLOWEST_BYTES_PER_S: Final = 10e6
 SLOWEST_FLOPS_PER_S: Final = {"cpu": 0.1e9, "cuda": 1e12}
 
+# Of whatever little, on a disk to which others write gigabytes.
+SLOWEST_SYNC_S: Final = 300.0
+
 LOOP: Final = "loop"
 
 

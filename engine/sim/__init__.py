@@ -7,8 +7,9 @@ costs          costs of things in virtual seconds
 setting        things that all bodies of a run share
 cluster        the processes, started and killed
 process        one of them: brain, loop, heartbeat
-network        their messages, lost, doubled, delayed
-outbox         messages that a process has for the driver
+workers        its threads beside the loop
+network        loses, doubles, delays what they say
+outbox         what a process has for the driver
 bodies         data and the trainer, and what survives them
 rollout_body   a replica, decoding by arithmetic
 relay_bodies   relays, whose bytes are names

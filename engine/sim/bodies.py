@@ -44,6 +44,8 @@ Done = Callable[[], Message | None]
 """Messages that follow from finished work, for the own brain."""
 Work = Callable[[str, float, Done], float]
 """Holds the loop up with this for so long, or for longer, as chance has it. How long that is."""
+Beside = Callable[[str, float, Callable[[], None]], None]
+"""The same on a thread beside the loop, and then a deed on the loop."""
 
 
 def manifest_of(weights: WeightsId) -> WeightManifest:
@@ -126,13 +128,13 @@ class TrainerBody:
         store: CheckpointStore,
         oracle: Oracle,
         later: Later,
-        after: After,
         work: Work,
+        beside: Beside,
         post: Post,
     ) -> None:
         self._epoch, self._chance, self._faults, self._costs = epoch, chance, faults, costs
         self._store, self._oracle = store, oracle
-        self._later, self._after, self._work, self._post = later, after, work, post
+        self._later, self._work, self._beside, self._post = later, work, beside, post
         self._kept: set[WeightsId] = set()
 
     def perform(self, effect: Effect) -> None:
@@ -153,7 +155,7 @@ class TrainerBody:
                 self._work("micro-batch", self._costs.train_s, lambda: trained)
             case SaveCheckpoint():
                 self._oracle.on_checkpoint(self._epoch, effect.step, effect.progress)
-                self._after(self._costs.save_s, lambda: self._save(effect))
+                self._beside("checkpoint", self._costs.save_s, lambda: self._save(effect))
             case _:
                 raise TypeError(f"the trainer's body does not do {type(effect).__name__}")
 

@@ -38,12 +38,12 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.recovery import Patience
-from engine.sim.bodies import CheckpointStore, DataBody, Done, Log, TrainerBody, Work
+from engine.sim.bodies import Beside, CheckpointStore, DataBody, Done, Log, TrainerBody, Work
 from engine.sim.chance import Chance
 from engine.sim.checks import demand
 from engine.sim.driver_oracle import DriverOracle
 from engine.sim.environment import EnvironmentWorker
-from engine.sim.kernel import Kernel
+from engine.sim.kernel import Event, Kernel
 from engine.sim.network import Network
 from engine.sim.outbox import Outbox
 from engine.sim.process import TICK_S, Brain, Process
@@ -202,6 +202,14 @@ class Cluster:
 
         return work
 
+    def _beside_of(self, process: Process) -> Beside:
+        chance = Chance(self._setting.seed, f"beside/{process.part}/{process.incarnation}")
+
+        def work(what: str, usual_s: float, then: Event) -> None:
+            process.workers.do(what, self._setting.costs.stretches(chance, usual_s), partial(process.do, then))
+
+        return work
+
     def _start_data(self, incarnation: int) -> None:
         setting = self._setting
         if incarnation == 0:
@@ -237,8 +245,8 @@ class Cluster:
             store=self._store,
             oracle=setting.oracle,
             later=process.later,
-            after=process.after,
             work=work,
+            beside=self._beside_of(process),
             post=self.network.post,
         ).perform
         step = self._store.go_back(is_rotten=epoch > 0 and chance.happens(setting.faults.rotten))
@@ -252,15 +260,12 @@ class Cluster:
         hosts = tuple(range(setting.plan.num_relays))
         brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation)
         process = self._add(part, incarnation, brain)
-        workers = Chance(setting.seed, f"work/{part}/{incarnation}")
         body = RelayBody(
             chance=Chance(setting.seed, f"{part}/{incarnation}"),
             faults=setting.faults,
             oracle=setting.oracle,
-            clock=lambda: self._kernel.now,
-            takes=lambda usual_s: sum(each.lasts_s for each in setting.costs.stretches(workers, usual_s)),
             later=process.later,
-            after=process.after,
+            work=self._beside_of(process),
             post=self.network.post,
             carry=self.network.carry,
         )

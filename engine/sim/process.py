@@ -1,6 +1,6 @@
 """A process of the simulated cluster: a brain in its body, a loop, and a thread that beats.
 
-    heard, due ──▶ queue ──▶ loop: brain.handle ──▶ effects ──▶ posted, or carried out
+    heard, due ──▶ queue ──▶ loop: brain.handle ──▶ effects ──▶ posted, or carried out, some of it by workers
                                └── is held up by what takes long, while the thread beats on and tells of it
 
 Invariants:
@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol, get_args
 
 from engine.pipeline.effects import Effect, Send
-from engine.pipeline.messages.addresses import MANAGER, Address
+from engine.pipeline.messages.addresses import MANAGER, Address, Kind
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_manager import PartReported
 from engine.policy.pace import Pulse
@@ -25,10 +25,13 @@ from engine.sim.bodies import Done, Post
 from engine.sim.costs import Stretch
 from engine.sim.kernel import Event, Kernel
 from engine.sim.relay_bodies import CarriedChunk
+from engine.sim.workers import Workers
 
 TICK_S: Final = 0.5
 BEAT_S: Final = 0.5
 WATCHED: Final = frozenset(get_args(PartKind))
+# As live: one writes checkpoints, some hold weights and hash them.
+NUM_WORKERS: Final[dict[Kind, int]] = {"trainer": 1, "relay": 3}
 
 
 class Brain(Protocol):
@@ -53,12 +56,19 @@ class Process:
     hangs: bool = False
     frozen_until: float = 0.0
     pulse: Pulse = field(init=False)
+    workers: Workers = field(init=False)
     _queue: deque[Event] = field(default_factory=deque, init=False)
     _is_working: bool = field(default=False, init=False)
     _after_work: list[Event] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.pulse = Pulse(self.kernel.now)
+        self.workers = Workers(
+            NUM_WORKERS.get(self.part.kind, 0),
+            kernel=self.kernel,
+            is_alive=lambda: self.is_alive,
+            frozen_until=lambda: self.frozen_until,
+        )
 
     def start(self, *, tick_in_s: float) -> None:
         self.after(tick_in_s, self.tick)
@@ -97,8 +107,13 @@ class Process:
         if not self.is_alive:
             return
         if not self._is_frozen:
-            self.post(MANAGER, PartReported(part=self.part, incarnation=self.incarnation, piece=self.pulse.piece))
+            self.post(MANAGER, self._report())
         self.kernel.after(BEAT_S, self.beat)
+
+    def _report(self) -> PartReported:
+        return PartReported(
+            part=self.part, incarnation=self.incarnation, piece=self.pulse.piece, beside=self.workers.pieces
+        )
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 

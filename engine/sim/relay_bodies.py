@@ -1,7 +1,7 @@
 """A relay's simulated body: bytes are names of chunks, which are their own hashes.
 
 A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends. Whatever takes long is done
-by workers, beside the loop: the time is drawn like that of any work, and holds nothing up.
+by workers, beside the loop.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from engine.pipeline.effects import (
 from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
-from engine.sim.bodies import After, Later, Post, carried
+from engine.sim.bodies import Beside, Later, Post, carried
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
@@ -49,7 +49,9 @@ Carry = Callable[[int, CarriedChunk], None]
 @dataclass(slots=True, kw_only=True)
 class WeightBuffer:
     arrival: int
-    opens_at: float = 0.0
+    is_open: bool = True
+    waiting: list[CarriedChunk] = field(default_factory=list)
+    """They came before it was open."""
     expected: tuple[str, ...] = ()
     chunks: dict[int, str] = field(default_factory=dict)
 
@@ -61,17 +63,13 @@ class RelayBody:
         chance: Chance,
         faults: Faults,
         oracle: Oracle,
-        clock: Callable[[], float],
-        takes: Callable[[float], float],
         later: Later,
-        after: After,
+        work: Beside,
         post: Post,
         carry: Carry = lambda host, chunk: None,
     ) -> None:
-        """`takes`: how long work does that usually takes so many seconds."""
         self._chance, self._faults, self._oracle = chance, faults, oracle
-        self._clock, self._takes = clock, takes
-        self._later, self._after, self._post, self._carry = later, after, post, carry
+        self._later, self._work, self._post, self._carry = later, work, post, carry
         self._buffers: dict[BufferId, WeightBuffer] = {}
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self.num_useless_chunks = 0
@@ -82,10 +80,9 @@ class RelayBody:
             case FetchWeights():
                 self._fetch(effect)
             case OpenBuffer():
-                opens_at = self._clock() + self._takes(OPEN_S)
-                self._buffers[effect.buffer_id] = WeightBuffer(
-                    arrival=effect.arrival, opens_at=opens_at, expected=effect.chunk_sha256
-                )
+                buffer = WeightBuffer(arrival=effect.arrival, is_open=False, expected=effect.chunk_sha256)
+                self._buffers[effect.buffer_id] = buffer
+                self._work("open", OPEN_S, lambda: self._open(buffer))
             case ForwardChunk():
                 content = self._buffers[effect.buffer_id].chunks[effect.index]
                 self._carry(effect.to, CarriedChunk(buffer_id=effect.buffer_id, index=effect.index, content=content))
@@ -104,8 +101,8 @@ class RelayBody:
         buffer = self._buffers.get(chunk.buffer_id)
         if buffer is None or chunk.index >= len(buffer.expected or buffer.chunks):
             return
-        if buffer.opens_at > self._clock():
-            self._after(buffer.opens_at - self._clock(), lambda: self.on_carried(chunk))
+        if not buffer.is_open:
+            buffer.waiting.append(chunk)
             return
         if chunk.index in buffer.chunks:
             self.num_useless_chunks += 1
@@ -115,6 +112,11 @@ class RelayBody:
             buffer.chunks[chunk.index] = content
         hashed = ChunkHashed(arrival=buffer.arrival, buffer_id=chunk.buffer_id, index=chunk.index, sha256=content)
         self._later(0.0, hashed)
+
+    def _open(self, buffer: WeightBuffer) -> None:
+        buffer.is_open = True
+        for chunk in buffer.waiting:
+            self.on_carried(chunk)
 
     def chunks_of(self, weights: WeightsId) -> tuple[str, ...]:
         chunks = self._buffers[BufferId(weights=weights)].chunks
@@ -126,9 +128,12 @@ class RelayBody:
         buffer_id = BufferId(weights=manifest.weights)
         self._manifests[manifest.weights] = manifest
         self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(sent)))
-        fetch_s = self._takes(FETCH_S)
-        for index, chunk in enumerate(sent):
-            self._later(fetch_s, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
+
+        def tell() -> None:
+            for index, chunk in enumerate(sent):
+                self._later(0.0, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
+
+        self._work("fetch", FETCH_S, tell)
 
     def _assemble(self, effect: AssembleWeights) -> None:
         manifest = effect.manifest
@@ -149,7 +154,8 @@ class RelayBody:
             self._buffers[whole] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
         chunks = self._buffers[whole].chunks
         sha256 = "+".join(chunks[index] for index in sorted(chunks))
-        self._later(self._takes(ASSEMBLE_S), BufferHashed(arrival=effect.arrival, sha256=sha256))
+        made = BufferHashed(arrival=effect.arrival, sha256=sha256)
+        self._work("assemble", ASSEMBLE_S, lambda: self._later(0.0, made))
 
     def _make_delta(self, effect: MakeDelta) -> None:
         base, result = self._manifests[effect.base], self._manifests[effect.weights]
@@ -164,7 +170,8 @@ class RelayBody:
             chunk_sha256=(chunk,),
         )
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
-        self._later(self._takes(DELTA_S), DeltaMade(weights=effect.weights, delta=delta))
+        made = DeltaMade(weights=effect.weights, delta=delta)
+        self._work("delta", DELTA_S, lambda: self._later(0.0, made))
 
     def _serve(self, effect: ServeWeights) -> None:
         manifest, chunks = self._manifests[effect.weights], self.chunks_of(effect.weights)

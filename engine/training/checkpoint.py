@@ -112,6 +112,7 @@ def _sync(path: Path) -> None:
     """Puts onto disk what was written to a file, or the names that a folder has."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with at_work("sync", num_bytes=os.fstat(handle).st_size):
+            os.fsync(handle)
     finally:
         os.close(handle)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from engine.models.decoder import DecoderConfig
 from engine.models.loading import WEIGHTS_FILE, read_config
+from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec, TrainerSpec
 from engine.training.checkpoint import verify_checkpoint, write_checkpoint
 from engine.training.step_loss import needs_critic
@@ -94,4 +95,5 @@ def _write_bytes(content: bytes, file: Path) -> None:
 
 
 def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    save_file(tensors, file, {"format": "pt"})
+    with at_work("write", num_bytes=sum(tensor.nbytes for tensor in tensors.values())):
+        save_file(tensors, file, {"format": "pt"})

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.signs import at_work
 from engine.weights.chunks import TornWeights, hash_chunks
 from engine.weights.port import DeltaManifest, TensorEntry, WeightDelta, WeightManifest, WeightVersion
 
@@ -32,6 +33,8 @@ ELEMENT_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 # Temporaries of a block (a mask and the positions) stay within a few MB, which is near the caches.
 BLOCK_ELEMENTS: Final = 2**21
+# What a block takes at the most: both versions, positions of 8 bytes each, and what is written.
+BLOCK_BYTES: Final = 32 * BLOCK_ELEMENTS
 _ALIGNMENT: Final = 8
 
 
@@ -69,7 +72,8 @@ def apply_delta(delta: bytes | bytearray | memoryview, buffer: bytearray | memor
     source, target = np.frombuffer(delta, dtype=np.uint8), np.frombuffer(buffer, dtype=np.uint8)
     at = 0
     while at < len(source):
-        at = _apply_block(source, at, target)
+        with at_work("delta", num_bytes=BLOCK_BYTES):
+            at = _apply_block(source, at, target)
 
 
 def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> bytearray | None:
@@ -80,7 +84,8 @@ def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> byte
         for start in range(span.start, span.end, step):
             end = min(start + step, span.end)
             bits = _BITS[span.element_bytes]
-            _encode_block(encoded, before[start:end].view(bits), after[start:end].view(bits), start)
+            with at_work("delta", num_bytes=BLOCK_BYTES):
+                _encode_block(encoded, before[start:end].view(bits), after[start:end].view(bits), start)
             if len(encoded) >= manifest.num_bytes:
                 return None
     return encoded if manifest.num_bytes else None

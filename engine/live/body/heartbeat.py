@@ -1,4 +1,5 @@
-"""A part's heartbeat: every second it tells the manager that the process lives, and the work its loop is at.
+"""A part's heartbeat: every second, to the manager, that its process lives, what its loop is at, and what is done
+beside it.
 
 Invariant: it holds nothing that the loop may hold for long, so however long a piece of work takes, the next one comes.
 """
@@ -28,7 +29,10 @@ class Heartbeat:
 
     def _run(self) -> None:
         while True:
-            report = PartReported(part=self._part, incarnation=self._incarnation, piece=self._loop.signs.piece)
+            signs = self._loop.signs
+            report = PartReported(
+                part=self._part, incarnation=self._incarnation, piece=signs.piece, beside=signs.beside
+            )
             self._loop.outbox.put(MANAGER, report)
             if self._stopping.wait(self._every_s):
                 return

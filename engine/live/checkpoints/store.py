@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from engine.live.process.settings import Settings, store_address
+from engine.signs import at_work, still_here
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
     PROGRESS_FOLDER,
@@ -114,7 +115,8 @@ class CheckpointStore:
     def _put_part(self, file: Path, key: str, part: CheckpointPart) -> None:
         name = self._name(key)
         if self._try(lambda: self._size_of(name)) != part.num_bytes:
-            self._try(lambda: self._client.upload_file(str(file), self._bucket, name, Config=_transfer()))
+            with at_work("upload", num_bytes=part.num_bytes):
+                self._try(lambda: self._client.upload_file(str(file), self._bucket, name, Config=_transfer()))
 
     def _size_of(self, name: str) -> int | None:
         try:
@@ -140,6 +142,7 @@ class CheckpointStore:
                 if code in _REFUSED or wait_s is None:
                     raise ConnectionError(f"the store of checkpoints: {error}") from error
                 log.warning("store is busy or away, trying again in_s=%.0f error=%s", wait_s, error)
+                still_here()
                 self._wait(wait_s)
         raise AssertionError("the last wait is None")
 

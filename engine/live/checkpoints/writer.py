@@ -5,11 +5,13 @@
 Invariants:
 - checkpoints are written one after the other, in the order of their steps;
 - at most one copy waits: on a disk that is slower than training, training waits rather than memory grows;
+- a loop that waits gives signs of life when the writer does, and not otherwise: a disk that hangs is found;
 - where there is a store, a checkpoint is told of once it is there, and by its address there.
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,8 @@ from engine.live.checkpoints.resuming import finish_checkpoint
 from engine.live.checkpoints.store import RemoteCheckpoints, forget_older
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
-from engine.signs import still_here
+from engine.policy.pace import SLOWEST_SYNC_S
+from engine.signs import at_work, signs_beside
 from engine.training.port import Write
 
 log = logging.getLogger(__name__)
@@ -29,26 +32,36 @@ log = logging.getLogger(__name__)
 LOOK_UP_EVERY_S: Final = 1.0
 
 Told = Callable[[CheckpointWritten | CheckpointFailed], None]
+Job = Callable[[], CheckpointWritten | CheckpointFailed]
 
 
 class CheckpointWriter:
     def __init__(self, told: Told, remote: RemoteCheckpoints | None = None) -> None:
-        """`told` is called on the writer's thread. `remote`: by default, where the environment says."""
+        """On the thread of the loop that it writes for. `told` is called on the writer's. `remote`: by default, where
+        the environment says."""
         self._told, self._remote = told, remote or RemoteCheckpoints.from_environment()
-        self._line: Queue[Callable[[], CheckpointWritten | CheckpointFailed]] = Queue(maxsize=1)
+        self._signs = signs_beside()
+        self._line: Queue[Job] = Queue(maxsize=1)
         Thread(target=self._run, name="checkpoints", daemon=True).start()
 
     def put(self, write: Write, folder: Path, *, step: int, progress: DataProgress) -> None:
         """Waits for the disk, if one waits already."""
         job = partial(self._written, write, folder, step=step, progress=progress)
-        while True:
-            try:
-                self._line.put(job, timeout=LOOK_UP_EVERY_S)
-                return
-            except Full:
-                still_here()
+        while not self._takes(job):
+            pass
+
+    def _takes(self, job: Job) -> bool:
+        """While the writer is at one and the same piece of work, for which this loop may stand still as well."""
+        piece = self._signs.piece
+        with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s + piece.expects_s):
+            while self._signs.piece.serial == piece.serial:
+                with suppress(Full):
+                    self._line.put(job, timeout=LOOK_UP_EVERY_S)
+                    return True
+        return False
 
     def _run(self) -> None:
+        self._signs.hear_this_thread()
         while True:
             job = self._line.get()
             self._told(job())

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
 from engine.live.body.recording import plain
-from engine.live.data.journal_file import SLOWEST_SYNC_S, JournalFile, read_journal
+from engine.live.data.journal_file import JournalFile, read_journal
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import Record
@@ -18,6 +18,7 @@ from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_data import Persisted
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
+from engine.policy.pace import SLOWEST_SYNC_S
 from engine.signs import at_work
 from engine.spec.job import JobSpec
 

@@ -25,10 +25,9 @@ from pydantic import TypeAdapter
 
 from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.records import Trajectory
+from engine.policy.pace import SLOWEST_SYNC_S
 from engine.signs import at_work
 
-# Of whatever little, on a disk to which others write gigabytes.
-SLOWEST_SYNC_S: Final = 300.0
 _HEAD: Final = struct.Struct("<II")
 _SUFFIX: Final = ".journal"
 _TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}

@@ -16,6 +16,7 @@ from engine.live.weights.offered_bytes import OfferedBytes
 from engine.live.weights.segments import Segment, own_memory
 from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
+from engine.signs import at_work
 from engine.weights.chunks import TornWeights, copy_bytes, hash_chunks
 from engine.weights.delta import apply_delta
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
@@ -89,4 +90,5 @@ def _hashed(manifest: WeightManifest, buffer: memoryview, chunk_bytes: int) -> W
     with ThreadPoolExecutor(max_workers=1) as beside:
         whole = beside.submit(lambda: sha256(buffer).hexdigest())
         chunks = hash_chunks(buffer, chunk_bytes)
-        return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)
+        with at_work("hash", num_bytes=len(buffer)):  # the other pass is nearly done as well
+            return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)

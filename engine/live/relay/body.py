@@ -39,6 +39,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.pipeline.relay.arrivals import whole_of
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
+from engine.signs import signs_beside
 from engine.weights.chunks import TornWeights, WeightsGone
 from engine.weights.delta import make_delta
 from engine.weights.port import BufferId, WeightManifest, WeightVersion
@@ -82,7 +83,12 @@ class RelayBody:
         """`brain` is told how this body is reached. `listen`: an address of this host, if there are other relays."""
         self._owner = owner
         self._post, self._on_loop = post, on_loop
-        self._workers = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="relay-worker")
+        signs = [signs_beside() for _ in range(WORKERS)]
+        self._workers = ThreadPoolExecutor(
+            max_workers=WORKERS,
+            thread_name_prefix="relay-worker",
+            initializer=lambda: signs.pop().hear_this_thread(),
+        )
         self.buffers = WeightBuffers(
             tell=lambda message: on_loop(lambda body: [message]),
             submit=self._submit,

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 from engine.live.weights.segments import Segment
 from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_relay import ChunkHashed
+from engine.signs import at_work
 from engine.weights.port import BufferId
 
 LET_GO_S: Final = 1.0
@@ -50,7 +51,9 @@ class WeightBuffer:
         """Take in what has come in order. Two callers never mix: one does it, the other has nothing left to do."""
         with self.hashing:
             while self.states.get(self.num_hashed) == "here":
-                self.whole.update(self.chunk(self.num_hashed))
+                chunk = self.chunk(self.num_hashed)
+                with at_work("hash", num_bytes=len(chunk)):
+                    self.whole.update(chunk)
                 self.num_hashed += 1
 
     def hexdigest(self) -> str:

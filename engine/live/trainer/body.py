@@ -149,8 +149,7 @@ class TrainerBody(WeightsBody):
         folder = self._checkpoints / f"step-{effect.step:06d}"
         with self._over_all_weights("checkpoint"):
             write = self._trainer.prepare_save(folder)
-        with self._over_all_weights("the disk"):
-            self._writer.put(write, folder, step=effect.step, progress=effect.progress)
+        self._writer.put(write, folder, step=effect.step, progress=effect.progress)
 
 
 def _for_training(number: int, trajectory: Trajectory, lineage: Lineage, consumed_by: int) -> TrainingTrajectory:

@@ -22,6 +22,7 @@ from engine.live.weights.link import Listener, Reach, call, receive_into, send_a
 from engine.live.weights.offered_bytes import OfferedBytes
 from engine.live.weights.segments import Segment
 from engine.policy.lineage import WeightsId
+from engine.signs import at_work
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
 from engine.weights.port import WeightManifest, WeightVersion
 
@@ -135,7 +136,8 @@ def _pull_rest(link: socket.socket, room: memoryview, filled: int) -> int:
         if not num_bytes or num_bytes > len(room) - filled:
             return filled
         piece = room[filled : filled + num_bytes]
-        if not receive_into(link, piece) or not hmac.compare_digest(sha256(piece).digest(), digest):
-            return filled
+        with at_work("pull", num_bytes=num_bytes):
+            if not receive_into(link, piece) or not hmac.compare_digest(sha256(piece).digest(), digest):
+                return filled
         filled += num_bytes
     return filled

@@ -1,8 +1,8 @@
 """Stillness: a run in which nothing has moved for too long is broken, whatever the reason.
 
 Invariants:
-- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work. A heartbeat alone
-  does not;
+- what moves is work: tokens, weights, steps, evaluations, and signs of life inside a piece of work, of a loop or of a
+  thread beside it (a checkpoint is written, weights are hashed). A heartbeat alone does not;
 - a part that is replaced again and again keeps no run alive: only so many replacements begin the count of seconds
   again, and beyond them the signs of what was replaced count only once something moved;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
@@ -29,7 +29,7 @@ from engine.pipeline.messages.to_driver import (
     WeightsTaken,
 )
 from engine.pipeline.messages.to_manager import PartReported
-from engine.policy.pace import LOOP
+from engine.policy.pace import LOOP, Piece
 from engine.policy.recovery import MAX_LOSSES, Patience
 
 
@@ -74,7 +74,7 @@ class Stillness:
         self._moved_at += away_s
 
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
-        limit_s = self._patience.of_the_run_s(report.piece for report in self._at.values())
+        limit_s = self._patience.of_the_run_s(piece for report in self._at.values() for piece in _pieces(report))
         if not is_ready:  # parts that only start say nothing yet
             limit_s = max(limit_s, self._patience.start_s)
         if now - self._moved_at <= limit_s:
@@ -83,9 +83,12 @@ class Stillness:
         return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
 
     def _is_sign_of_life(self, report: PartReported) -> bool:
+        if self._is_doubted(report.part):
+            return False
         before = self._at.get(report.part)
-        is_new = before is None or (before.incarnation, before.piece) != (report.incarnation, report.piece)
-        return is_new and report.piece.what != LOOP and not self._is_doubted(report.part)
+        if before is None or before.incarnation != report.incarnation:
+            return any(piece.what != LOOP for piece in _pieces(report))
+        return report.beside != before.beside or (report.piece != before.piece and report.piece.what != LOOP)
 
     def _is_doubted(self, part: Address) -> bool:
         return part in self._unproven and self._num_replaced > MAX_LOSSES
@@ -105,3 +108,7 @@ class Stillness:
                 return True
             case _:
                 return False
+
+
+def _pieces(report: PartReported) -> tuple[Piece, ...]:
+    return (report.piece, *report.beside)

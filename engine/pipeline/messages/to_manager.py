@@ -34,6 +34,9 @@ class PartReported:
     part: Address
     incarnation: int
     piece: Piece = TURNING
+    beside: tuple[Piece, ...] = ()
+    """What threads beside the loop are at, each always in the same place. It is no sign that the loop lives; to the
+    driver it tells that something moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -420,6 +420,16 @@ def sees_no_life_in_long_work(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def sees_no_life_beside_a_loop(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is written, a relay hashes, and every loop only turns."""
+    hear = Stillness.hear
+
+    def half(self: Stillness, message: Any, now: float) -> None:
+        hear(self, replace(message, beside=()) if isinstance(message, PartReported) else message, now)
+
+    patch.setattr(Stillness, "hear", half)
+
+
 def takes_a_successor_for_what_keeps_dying(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stillness, "_is_doubted", lambda self, part: part in self._unproven)
 
@@ -529,6 +539,7 @@ BUGS: list[tuple[Bug, Weather]] = [
         sees_no_life_in_long_work,
         Weather(no_progress_s=40.0, costs=Costs(long_work=0.3, longest_s=90.0), plan={"sample_deadline_s": 600.0}),
     ),
+    (sees_no_life_beside_a_loop, Weather(no_progress_s=40.0, costs=Costs(save_s=300.0))),
     (
         takes_a_successor_for_what_keeps_dying,
         Weather(

@@ -301,6 +301,21 @@ def test_signs_of_life_inside_a_long_step_move_a_run_and_a_loop_that_only_turns_
     assert ends(driver.wait(1))
 
 
+def beside(serial: int, *, expects_s: float = 0.0) -> PartReported:
+    writing = Piece(what="write", serial=serial, expects_s=expects_s)
+    return PartReported(part=TRAINER, incarnation=0, piece=Piece(serial=serial), beside=(writing,))
+
+
+def test_what_is_done_beside_a_loop_that_only_turns_moves_a_run_and_may_take_as_long_as_is_expected() -> None:
+    driver = Told()
+    limit_s = LIMIT_S + PATIENCE.silent_s
+    driver.tell(beside(1), *LOADED)
+    assert driver.wait(limit_s) == driver.tell(beside(2)) == []
+    assert driver.wait(limit_s) == driver.tell(beside(3, expects_s=100.0)) == []
+    assert driver.wait(limit_s + 100.0) == []
+    assert ends(driver.wait(1))
+
+
 def test_a_piece_of_work_may_stand_for_as_long_as_is_expected_of_it() -> None:
     driver = Told()
     driver.tell(*LOADED, at(1, expects_s=1_000.0))

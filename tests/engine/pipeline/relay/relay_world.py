@@ -172,10 +172,8 @@ class RelayWorld:
             chance=Chance(self._seed, f"relay/{host}/{incarnation}"),
             faults=self.faults,
             oracle=self.oracle,
-            clock=lambda: self.kernel.now,
-            takes=lambda usual_s: usual_s,
             later=later,
-            after=after,
+            work=lambda what, usual_s, then: after(usual_s, then),
             post=lambda to, message: None,
             carry=lambda to, chunk: self._carry(host, to, chunk),
         )

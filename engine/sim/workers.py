@@ -1,0 +1,64 @@
+"""Threads beside a process's loop: they hold nothing up, and each has signs of life of its own.
+
+Invariants:
+- what they are given is begun in its order, by whoever is free first;
+- in a frozen process they stand still, and with it they die; a loop that hangs does not hang them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from engine.policy.pace import Piece, Pulse
+from engine.sim.costs import Stretch
+from engine.sim.kernel import Event, Kernel
+
+
+@dataclass(slots=True)
+class Job:
+    what: str
+    left: deque[Stretch]
+    then: Event
+
+
+class Workers:
+    def __init__(
+        self, num: int, *, kernel: Kernel, is_alive: Callable[[], bool], frozen_until: Callable[[], float]
+    ) -> None:
+        self._kernel, self._is_alive, self._frozen_until = kernel, is_alive, frozen_until
+        self._pulses = [Pulse(kernel.now) for _ in range(num)]
+        self._free = deque(range(num))
+        self._line: deque[Job] = deque()
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """What each is at, in their order."""
+        return tuple(pulse.piece for pulse in self._pulses)
+
+    def do(self, what: str, stretches: Sequence[Stretch], then: Event) -> None:
+        self._line.append(Job(what, deque(stretches), then))
+        self._begin_what_can_be_begun()
+
+    def _begin_what_can_be_begun(self) -> None:
+        while self._free and self._line:
+            self._go_on(self._free.popleft(), self._line.popleft())
+
+    def _go_on(self, worker: int, job: Job) -> None:
+        if not job.left:
+            self._free.append(worker)
+            job.then()
+            self._begin_what_can_be_begun()
+            return
+        stretch = job.left.popleft()
+        self._pulses[worker].begin(job.what, stretch.expects_s, self._kernel.now)
+        self._kernel.after(stretch.lasts_s, partial(self._end, worker, job))
+
+    def _end(self, worker: int, job: Job) -> None:
+        if not self._is_alive():
+            return
+        if self._frozen_until() > self._kernel.now:
+            self._kernel.at(self._frozen_until(), partial(self._end, worker, job))
+            return
+        self._pulses[worker].end(self._kernel.now)
+        self._go_on(worker, job)
