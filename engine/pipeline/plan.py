@@ -9,8 +9,13 @@ from typing import Final, Self
 from engine.policy.schedule import Schedule, schedule_for
 from engine.spec.job import JobSpec
 
-# Far beyond any honest answer, so that only what hangs is cut; short against the life of a job.
+# Beside its turns far beyond any honest answer, so that only what hangs is cut; short against the life of a job.
 SAMPLE_DEADLINE_S: Final = 3_600.0
+# As many turns of a sample may each take as long as a turn may; what has more takes less for most.
+LONG_TURNS: Final = 8
+# A group whose second owner does not end it either is given up.
+OWNERS_IN_VAIN: Final = 2
+LOOKS_PER_DEADLINE: Final = 8
 # A lost replica costs at most what its samples said in this time; telling it costs a copy of their tokens.
 STREAM_EVERY_S: Final = 1.0
 # A host that is filled to the brim preempts; the rest is for the growth of what it took over.
@@ -40,6 +45,11 @@ class Plan:
     weight_slots: int = 1
     """Versions that a replica holds side by side."""
 
+    @property
+    def given_up_within_s(self) -> float:
+        """Of a group that hangs wherever it is begun. Data looks now and then."""
+        return OWNERS_IN_VAIN * self.sample_deadline_s * (1 + 1 / LOOKS_PER_DEADLINE)
+
     def __post_init__(self) -> None:
         assert (self.schedule.in_flight == "beside") == (self.weight_slots > 1), "beside means more than one slot"
 
@@ -58,6 +68,7 @@ class Plan:
             max_batch=spec.rollout.max_batch,
             num_relays=spec.rollout.relays,
             filters=spec.algorithm.name == "dapo",
+            sample_deadline_s=SAMPLE_DEADLINE_S + LONG_TURNS * spec.environment.turn_timeout_s,
             stream_every_s=STREAM_EVERY_S,
         )
 

@@ -174,7 +174,7 @@ class DriverOracle:
     def _check_in_time(self, now: float) -> None:
         in_time_s = self._in_time_s
         if EvaluationStarted in self._said:  # the run goes on to its end, and a sample may hang twice
-            in_time_s += 2.25 * self._plan.sample_deadline_s
+            in_time_s += self._plan.given_up_within_s
         for asked in (*self._open(PauseAsked), *self._open(ResizeAsked)):
             waited_s = now - max(asked.at, self.disturbed_until)
             demand(waited_s <= in_time_s, f"{asked.request} has not come true after {waited_s:.0f} s")

@@ -107,7 +107,8 @@ class RolloutBody:
     def measure(self) -> LoadMeasured:
         now = self._clock()
         num_tokens = self._num_tokens + sum(self._num_new(sequence, now) for sequence in self._held.values())
-        self._post(DRIVER, observed(self._replica, self._incarnation, self._weights.version, num_tokens, at=now))
+        version, num_open = self._weights.version, len(self._held)
+        self._post(DRIVER, observed(self._replica, self._incarnation, version, num_tokens, num_open=num_open, at=now))
         capacity = self._setting.plan.max_batch * self._costs.max_tokens / 2
         kept = dict.fromkeys(self._slots, 0)
         for sequence in self._held.values():

@@ -3,7 +3,10 @@
 from engine.pipeline.messages.to_driver import ReplicaObserved
 
 
-def observed(replica: int, incarnation: int, version: int, num_decoded: int, *, at: float) -> ReplicaObserved:
+def observed(
+    replica: int, incarnation: int, version: int, num_decoded: int, *, num_open: int, at: float
+) -> ReplicaObserved:
+    """`num_open`: samples."""
     return ReplicaObserved(
         replica=replica,
         incarnation=incarnation,
@@ -11,7 +14,7 @@ def observed(replica: int, incarnation: int, version: int, num_decoded: int, *, 
         observed_at=at,
         spans=(),
         kv_used=0.0,
-        num_running=0,
+        num_running=num_open,
         num_waiting=0,
         num_with_environment=0,
         num_prefilled=0,

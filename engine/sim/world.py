@@ -48,7 +48,7 @@ NOTICE_S: Final = 0.2
 DEADLINE_S: Final = 3_000.0
 # By then whatever was under way at the end has arrived.
 AFTERWARDS_S: Final = 1.0
-# Beyond a sample that hangs until it is given up: losses that are noticed late, and starts.
+# Longer than anything healthy takes while nothing is generated: losses that are noticed late, and starts.
 STILL_S: Final = 60.0
 LONGEST_LEAVE_S: Final = 4.0
 
@@ -70,8 +70,8 @@ class World:
     costs: Costs = field(default_factory=Costs)
     brains: Brains = field(default_factory=Brains)
     trace: list[str] | None = None
-    no_progress_s: float | None = None
-    """After which the driver takes a run for broken; None: after longer than anything healthy takes."""
+    no_progress_s: float = STILL_S
+    """After which the driver takes a run for broken in which no sample is open and no work is done."""
     start_step: int = 0
     """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
     deadline_s: float = DEADLINE_S
@@ -121,14 +121,13 @@ class World:
         self.kernel.after(self.faults.quiet_at, self.faults.fall_quiet)
 
     def _driver(self) -> DriverBrain:
-        still_s = STILL_S + 2.25 * self.plan.sample_deadline_s  # two of them before a group is given up
         return self.brains.driver(
             self.plan,
             now=self.kernel.now,
             num_replicas=self.num_replicas,
             start_step=self.start_step,
             leave_within_s=Chance(self.seed, "leave").uniform(0.0, LONGEST_LEAVE_S),
-            patience=replace(PATIENCE, nothing_moves_s=still_s if self.no_progress_s is None else self.no_progress_s),
+            patience=replace(PATIENCE, nothing_moves_s=self.no_progress_s),
         )
 
     def run(self) -> Outcome:

@@ -59,7 +59,7 @@ from engine.pipeline.messages.to_driver import (
     ToDriver,
 )
 from engine.pipeline.messages.to_trainer import BatchReady
-from engine.pipeline.plan import Plan
+from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.policy.recovery import grader_is_broken
@@ -67,7 +67,6 @@ from engine.policy.sampling import oldest_first
 
 # After a recovery data listens first: in this time every replica has said at least once what it works on.
 LISTEN_S: Final = 3.0
-MAX_OVERDUE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +190,7 @@ class DataBrain:
     def _give_up_overdue(self, now: float) -> list[Effect]:
         """A sample that never ends must not hold its group, and with it the step, forever."""
         deadline_s = self._plan.sample_deadline_s
-        if now - self._overdue_at < deadline_s / 8:
+        if now - self._overdue_at < deadline_s / LOOKS_PER_DEADLINE:
             return []
         self._overdue_at = now
         effects: list[Effect] = []
@@ -199,7 +198,7 @@ class DataBrain:
             if now - group.begun_at < deadline_s or group.key not in book:
                 continue
             waited = f"{len(group.missing)} samples of {group.key} did not end within {deadline_s:.0f} s"
-            if group.num_overdue + 1 < MAX_OVERDUE:
+            if group.num_overdue + 1 < OWNERS_IN_VAIN:
                 self._assignment.begin_elsewhere(book, group)
                 effects.append(_tell(FaultReported(component="data", message=waited, action="begun again elsewhere")))
                 continue

@@ -72,7 +72,7 @@ class DriverBrain:
             only_evaluates=plan.only_evaluates,
         )
         self._environment = EnvironmentWatch(now=now, patience=patience)
-        self._stillness = Stillness(now=now, patience=patience)
+        self._stillness = Stillness(now=now, patience=patience, given_up_within_s=plan.given_up_within_s)
         self._end = RunEnd()
         self._has_ended = False
         self._present_at = now

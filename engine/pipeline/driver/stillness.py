@@ -6,11 +6,13 @@ Invariants:
 - a part that is replaced again and again keeps no run alive: only so many replacements begin the count of seconds
   again, and beyond them the signs of what was replaced count only once something moved;
 - generated tokens count, so the limit bounds one piece of a step or of a load, not one long answer;
+- samples that all wait for a tool, a grader or nothing at all have their own deadline: while any is open, the limit is
+  longer than it takes data to have them begun elsewhere and to give them up;
 - the limit grows with what the parts are at, those that are there: no constant bounds work that grows with the job.
 """
 
 from engine.pipeline.effects import Effect, EndRun
-from engine.pipeline.messages.addresses import Address
+from engine.pipeline.messages.addresses import Address, rollout_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
@@ -34,11 +36,12 @@ from engine.policy.recovery import MAX_LOSSES, Patience
 
 
 class Stillness:
-    def __init__(self, *, now: float, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, *, now: float, patience: Patience, given_up_within_s: float) -> None:
+        """`given_up_within_s`: a group that hangs, wherever it is begun."""
+        self._patience, self._given_up_within_s = patience, given_up_within_s
         self._moved_at = now
-        self._generated: dict[int, tuple[int, int, int]] = {}
-        """By replica: who says it, on which weights, and how much was generated."""
+        self._observed: dict[int, ReplicaObserved] = {}
+        """By replica."""
         self._at: dict[Address, PartReported] = {}
         """What each part said last that it is at."""
         self._ended: dict[Address, int] = {}
@@ -56,9 +59,13 @@ class Stillness:
                 if self._is_sign_of_life(message):
                     self._moved_at = now
                 self._at[message.part] = message
+            case ReplicaObserved() if message.incarnation <= self._ended.get(rollout_address(message.replica), -1):
+                pass
             case PartEnded():
                 self._ended[message.part] = message.incarnation
                 self._at.pop(message.part, None)
+                if message.part.kind == "rollout":
+                    self._observed.pop(message.part.number, None)
             case PartStarted():
                 self._at.pop(message.part, None)
                 self._unproven.add(message.part)
@@ -77,10 +84,19 @@ class Stillness:
         limit_s = self._patience.of_the_run_s(piece for report in self._at.values() for piece in _pieces(report))
         if not is_ready:  # parts that only start say nothing yet
             limit_s = max(limit_s, self._patience.start_s)
+        if self._samples_are_open:
+            limit_s += self._given_up_within_s
         if now - self._moved_at <= limit_s:
             return []
         message = f"nothing moved for {limit_s:.0f} s: no token, no step, no evaluation"
         return [EndRun(outcome="failed", failure_class="infrastructure", message=message)]
+
+    @property
+    def _samples_are_open(self) -> bool:
+        return any(
+            observed.num_running or observed.num_waiting or observed.num_with_environment
+            for observed in self._observed.values()
+        )
 
     def _is_sign_of_life(self, report: PartReported) -> bool:
         if self._is_doubted(report.part):
@@ -96,10 +112,9 @@ class Stillness:
     def _is_movement(self, message: Message) -> bool:
         match message:
             case ReplicaObserved():
-                generated = (message.incarnation, message.version, message.num_decoded)
-                before = self._generated.get(message.replica)
-                self._generated[message.replica] = generated
-                return generated != before
+                before = self._observed.get(message.replica)
+                self._observed[message.replica] = message
+                return before is None or _generated(before) != _generated(message)
             case TrainerReady() | ReplicaReady() | StepReported() | WeightsTaken() | CheckpointReported():
                 return True
             case EvaluationStarted() | EvaluationReported() | AnswersCounted() | PartFinished():
@@ -108,6 +123,11 @@ class Stillness:
                 return True
             case _:
                 return False
+
+
+def _generated(observed: ReplicaObserved) -> tuple[int, int, int]:
+    """By whom, on which weights, and how much."""
+    return observed.incarnation, observed.version, observed.num_decoded
 
 
 def _pieces(report: PartReported) -> tuple[Piece, ...]:

@@ -16,7 +16,7 @@ from engine.spec.schedules import ScheduleName
 STEP_S = 1_200.0
 SIGN_EVERY_S = 60.0
 STILL_S = 120.0
-"""A run in which nothing moves for so long is ended: a tenth of a step."""
+"""A run in which no sample is open and nothing moves for so long is ended: a tenth of a step."""
 STEPS = 3
 
 
@@ -26,7 +26,7 @@ def world(
     schedule: ScheduleName = "laminar",
     costs: Costs,
     blows: tuple[Blow, ...] = (),
-    no_progress_s: float | None = None,
+    no_progress_s: float = STILL_S,
 ) -> World:
     plan = Plan(
         schedule=PRESETS[schedule],
@@ -68,7 +68,7 @@ def test_a_step_of_twenty_minutes_kills_nobody_and_is_no_standstill(
 ) -> None:
     for seed in range(1):
         costs = training(sign_every_s=sign_every_s)
-        outcome = world(seed, schedule=schedule, costs=costs, no_progress_s=STILL_S).run()
+        outcome = world(seed, schedule=schedule, costs=costs).run()
         assert outcome.virtual_s > STEPS * STEP_S * 0.9 and not losses(outcome)
 
 
@@ -79,7 +79,7 @@ def test_a_trainer_that_stands_still_in_such_a_step_is_found_by_its_own_pace(kin
     blow = Blow(at=struck_at, part="trainer", which=0, kind="hang" if kind == "hang" else "freeze", lasts_s=1e6)
     within_s = PATIENCE.silent_s + (SLOWER_THAN_USUAL * MOST_TOO_LONG * 1.5 * SIGN_EVERY_S if kind == "hang" else 0.0)
     for seed in range(1):
-        struck = world(seed, costs=training(), blows=(blow,), no_progress_s=STILL_S)
+        struck = world(seed, costs=training(), blows=(blow,))
         found_at: list[float] = []
         watch(struck, found_at)
         [loss] = losses(struck.run())

@@ -44,7 +44,7 @@ from engine.policy.schedule import PRESETS, Schedule
 from engine.sim.costs import Costs
 from engine.sim.faults import Blow, Faults
 from engine.sim.process import BEAT_S, Process
-from engine.sim.world import World
+from engine.sim.world import STILL_S, World
 from engine.spec.schedules import ScheduleName
 
 MAX_SEEDS = 25
@@ -59,7 +59,7 @@ class Weather:
     plan: dict[str, Any] = field(default_factory=dict)
     costs: Costs = field(default_factory=lambda: Costs(median_tokens=60.0, max_tokens=1_000, train_s=0.3))
     num_replicas: int = 3
-    no_progress_s: float | None = None
+    no_progress_s: float = STILL_S
 
     def world(self, seed: int) -> World:
         plan = Plan(
@@ -430,6 +430,11 @@ def sees_no_life_beside_a_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stillness, "hear", half)
 
 
+def waits_for_no_sample_that_hangs(patch: pytest.MonkeyPatch) -> None:
+    """Nor for one whose tool or grader takes longer than a run may stand still."""
+    patch.setattr(Stillness, "_samples_are_open", False)
+
+
 def takes_a_successor_for_what_keeps_dying(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stillness, "_is_doubted", lambda self, part: part in self._unproven)
 
@@ -539,6 +544,7 @@ BUGS: list[tuple[Bug, Weather]] = [
         sees_no_life_in_long_work,
         Weather(no_progress_s=40.0, costs=Costs(long_work=0.3, longest_s=90.0), plan={"sample_deadline_s": 600.0}),
     ),
+    (waits_for_no_sample_that_hangs, Weather(faults=lambda seed: Faults(hangs=0.02))),
     (sees_no_life_beside_a_loop, Weather(no_progress_s=40.0, costs=Costs(save_s=300.0))),
     (
         takes_a_successor_for_what_keeps_dying,

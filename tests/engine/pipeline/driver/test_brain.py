@@ -16,7 +16,7 @@ from engine.pipeline.effects import (
     Send,
     StartPart,
 )
-from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER
+from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested
 from engine.pipeline.messages.to_driver import (
@@ -85,7 +85,7 @@ def step(number: int) -> StepReported:
     return StepReported(step=number, metrics={}, to_read=())
 
 
-def observed(num_decoded: int) -> ReplicaObserved:
+def observed(num_decoded: int, *, num_with_environment: int = 0) -> ReplicaObserved:
     return ReplicaObserved(
         replica=0,
         incarnation=0,
@@ -93,9 +93,9 @@ def observed(num_decoded: int) -> ReplicaObserved:
         observed_at=0.0,
         spans=(),
         kv_used=0.0,
-        num_running=1,
+        num_running=0,
         num_waiting=0,
-        num_with_environment=0,
+        num_with_environment=num_with_environment,
         num_prefilled=0,
         num_decoded=num_decoded,
     )
@@ -278,6 +278,22 @@ def test_generated_tokens_move_a_run_and_an_observation_alone_does_not() -> None
     driver.tell(*LOADED, observed(5))
     assert driver.wait(LIMIT_S - 1) == driver.tell(observed(6)) == []
     assert driver.wait(LIMIT_S) == driver.tell(observed(6)) == []
+    assert ends(driver.wait(1))
+
+
+def test_samples_that_all_wait_for_a_slow_tool_are_waited_for_until_data_has_given_them_up_twice() -> None:
+    driver = Told()
+    driver.tell(*LOADED, observed(5, num_with_environment=3))
+    assert driver.wait(LIMIT_S + 2 * PLAN.sample_deadline_s) == []
+    driver.tell(observed(5))
+    assert ends(driver.wait(1)), "none is open any more, and nothing has moved"
+
+
+def test_what_a_replica_had_open_that_is_no_more_is_waited_for_by_nobody() -> None:
+    driver = Told()
+    waiting = observed(5, num_with_environment=3)
+    driver.tell(*LOADED, waiting, PartEnded(part=rollout_address(0), incarnation=0), waiting)
+    assert driver.wait(LIMIT_S) == []
     assert ends(driver.wait(1))
 
 

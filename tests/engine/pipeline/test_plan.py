@@ -1,0 +1,26 @@
+"""What brains are told of a job leaves its environment the time that the job gives it."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.pipeline.messages.message import Tick
+from engine.pipeline.messages.to_driver import FaultReported
+from engine.pipeline.plan import Plan
+from engine.spec.job import EnvironmentSpec, JobSpec
+from tests.engine.pipeline.brain_builders import PLAN, DataWithDisk, granted, of
+
+HOUR_S = 3_600.0
+
+
+@pytest.mark.parametrize("turn_timeout_s", [60.0, 1.5 * HOUR_S, 24 * HOUR_S])
+def test_a_sample_whose_turns_take_as_long_as_they_may_is_neither_begun_elsewhere_nor_given_up(
+    turn_timeout_s: float,
+) -> None:
+    of_spec = Plan.from_spec(JobSpec(name="slow", environment=EnvironmentSpec(turn_timeout_s=turn_timeout_s)))
+    data = DataWithDisk(replace(PLAN, sample_deadline_s=of_spec.sample_deadline_s)).past_the_evaluation()
+    assert granted(data.sync(wants=4))
+    for _ in range(3):  # the prompt, a tool, the verdict
+        data.now += turn_timeout_s
+        assert of(data.handle(Tick()), FaultReported) == []
+    assert of_spec.given_up_within_s > 2 * of_spec.sample_deadline_s > 6 * turn_timeout_s
