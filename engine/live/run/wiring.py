@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError
 
 from engine.live.body.actor import CONCURRENCY_GROUPS
-from engine.live.checkpoints.resuming import ResumePoint, go_back
+from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.data.actor import DataActor
 from engine.live.environment.actor import EnvironmentActor
 from engine.live.process.links import Links
@@ -118,10 +118,9 @@ class Network:
         """The actor's class, and what its constructor is told."""
         match part.kind:
             case "trainer":
-                resume = (go_back(self._folders.checkpoints) if incarnation else None) or self._resume
                 return TrainerActor, {
                     "checkpoints": self._folders.checkpoints,
-                    "resume": resume,
+                    "resume": self._resume,
                     "incarnation": incarnation,
                     "links": self._links,
                     "ranks": self._placement.rank_options(),

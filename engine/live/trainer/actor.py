@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
-from engine.live.checkpoints.resuming import ResumePoint
+from engine.live.checkpoints.resuming import ResumePoint, go_back
 from engine.live.process.devices import claim_device
 from engine.live.process.links import Links
 from engine.pipeline.messages.addresses import TRAINER
@@ -38,7 +38,7 @@ class TrainerActor(BodyActor):
         ranks: Sequence[Mapping[str, Any]],
         recordings: Path | None,
     ) -> None:
-        """`ranks`: what Ray is asked for each device beyond the first."""
+        """`resume`: what the attempt goes on from. `ranks`: what Ray is asked for each device beyond the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
@@ -51,6 +51,8 @@ class TrainerActor(BodyActor):
         spec = self._spec
         folder = resolve_model(spec.model.source)
         with at_work("start", constant_s=BUILD_S, num_bytes=COPIES_OF_WEIGHTS * weights_bytes(folder)):
+            if self._incarnation:
+                self._resume = go_back(self._checkpoints) or self._resume
             return self._body(folder, device)
 
     def _body(self, folder: Path, device: str) -> Body:
