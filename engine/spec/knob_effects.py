@@ -5,7 +5,7 @@ Refusals, the form's help and the API's documentation are made from this table, 
 Invariants:
 - a setting that would do nothing is accepted at its default only;
 - a job that only evaluates (`training.steps` 0) may keep what its trainer would have been given: the spec of a job
-  that trains becomes the evaluation of where it begins by this one change;
+  that trains becomes the evaluation of where it begins by this change, and by `evaluation.every` 0;
 - a bound that the job keeps anyway is no setting without effect: `schedule.max_staleness` 3 holds with `sync` too.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if len(set(spec.tags)) != len(spec.tags):
         yield _misfit("tags", "must not repeat", spec.tags)
-    if spec.evaluation.every > spec.training.steps and not spec.only_evaluates:
+    if spec.evaluation.every > spec.training.steps:
         yield _misfit("evaluation.every", "must not exceed training.steps", spec.evaluation.every)
     if spec.training.mini_batches > spec.training.prompts_per_step:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"

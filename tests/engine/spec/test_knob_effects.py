@@ -125,10 +125,6 @@ def test_a_job_that_only_evaluates_may_keep_its_trainers_devices() -> None:
     assert refusals({"training": {"steps": 0}, "resources": {"trainer_devices": 4}}) == {}
 
 
-def test_any_job_becomes_an_evaluation_by_taking_its_steps_away() -> None:
-    assert refusals({"training": {"steps": 0}, "evaluation": {"every": 10}}) == {}
-
-
 def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
     document = {"name": "t", "trainer": {"zero_stage": 3}, "tags": ["a", "a"]}
     accepted = JobSpec.accepted(document)
