@@ -169,7 +169,10 @@ class TrainingSpec(Strict):
 
 
 class TrainerSpec(Strict):
-    backend: Literal["torch", "deepspeed"] = Field("torch", description="What computes and applies the gradients.")
+    backend: Literal["torch", "deepspeed"] = Field(
+        "torch",
+        description="What computes and applies the gradients; torch divides all of it among several devices (FSDP).",
+    )
     zero_stage: int = knob(
         2, "trainer.zero_stage", "Divided among devices: optimizer (1), gradients too (2), weights too (3).", ge=1, le=3
     )
@@ -240,12 +243,8 @@ class EvaluationSpec(Strict):
 class ResourceSpec(Strict):
     """A device is one accelerator of a pool; on a CPU pool, one slot."""
 
-    trainer_devices: int = knob(
-        1,
-        "resources.trainer_devices",
-        "Devices that the trainer holds. Where nothing is trained, it holds none.",
-        ge=0,
-        le=4_096,
+    trainer_devices: int = Field(
+        1, ge=0, le=4_096, description="Devices that the trainer holds. Where nothing is trained, it holds none."
     )
     devices_per_replica: int = knob(1, "resources.devices_per_replica", "Devices that each replica holds.", ge=1, le=64)
 

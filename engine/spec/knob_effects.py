@@ -114,11 +114,6 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "trainer.lora_alpha",
     ),
     **_of(
-        "More than 1 only with the trainer deepspeed: torch trains on one device.",
-        lambda spec: spec.trainer.backend == "deepspeed" or spec.resources.trainer_devices == 0 or spec.only_evaluates,
-        "resources.trainer_devices",
-    ),
-    **_of(
         "Not more than 1 yet: a replica runs on one device.",
         lambda spec: False,
         "resources.devices_per_replica",

@@ -12,13 +12,18 @@ torch_trainer       one process, one device
 fused_adamw         its optimizer, by torch's fused kernel
 learning_rate       its course over the steps of a job
 stochastic_rounding moments in bfloat16
-deepspeed_trainer   several processes, by DeepSpeed's ZeRO
-deepspeed_world     this process among them, and DeepSpeed itself
-deepspeed_sharding  divided parameters: step, read, fill
 ranks               the processes that make one step together
+world               this process among them
+passes              a model's whole work on a micro-batch as one module
+fsdp_trainer        several processes, by torch's FSDP2
+fsdp_sharding       divided parameters: make, step, read, fill
+deepspeed_trainer   several processes, by DeepSpeed's ZeRO
+deepspeed_world     DeepSpeed itself, as a guest in the process
+deepspeed_sharding  divided parameters: step, read, fill
 held_weights        no trainer, for jobs that only evaluate
 lora                low-rank updates in peft's layout
-layout              places of public names among fused parameters
+layout              places of public names among fused parameters, and the rows of a rank
+stored_rows         a rank's rows, read from safetensors
 trained_parts       policy or adapter, and the critic
 activations         what layers leave for the backward pass
 exact_dtype         the dtype that weights must have, checked

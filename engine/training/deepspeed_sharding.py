@@ -28,13 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.decoder import Decoder, DecoderConfig
-from engine.models.loading import hugging_face_views
 from engine.spec.job import OptimizerSpec
-from engine.training.deepspeed_world import World, import_deepspeed
-from engine.training.layout import Place, places_of, whole_shape
+from engine.training.deepspeed_world import bound_collectives, import_deepspeed
+from engine.training.layout import Place, decoder_places, places_of, whole_shape
 from engine.training.lora import Adapter
 from engine.training.trained_parts import MOMENTS, TrainedPart
 from engine.training.trainer_checkpoint import under
+from engine.training.world import World
 
 # DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more time than
 # they cost memory.
@@ -75,7 +75,7 @@ class ShardedPart:
         num_trained = sum(place.shape.numel() for place in self._places.values())
         config = _config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
         self._engine: Any = self._deepspeed.initialize(model=module, optimizer=adamw, config=config)[0]
-        division.world.bound_collectives()
+        bound_collectives(division.world)
         self._reset_moments(num_updates=0)
 
     @property
@@ -195,13 +195,13 @@ def frozen(module: nn.Module, division: Division) -> Callable[..., Any]:
 def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World) -> None:
     """From rank 0, by Hugging Face's names; what the others give is not looked at."""
     parameters = dict(model.named_parameters())
-    _send(parameters, _decoder_places(model, parameters), tensors, world=world)
+    _send(parameters, decoder_places(model.config, parameters), tensors, world=world)
 
 
 def published(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
     """Hugging Face name and values, to be copied before the next is asked for. An adapter is merged."""
     parameters = dict(model.named_parameters()) if adapter is None else adapter.base
-    for name, place in _decoder_places(model, parameters).items():
+    for name, place in decoder_places(model.config, parameters).items():
         needed = [parameters[name]] if adapter is None else adapter.needed_for(name)
         with whole(*needed):
             yield from place.split(parameters[name].detach() if adapter is None else adapter.merged_values(name))
@@ -232,10 +232,6 @@ def _send(
 
 def _is_divided(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id")
-
-
-def _decoder_places(model: Decoder, parameters: Mapping[str, nn.Parameter]) -> dict[str, Place]:
-    return places_of(parameters, lambda own: hugging_face_views(model.config, own))
 
 
 def _config(stage: int, *, max_grad_norm: float = 1.0, num_trained: int = 0) -> dict[str, object]:

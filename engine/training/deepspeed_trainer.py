@@ -32,21 +32,23 @@ from engine.training.deepspeed_sharding import (
     published,
     send_weights,
 )
-from engine.training.deepspeed_world import ALONE, World
+from engine.training.deepspeed_world import ALONE, surroundings
 from engine.training.exact_dtype import check_dtypes
-from engine.training.exact_state import random_streams, restore_random_streams
+from engine.training.exact_state import random_streams, take_over_random_streams
 from engine.training.layout import whole_shape
 from engine.training.learning_rate import share_of_rate
 from engine.training.lora import Adapter
 from engine.training.micro_batch import MicroBatch, check_trajectories
 from engine.training.mini_batch import MicroLoss
+from engine.training.passes import CriticPass, PolicyPass, scores_of
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
-from engine.training.scoring import ComputeDtype, Critic, TokenScores, computing_in, score_tokens
+from engine.training.scoring import Critic, TokenScores
 from engine.training.settings import TrainerSettings
 from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step_metrics import UpdateOutcome
 from engine.training.trained_parts import TrainedPart, critic_part, policy_part
 from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.world import World
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
@@ -61,7 +63,7 @@ class DeepSpeedTrainer:
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
         self._modules: dict[str, nn.Module] = {}
-        world.enter(device)
+        world.enter(device, surroundings())
         try:
             models = self._divide()
             self._check_dtypes()
@@ -86,7 +88,7 @@ class DeepSpeedTrainer:
         self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
         self._adapter = Adapter.asked_for(self._model, settings.trainer, base_name=self._folder.name)
         part = policy_part(self._model, self._adapter, settings.optimizer)
-        policy = _scores_of(self._sharded(part, PolicyPass(self._model, settings)))
+        policy = scores_of(self._sharded(part, PolicyPass(self._model, settings)))
         critic = None
         if needs_critic(algorithm):
             values = self._modules["critic"] = Critic(self._loaded())
@@ -103,7 +105,7 @@ class DeepSpeedTrainer:
         adapter = self._adapter
         if adapter is None:
             model = self._modules["reference"] = self._loaded()
-            return _scores_of(frozen(PolicyPass(model, self._settings), self._division))
+            return scores_of(frozen(PolicyPass(model, self._settings), self._division))
 
         def base_scores(batch: MicroBatch) -> TokenScores:
             with adapter.base_only():
@@ -199,7 +201,7 @@ class DeepSpeedTrainer:
         num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
         for part in self._parts:
             part.restore(stored, state, num_updates=num_updates)
-        self._send_random_streams(state)
+        take_over_random_streams(state, self._device, self._world.send)
         self._check_dtypes()
         self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
 
@@ -211,51 +213,6 @@ class DeepSpeedTrainer:
         """Every rank goes through all of them, since each is gathered from every rank."""
         is_first = self._world.index == 0
         return {name: tensor.to("cpu", dtype, copy=True) for name, tensor in tensors if is_first}
-
-    def _send_random_streams(self, state: Mapping[str, Tensor]) -> None:
-        own = random_streams(self._device)
-        sent = {name: self._world.send(state.get(name, stream).to(self._device)) for name, stream in own.items()}
-        restore_random_streams(sent, self._device)
-
-
-class PolicyPass(nn.Module):
-    """A forward that holds all that touches a decoder's weights: of ZeRO 3 they are there only during it."""
-
-    def __init__(self, model: Decoder, settings: TrainerSettings) -> None:
-        super().__init__()
-        self.model = model
-        self._settings = settings
-
-    def forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        settings = self._settings
-        scores = score_tokens(
-            self.model,
-            batch,
-            temperature=settings.temperature,
-            compute_dtype=settings.trainer.compute_dtype,
-            train_entropy=settings.algorithm.entropy_coefficient > 0.0,
-        )
-        return scores.logprobs_N, scores.entropy_N
-
-
-class CriticPass(nn.Module):
-    def __init__(self, critic: Critic, settings: TrainerSettings) -> None:
-        super().__init__()
-        self.critic = critic
-        self._compute_dtype: ComputeDtype | None = settings.trainer.compute_dtype
-
-    def forward(self, batch: MicroBatch) -> Tensor:
-        with computing_in(self._compute_dtype, batch.targets_N.device):
-            values_N: Tensor = self.critic(batch)
-        return values_N
-
-
-def _scores_of(forward: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[MicroBatch], TokenScores]:
-    def scores(batch: MicroBatch) -> TokenScores:
-        logprobs_N, entropy_N = forward(batch)
-        return TokenScores(logprobs_N=logprobs_N, entropy_N=entropy_N)
-
-    return scores
 
 
 def _write_nothing() -> None:

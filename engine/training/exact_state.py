@@ -5,7 +5,7 @@ so that the file does not depend on how the decoder fuses its matrices. Moments 
 kept in, and restored to the one that the job asks for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,14 @@ def restore_random_streams(streams: Mapping[str, Tensor], device: torch.device) 
     torch.set_rng_state(streams["random/cpu"].cpu())
     if device.type == "cuda" and "random/cuda" in streams:
         torch.cuda.set_rng_state(streams["random/cuda"].cpu(), device)
+
+
+def take_over_random_streams(
+    stored: Mapping[str, Tensor], device: torch.device, send: Callable[[Tensor], Tensor]
+) -> None:
+    """The streams that rank 0 has stored, by `send` on every rank; one that is not stored goes on as rank 0's."""
+    own = random_streams(device)
+    restore_random_streams({name: send(stored.get(name, stream).to(device)) for name, stream in own.items()}, device)
 
 
 def read_exact_state(parts: Sequence[OptimizedPart], device: torch.device) -> dict[str, Tensor]:

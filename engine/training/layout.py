@@ -1,9 +1,17 @@
 """The places of a public layout's tensors (Hugging Face's, peft's) among parameters that fuse several of them.
 
-Invariant: places are read off the views themselves, of tensors that have a shape and nothing else; so they are known of
-a parameter whose values are divided among ranks, too.
+    qkv  row 0   ┌ q_proj ┐ rank 0        of 4 ranks, each holds as many rows; the last ones may hold fewer, or none
+                 │        │ rank 1
+                 ├ k_proj ┤ rank 2        = rows of k_proj and rows of v_proj
+                 └ v_proj ┘ rank 3
+
+Invariants:
+- places are read off the views themselves, of tensors that have a shape and nothing else; so they are known of a
+  parameter whose values are divided among ranks, too;
+- a public tensor is whole rows of its parameter, and every row of a parameter is one public tensor's.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -11,8 +19,24 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
+from engine.models.decoder import DecoderConfig
+from engine.models.loading import hugging_face_views
+
 Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """Tensors shaped and named like parameters → views of them, by public name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows of a public tensor that stand together in a parameter."""
+
+    name: str
+    shape: torch.Size
+    """The public tensor's."""
+    rows: range
+    """Its rows, of the public tensor's."""
+    first: int
+    """Their beginning, counted from the first row that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +55,22 @@ class Place:
         for name, part in self.split(values.detach()):
             part.copy_(tensors[name])
 
+    def runs(self, rows: range) -> Iterator[RowRun]:
+        """The public tensors that have the parameter's `rows`."""
+        width = math.prod(self.shape[1:])
+        for name, shape, offset in self.parts:
+            begin = offset // width
+            start, stop = max(rows.start, begin), min(rows.stop, begin + shape[0])
+            if start < stop:
+                yield RowRun(name, shape, range(start - begin, stop - begin), start - rows.start)
+
+
+def rows_of(rank: int, num_ranks: int, num_rows: int) -> range:
+    """A rank's rows as torch divides: equal chunks, of which the last ones may be shorter or empty."""
+    chunk = -(-num_rows // num_ranks)
+    start = min(rank * chunk, num_rows)
+    return range(start, min(start + chunk, num_rows))
+
 
 def places_of(parameters: Mapping[str, nn.Parameter], views: Views) -> dict[str, Place]:
     own = {name: torch.empty(whole_shape(each), device="meta") for name, each in parameters.items()}
@@ -42,6 +82,21 @@ def places_of(parameters: Mapping[str, nn.Parameter], views: Views) -> dict[str,
     return {name: Place(each.shape, tuple(sorted(parts[name], key=itemgetter(2)))) for name, each in own.items()}
 
 
+def decoder_places(config: DecoderConfig, parameters: Mapping[str, nn.Parameter]) -> dict[str, Place]:
+    return places_of(parameters, lambda own: hugging_face_views(config, own))
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """This rank's of a parameter or its gradient, and no copy of it: rows under FSDP, DeepSpeed's part, or all."""
+    if hasattr(tensor, "ds_tensor"):
+        part: Tensor = tensor.ds_tensor
+        return part
+    if hasattr(tensor, "to_local"):
+        rows: Tensor = tensor.to_local().detach()
+        return rows
+    return tensor.detach()
+
+
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
-    """Of a parameter that DeepSpeed has divided among ranks, what it was before."""
+    """The shape of a parameter before it was divided among ranks."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))

@@ -15,14 +15,15 @@ Invariants:
   model, and of one that ZeRO 3 divides, all of it on every rank. Measured on a CPU, 113 million parameters (0.43 GB),
   rank 8: a pass of 100 tokens takes 0.7 GB beside them instead of 1.0 to 1.4, and half as long again; one of 700 takes
   a twentieth longer;
-- A and B are parameters of the layer itself, so that whoever gathers a divided layer gathers them with it;
+- A and B are parameters of the layer itself, so that whoever gathers a divided layer gathers them with it, and are
+  looked up there by name: while a layer computes, its gatherer puts other parameters in their place;
 - names and shapes in the adapter's file are peft's.
 """
 
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from engine.models.decoder import Attend, Decoder, DecoderLayer
 from engine.models.loading import hugging_face_views
 from engine.spec.job import TrainerSpec
-from engine.training.layout import Place, places_of
+from engine.training.layout import Place, decoder_places
 
 TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -45,14 +46,30 @@ class LowRankUpdate:
     """The update of one fused matrix: a pair for each block of rows that is one matrix to Hugging Face."""
 
     modules: tuple[str, ...]
-    a: tuple[nn.Parameter, ...]
-    b: tuple[nn.Parameter, ...]
+    layer: nn.Module
+    attribute: str
     scale: float
 
+    @property
+    def a(self) -> tuple[nn.Parameter, ...]:
+        return self._parameters("a")
+
+    @property
+    def b(self) -> tuple[nn.Parameter, ...]:
+        return self._parameters("b")
+
     def added_to(self, weight: Tensor) -> Tensor:
-        with torch.autocast(weight.device.type, enabled=False):  # rounded to bfloat16, small updates would be lost
-            update = torch.cat([b @ a for a, b in zip(self.a, self.b, strict=True)])
+        return self.sum_of(weight, self.a, self.b)
+
+    def sum_of(self, weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """The sum in float32, also of what was gathered in bfloat16: rounded to that, small updates would be lost."""
+        with torch.autocast(weight.device.type, enabled=False):
+            update = torch.cat([each_b.float() @ each_a.float() for each_a, each_b in zip(a, b, strict=True)])
             return weight + self.scale * update
+
+    def _parameters(self, letter: str) -> tuple[nn.Parameter, ...]:
+        names = [_name_of(self.attribute, letter, number) for number in range(len(self.modules))]
+        return tuple(self.layer.get_parameter(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +135,14 @@ def _noted_if_of(merged: Mapping[str, Tensor]) -> "Callable[[Tensor], Tensor | _
 class Adapter:
     """The update of a whole decoder, which it changes: every matrix in TARGETS reads as base plus update."""
 
-    def __init__(self, model: Decoder, *, rank: int, alpha: float, base_name: str) -> None:
+    def __init__(
+        self, model: Decoder, *, rank: int, alpha: float, base_name: str, device: torch.device | None = None
+    ) -> None:
+        """`device`: that of A and B, if the model has none yet."""
         self._model = model
         model.requires_grad_(False)
-        self.base = dict(model.named_parameters())
-        """The weights that are never trained, by the decoder's own names."""
-        places = places_of(self.base, lambda own: hugging_face_views(model.config, own))
+        self._base_names = [name for name, _ in model.named_parameters()]
+        places = decoder_places(model.config, self.base)
         self._layers = [_adapted(layer) for layer in model.layers]
         self._updates: dict[str, LowRankUpdate] = {}
         for name, place in places.items():
@@ -132,13 +151,22 @@ class Adapter:
                 layer, attribute = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
                 assert isinstance(layer, AdaptedLayer)
                 self._updates[name] = layer.updates[attribute] = _update(
-                    layer, attribute, modules, place, rank=rank, scale=alpha / rank
+                    layer, attribute, modules, place, rank=rank, scale=alpha / rank, device=device
                 )
         self.config = _peft_config(base_name, rank=rank, alpha=alpha)
 
     @classmethod
-    def asked_for(cls, model: Decoder, spec: TrainerSpec, *, base_name: str) -> "Adapter | None":
-        return cls(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name) if spec.lora_rank else None
+    def asked_for(
+        cls, model: Decoder, spec: TrainerSpec, *, base_name: str, device: torch.device | None = None
+    ) -> "Adapter | None":
+        if not spec.lora_rank:
+            return None
+        return cls(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name, device=device)
+
+    @property
+    def base(self) -> dict[str, nn.Parameter]:
+        """The weights that are never trained, by the decoder's own names."""
+        return {name: self._model.get_parameter(name) for name in self._base_names}
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -153,13 +181,18 @@ class Adapter:
     def needed_for(self, name: str) -> list[nn.Parameter]:
         """The parameters that `merged_values` of a parameter reads."""
         update = self._updates.get(name)
-        return [self.base[name], *(() if update is None else (*update.a, *update.b))]
+        return [self._model.get_parameter(name), *(() if update is None else (*update.a, *update.b))]
 
-    @torch.no_grad()
     def merged_values(self, name: str) -> Tensor:
         """Of one of the decoder's parameters: base plus update."""
-        update, weight = self._updates.get(name), self.base[name].detach()
-        return weight if update is None else update.added_to(weight)
+        return self.merged_of(name, [parameter.detach() for parameter in self.needed_for(name)])
+
+    @torch.no_grad()
+    def merged_of(self, name: str, needed: Sequence[Tensor]) -> Tensor:
+        """`needed`: the values of what is `needed_for` it, wherever they come from."""
+        update, (weight, *pairs) = self._updates.get(name), needed
+        num_pairs = len(pairs) // 2
+        return weight if update is None else update.sum_of(weight, pairs[:num_pairs], pairs[num_pairs:])
 
     def merged(self) -> dict[str, Tensor]:
         """All, by Hugging Face's names."""
@@ -185,18 +218,28 @@ def _adapted(layer: nn.Module) -> AdaptedLayer:
 
 
 def _update(
-    layer: AdaptedLayer, attribute: str, modules: list[str], place: Place, *, rank: int, scale: float
+    layer: AdaptedLayer,
+    attribute: str,
+    modules: list[str],
+    place: Place,
+    *,
+    rank: int,
+    scale: float,
+    device: torch.device | None,
 ) -> LowRankUpdate:
-    device = layer.attention_norm_D.device
+    device = device or layer.attention_norm_D.device
     shapes = [shape for _, shape, _ in place.parts]
     assert sum(shape[0] for shape in shapes) == place.shape[0], f"{attribute} has rows of no known matrix"
-    a = tuple(nn.Parameter(torch.empty(rank, shape[1], device=device)) for shape in shapes)
-    b = tuple(nn.Parameter(torch.zeros(shape[0], rank, device=device)) for shape in shapes)
-    for number, pair in enumerate(zip(a, b, strict=True)):
-        nn.init.kaiming_uniform_(pair[0], a=math.sqrt(5))
-        for letter, parameter in zip("ab", pair, strict=True):
-            layer.register_parameter(f"{attribute}_{letter}{number}", parameter)
-    return LowRankUpdate(modules=tuple(modules), a=a, b=b, scale=scale)
+    for number, shape in enumerate(shapes):
+        a, b = torch.empty(rank, shape[1], device=device), torch.zeros(shape[0], rank, device=device)
+        nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+        for letter, values in (("a", a), ("b", b)):
+            layer.register_parameter(_name_of(attribute, letter, number), nn.Parameter(values))
+    return LowRankUpdate(modules=tuple(modules), layer=layer, attribute=attribute, scale=scale)
+
+
+def _name_of(attribute: str, letter: str, number: int) -> str:
+    return f"{attribute}_{letter}{number}"
 
 
 def _peft_config(base_name: str, *, rank: int, alpha: float) -> bytes:

@@ -8,7 +8,7 @@ Invariants:
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -33,12 +33,28 @@ def pack_weights(
     allocate: Allocate | None = None,
 ) -> WeightVersion:
     """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
-    entries = tuple(_layout(tensors))
+    return pack_stream(tensors, tensors.items(), weights=weights, chunk_bytes=chunk_bytes, allocate=allocate)
+
+
+def pack_stream(
+    layout: Mapping[str, Tensor],
+    stream: Iterable[tuple[str, Tensor]],
+    *,
+    weights: WeightsId,
+    chunk_bytes: int = CHUNK_BYTES,
+    allocate: Allocate | None = None,
+) -> WeightVersion:
+    """`pack_weights` of tensors that come one by one, in any order. Those of `layout` may have a shape and a dtype and
+    nothing else."""
+    entries = tuple(_layout(layout))
     num_bytes = sum(_room(entry) for entry in entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
-    for entry, tensor in zip(entries, tensors.values(), strict=True):
+    missing = {entry.name: entry for entry in entries}
+    for name, tensor in stream:
+        entry = missing.pop(name)
         with at_work("copy", num_bytes=entry.num_bytes):
             _view(buffer, entry).copy_(tensor.detach())
+    assert not missing, f"tensors of the layout that did not come: {', '.join(sorted(missing)[:5])}"
     manifest = WeightManifest(
         weights=weights,
         num_bytes=num_bytes,

@@ -1,7 +1,7 @@
 """The places of the actors: one placement group for the job, all of it or nothing.
 
     bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host
-    behind them: one for each further rank of a DeepSpeed trainer, which may be on other hosts
+    behind them: one for each further rank of the trainer, which may be on other hosts
     an evaluation's bundle 0 has no device: what holds its weights needs a host's memory
     beside it: elastic replicas, those beyond placement.min_replicas, each on the host of its relay
 
@@ -84,8 +84,8 @@ def is_elastic(part: Address, spec: JobSpec) -> bool:
 
 
 def num_ranks(spec: JobSpec) -> int:
-    """A torch trainer is one process, whatever it holds."""
-    return spec.trainer_devices if spec.trainer.backend == "deepspeed" and not spec.only_evaluates else 1
+    """A process for each device; without a device, one that holds an evaluation's weights."""
+    return max(spec.trainer_devices, 1)
 
 
 def bundle_of(part: Address, spec: JobSpec) -> int:

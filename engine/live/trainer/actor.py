@@ -1,4 +1,4 @@
-"""The trainer's actor: builds the backend that the spec asks for, torch on one device or DeepSpeed on several, or a
+"""The trainer's actor: builds the backend that the spec asks for, torch on one device or on several, or DeepSpeed, or a
 holder that only hands out the weights that are to be evaluated."""
 
 from collections.abc import Mapping, Sequence
@@ -83,12 +83,17 @@ class TrainerActor(BodyActor):
         return holder
 
     def _make_trainer(self, folder: Path, device: str) -> Trainer:
-        settings = TrainerSettings.of(self._spec)
-        if self._spec.trainer.backend == "torch":
+        settings, backend = TrainerSettings.of(self._spec), self._spec.trainer.backend
+        if backend == "torch" and not self._ranks:
             from engine.training.torch_trainer import TorchTrainer
 
             return TorchTrainer(folder, settings, device=device)
         from engine.live.trainer.ranks import RankGroup
+
+        if backend == "torch":
+            from engine.training.fsdp_trainer import FsdpTrainer
+
+            return RankGroup(partial(FsdpTrainer, folder, settings), device=device, options=self._ranks)
         from engine.training.deepspeed_trainer import DeepSpeedTrainer
 
         return RankGroup(partial(DeepSpeedTrainer, folder, settings), device=device, options=self._ranks)

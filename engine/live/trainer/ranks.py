@@ -23,7 +23,7 @@ from engine.policy.lineage import WeightsId
 from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
 from engine.weights.port import WeightVersion
 
-# Ray starts a process, which imports torch and DeepSpeed; on a busy machine that alone is half a minute.
+# Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
 STARTED_WITHIN_S: Final = 300.0
 # What the others get, once one rank has failed, to say what they saw.
 SETTLED_WITHIN_S: Final = 5.0
@@ -45,13 +45,13 @@ class ClosableTrainer(Trainer, Protocol):
 
 
 MakeTrainer = Callable[..., ClosableTrainer]
-"""With the keywords `device` and `world`: `partial(DeepSpeedTrainer, folder, settings)`."""
+"""With the keywords `device` and `world`: `partial(FsdpTrainer, folder, settings)`."""
 
 
 class TrainerRankActor:
     def __init__(self) -> None:
         self._device = claim_device()
-        import engine.training.deepspeed_world  # noqa: F401 - a machine without DeepSpeed says so now
+        import engine.training.world  # noqa: F401 - torch, while nobody waits for this rank yet
 
         self._trainer: ClosableTrainer | None = None
 
@@ -59,7 +59,7 @@ class TrainerRankActor:
         """Answers once this process is up."""
 
     def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
-        from engine.training.deepspeed_world import World
+        from engine.training.world import World
 
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._trainer = make(device=self._device, world=world)
@@ -68,7 +68,7 @@ class TrainerRankActor:
         try:
             getattr(self._trainer, call)(*arguments)
         except Exception:
-            from engine.training.deepspeed_world import hang_up
+            from engine.training.world import hang_up
 
             hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
             raise
@@ -79,7 +79,7 @@ class RankGroup:
         self, make: MakeTrainer, *, device: str, options: Sequence[Mapping[str, Any]], timeout_s: float | None = None
     ) -> None:
         """`options`: what Ray is asked for each rank but the first, which has `device`."""
-        from engine.training.deepspeed_world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
+        from engine.training.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
         remote: Any = ray.remote(TrainerRankActor)

@@ -30,7 +30,6 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
-    ("resources.trainer_devices", 2, {"trainer": {"backend": "deepspeed"}}),
     ("resources.devices_per_replica", 2, None),
     ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
 ]

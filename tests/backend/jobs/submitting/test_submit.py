@@ -78,11 +78,11 @@ def test_what_only_shows_when_the_parts_meet_is_told_too(api: Any, body: Any) ->
 
 
 def test_what_would_do_nothing_is_refused_where_it_stands_with_what_would_be_accepted(api: Any, body: Any) -> None:
-    body["spec"] |= {"trainer": {"zero_stage": 3}, "resources": {"trainer_devices": 2}}
+    body["spec"] |= {"trainer": {"zero_stage": 3}, "resources": {"devices_per_replica": 2}}
     answer = api.post("/jobs", body).json()
     assert {each["pointer"]: each["code"] for each in answer["errors"]} == {
         "/spec/trainer/zero_stage": "no_effect",
-        "/spec/resources/trainer_devices": "no_effect",
+        "/spec/resources/devices_per_replica": "no_effect",
     }
     told = answer["errors"][0]["message"]
     assert "Only with the trainer deepspeed." in told and "Got 3; leave it at 2." in told
@@ -93,10 +93,7 @@ def test_what_would_do_nothing_is_refused_where_it_stands_with_what_would_be_acc
     ("change", "pointer"),
     [
         ({"rollout": {"replicas": 8}}, "/spec/rollout/replicas"),
-        (
-            {"resources": {"trainer_devices": 9}, "trainer": {"backend": "deepspeed"}},
-            "/spec/resources/trainer_devices",
-        ),
+        ({"resources": {"trainer_devices": 9}}, "/spec/resources/trainer_devices"),
     ],
 )
 def test_a_job_that_could_never_start_is_refused(api: Any, body: Any, change: Any, pointer: str) -> None:

@@ -27,7 +27,7 @@ def num_gpus(asked: JobSpec) -> float:
 
 def test_a_job_is_given_as_many_accelerators_as_it_reserves() -> None:
     for steps in (0, 9):
-        for backend, devices in (("torch", 1), ("deepspeed", 1), ("deepspeed", 4)):
+        for backend, devices in (("torch", 1), ("torch", 4), ("deepspeed", 1), ("deepspeed", 4)):
             asked = spec(steps=steps, resources={"trainer_devices": devices}, trainer={"backend": backend})
             assert num_gpus(asked) == asked.num_devices, asked
 

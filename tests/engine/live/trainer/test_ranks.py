@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,23 @@ pytestmark = pytest.mark.ray
 TIMEOUT_S = 20.0
 
 
-def make_trainer(**place: Any) -> Any:
+BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"zero_stage": 3}}
+
+
+def make_trainer(backend: str, **place: Any) -> Any:
     from engine.training.deepspeed_trainer import DeepSpeedTrainer
+    from engine.training.fsdp_trainer import FsdpTrainer
 
     settings = TrainerSettings(
         optimizer=OptimizerSpec(warmup_steps=0),
         algorithm=AlgorithmSpec(),
-        trainer=TrainerSpec(backend="deepspeed", zero_stage=3, micro_batch_tokens=128),
+        trainer=TrainerSpec.model_validate({"backend": backend, "micro_batch_tokens": 128, **BACKENDS[backend]}),
         num_steps=100,
         temperature=1.0,
         max_new_tokens=40,
         seed=0,
     )
-    return DeepSpeedTrainer(DEMO_FOLDER, settings, **place)
+    return (FsdpTrainer if backend == "torch" else DeepSpeedTrainer)(DEMO_FOLDER, settings, **place)
 
 
 def trajectories_of(seed: int) -> list[TrainingTrajectory]:
@@ -81,12 +86,12 @@ class TrainerHost:
         self._group.close()
 
 
-@pytest.fixture
-def host(own_ray: str) -> Iterator[Any]:
+@pytest.fixture(params=BACKENDS)
+def host(own_ray: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     import ray
 
     remote: Any = ray.remote(TrainerHost)
-    host = remote.options(num_cpus=0.1).remote(make_trainer, TIMEOUT_S)
+    host = remote.options(num_cpus=0.1).remote(partial(make_trainer, request.param), TIMEOUT_S)
     yield host
     ray.kill(host)
 
@@ -114,15 +119,16 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
 
 
 @pytest.mark.usefixtures("own_ray")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_job_trains_an_adapter_with_a_critic_on_two_devices(
-    processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path
+    processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path, backend: str
 ) -> None:
     job = JobSpec.model_validate(
         {
             "name": "two devices",
             "training": {"steps": 2, "prompts_per_step": 4, "checkpoint_every": 2},
             "algorithm": {"name": "ppo", "group_size": 4, "kl": {"coefficient": 0.01}},
-            "trainer": {"backend": "deepspeed", "zero_stage": 3, "lora_rank": 4},
+            "trainer": {"backend": backend, "lora_rank": 4, **BACKENDS[backend]},
             "resources": {"trainer_devices": 2},
             "rollout": {"replicas": 1, "max_batch": 16, "max_new_tokens": 40},
             "evaluation": {"prompts": 8},

@@ -1,0 +1,118 @@
+"""This process's place among the ranks of a trainer of several devices.
+
+Invariants:
+- a process is in one world at a time; its trainers share it, and the last that leaves takes the process group down. A
+  group that somebody else started is never used: entering then is a ValueError;
+- every collective of the group ends within `timeout_s`: with the peers' data or with an exception.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
+from typing import Final, Self
+
+import torch
+import torch.distributed as torch_distributed
+from torch import Tensor
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+# A rank may wait this long for the others: longer than loading a checkpoint or one share of a large step takes, since
+# all start a call together; short enough for a frozen host to be a failed attempt and not a lost night.
+COLLECTIVE_TIMEOUT_S: Final = 600.0
+
+
+class World:
+    """The ranks of one trainer: one alone, or one process that opens a rendezvous and others that join it."""
+
+    def __init__(self, *, rank: int, num_ranks: int, store: Store, address: str, timeout_s: float) -> None:
+        self.index, self.count, self.address = rank, num_ranks, address
+        self.timeout_s = timeout_s
+        self._store = store
+        self._num_members = 0
+        self._num_groups = 0
+        self._meanwhile = ExitStack()
+
+    @classmethod
+    def alone(cls) -> Self:
+        return cls(rank=0, num_ranks=1, store=HashStore(), address="", timeout_s=COLLECTIVE_TIMEOUT_S)
+
+    @classmethod
+    def open(cls, *, num_ranks: int, host: str, timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Self:
+        """Rank 0, which the others find at `address`."""
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
+        return cls(rank=0, num_ranks=num_ranks, store=store, address=f"{host}:{store.port}", timeout_s=timeout_s)
+
+    @classmethod
+    def join(cls, address: str, *, rank: int, num_ranks: int, timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Self:
+        host, _, port = address.rpartition(":")
+        store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=timeout_s))
+        return cls(rank=rank, num_ranks=num_ranks, store=store, address=address, timeout_s=timeout_s)
+
+    def enter(self, device: str, meanwhile: AbstractContextManager[None] | None = None) -> None:
+        """One more trainer of this world; the first one meets the other ranks here. `meanwhile`: a context
+        that holds from then until the last one has left; the first one's counts."""
+        if not self._num_members:
+            if torch_distributed.is_initialized():
+                raise ValueError("trainer.backend: a process group that is not this trainer's runs in this process")
+            report = sys.excepthook
+            torch_distributed.init_process_group(
+                "nccl" if device.startswith("cuda") else "gloo",
+                # A store remembers the keys of a group that has gone; each group has its own.
+                store=PrefixStore(f"group-{self._num_groups}", self._store),
+                rank=self.index,
+                world_size=self.count,
+                timeout=timedelta(seconds=self.timeout_s),
+                device_id=torch.device("cuda", torch.cuda.current_device()) if device.startswith("cuda") else None,
+            )
+            sys.excepthook = report  # torch wraps it once more for every group
+            self._num_groups += 1
+            if meanwhile is not None:
+                self._meanwhile.enter_context(meanwhile)
+        self._num_members += 1
+
+    def leave(self) -> None:
+        self._num_members -= 1
+        if not self._num_members:
+            self._meanwhile.close()
+            if torch_distributed.is_initialized():
+                torch_distributed.destroy_process_group()
+
+    # Ranks -------------------------------------------------------------------------------------------------------
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The same bits on each rank."""
+        total = tensor.clone()
+        torch_distributed.all_reduce(total)
+        return total
+
+    def max(self, tensor: Tensor) -> Tensor:
+        largest = tensor.clone()
+        torch_distributed.all_reduce(largest, torch_distributed.ReduceOp.MAX)
+        return largest
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """Rank 0's, into everybody's."""
+        torch_distributed.broadcast(tensor, 0)
+        return tensor
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's, of one shape, on rank 0; on the others nothing."""
+        every = [torch.empty_like(tensor) for _ in range(self.count)] if self.index == 0 else None
+        torch_distributed.gather(tensor, every, 0)
+        return every or []
+
+    def scatter(self, tensors: Sequence[Tensor], into: Tensor) -> Tensor:
+        """Each its own from rank 0, which has one of one shape for each; what the others give is not looked at."""
+        torch_distributed.scatter(into, list(tensors) if self.index == 0 else None, 0)
+        return into
+
+
+def hang_up() -> None:
+    """Closes this process's connections, so that nobody waits for it: after a failure, for good."""
+    if not torch_distributed.is_initialized():
+        return
+    if torch_distributed.get_backend() == "nccl":
+        torch_distributed.distributed_c10d._abort_process_group()
+    else:
+        torch_distributed.destroy_process_group()
