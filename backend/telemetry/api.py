@@ -33,6 +33,7 @@ def metrics(
     max_points: Annotated[int | None, Query(ge=2, le=2_000, description="Of each series.")] = None,
     from_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     to_step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+    times: Annotated[bool, Query(description="Also when each point was measured.")] = False,
 ) -> MetricsOut:
     """All points since a cursor, page by page; or, with `max_points` or a range of steps and no `after`, series at most
     so long (500 unless told), each point the mean of a range of steps and `bands` its lowest and highest value."""
@@ -41,8 +42,8 @@ def metrics(
         page = thinned_metrics(
             job, max_points or 500, names, from_step=from_step or 0, to_step=LARGEST if to_step is None else to_step
         )
-        return MetricsOut.of(page)
-    return MetricsOut.of(metrics_since(job, after, names))
+        return MetricsOut.of(page, times=times)
+    return MetricsOut.of(metrics_since(job, after, names), times=times)
 
 
 @router.get(

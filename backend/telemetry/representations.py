@@ -8,18 +8,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from backend.jobs.models import Job
 from backend.jobs.rest.representations import EventOut, ProgressOut
 from backend.telemetry.models import Trajectory
-from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage
+from backend.telemetry.selectors import Band, LastPoint, Line, MetricsPage, Times
 
 
 class MetricsOut(BaseModel):
     cursor: int = Field(description="Ask again with `after=cursor` for what is new since.")
     series: dict[str, Line] = Field(description="[step, value] by step; of a sampled series, the mean around the step.")
     bands: dict[str, Band] = Field(description="[step, lowest, highest], for series that were sampled.")
+    times: dict[str, Times] = Field(
+        description="With `times=true`, when each point of `series` was measured; null of what is kept as a mean only."
+    )
     more: bool = Field(description="There is more already; ask again at once.")
 
     @classmethod
-    def of(cls, page: MetricsPage) -> Self:
-        return cls(cursor=page.cursor, series=dict(page.series), bands=dict(page.bands), more=page.more)
+    def of(cls, page: MetricsPage, *, times: bool) -> Self:
+        told = dict(page.times) if times else {}
+        return cls(cursor=page.cursor, series=dict(page.series), bands=dict(page.bands), times=told, more=page.more)
 
 
 class SeriesOut(BaseModel):

@@ -8,6 +8,7 @@ Invariants:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
@@ -24,13 +25,14 @@ MOST_OF_A_FACT = 32
 
 Line = list[tuple[int, float]]
 Band = list[tuple[int, float, float]]
+Times = list[datetime | None]
 
 # The lateral join reads each series by its index (series, cursor), so the cost follows the new points, not all of them.
 _SINCE = """
-SELECT series.name, point.step, point.value, point.cursor
+SELECT series.name, point.step, point.value, point.at, point.cursor
 FROM telemetry_metricseries AS series
 CROSS JOIN LATERAL (
-    SELECT step, value, cursor FROM telemetry_metricpoint
+    SELECT step, value, at, cursor FROM telemetry_metricpoint
     WHERE series_id = series.id AND cursor > %(after)s AND cursor <= %(upto)s ORDER BY cursor LIMIT %(limit)s
 ) AS point
 WHERE series.job_id = %(job)s AND (%(names)s::text[] IS NULL OR series.name = ANY(%(names)s))
@@ -46,6 +48,8 @@ class MetricsPage:
     more: bool
     bands: Mapping[str, Band] = field(default_factory=dict)
     """Lowest and highest value around each step, for series that were down-sampled to means."""
+    times: Mapping[str, Times] = field(default_factory=dict)
+    """When each point of `series` was measured; None of a point that is kept as part of a rollup only."""
 
 
 def metrics_since(
@@ -57,13 +61,17 @@ def metrics_since(
     rows = _rows(_SINCE, values)
     more = len(rows) > limit
     if more:
-        upto = rows[limit][3] - 1
-    lines: dict[str, dict[int, float]] = {}
-    for name, step, value, at_cursor in rows:
+        upto = rows[limit][-1] - 1
+    lines: dict[str, dict[int, tuple[float, datetime]]] = {}
+    for name, step, value, at, at_cursor in rows:
         if at_cursor <= upto:
-            lines.setdefault(name, {})[step] = value
+            lines.setdefault(name, {})[step] = value, at
+    in_order = {name: sorted(line.items()) for name, line in lines.items()}
     return MetricsPage(
-        cursor=max(upto, cursor), series={name: sorted(line.items()) for name, line in lines.items()}, more=more
+        cursor=max(upto, cursor),
+        series={name: [(step, value) for step, (value, _) in line] for name, line in in_order.items()},
+        times={name: [at for _, (_, at) in line] for name, line in in_order.items()},
+        more=more,
     )
 
 

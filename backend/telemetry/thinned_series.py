@@ -5,7 +5,8 @@
 Invariants:
 - every point of the range is in exactly one bucket: its mean, lowest and highest are exact, not estimates;
 - the cost follows what is drawn, not how long the job ran: at most 16 rollups a point drawn, and two edges;
-- of a step that several attempts did, the latest counts.
+- of a step that several attempts did, the latest counts;
+- a bucket's time is that of its newest point, which is not known of what was read from rollups.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from django.db import connection
 
 from backend.jobs.models import Job
 from backend.telemetry.rollups import SIZES
-from backend.telemetry.selectors import Band, Line, MetricsPage, current_cursor
+from backend.telemetry.selectors import Band, Line, MetricsPage, Times, current_cursor
 
 LAST: Final = 2**63 - 1
 
@@ -38,28 +39,29 @@ WITH wanted AS (
         %(ends)s::bigint[], %(highs)s::bigint[]) AS wanted (series_id, size, low, rolled_from, rolled_upto, high)
 ), piece AS (
     SELECT wanted.*, latest.step, latest.step AS last_step, 1 AS count, value AS total, value AS lowest,
-        value AS highest
+        value AS highest, at
     FROM wanted CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint AS point
+        SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.low AND step < wanted.rolled_from
         ORDER BY step, attempt DESC
     ) AS latest
     UNION ALL
-    SELECT wanted.*, rollup.first_step, rollup.last_step, rollup.count, rollup.total, rollup.low, rollup.high
+    SELECT wanted.*, rollup.first_step, rollup.last_step, rollup.count, rollup.total, rollup.low, rollup.high,
+        NULL::timestamptz
     FROM wanted JOIN telemetry_metricrollup AS rollup ON rollup.series_id = wanted.series_id
         AND rollup.size = wanted.size AND rollup.first_step >= wanted.rolled_from
         AND rollup.first_step < wanted.rolled_upto
     UNION ALL
-    SELECT wanted.*, latest.step, latest.step, 1, value, value, value
+    SELECT wanted.*, latest.step, latest.step, 1, value, value, value, at
     FROM wanted CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (step) step, value FROM telemetry_metricpoint AS point
+        SELECT DISTINCT ON (step) step, value, at FROM telemetry_metricpoint AS point
         WHERE point.series_id = wanted.series_id AND step >= wanted.rolled_upto AND step <= wanted.high
         ORDER BY step, attempt DESC
     ) AS latest
 ), extent AS (
     SELECT series_id, sum(count) > %(max_points)s AS is_thinned FROM piece GROUP BY series_id
 )
-SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_thinned
+SELECT series_id, max(last_step), sum(total) / sum(count), min(lowest), max(highest), is_thinned, max(at)
 FROM piece JOIN extent USING (series_id)
 GROUP BY series_id, is_thinned,
     CASE WHEN is_thinned THEN greatest(step - low, 0) * %(max_points)s / (high - low + 1) ELSE step END
@@ -91,6 +93,7 @@ def thinned_metrics(
     cursor = current_cursor(job)
     series: dict[str, Line] = {}
     bands: dict[str, Band] = {}
+    times: dict[str, Times] = {}
     with connection.cursor() as db:
         db.execute(_EXTENTS, {"job": job.pk, "names": list(names) if names else None, "largest": SIZES[-1]})
         known, plans = {}, []
@@ -102,11 +105,12 @@ def thinned_metrics(
             plans.append(_plan(series_id, low, high, rolled_to, is_reduced, max_points))
         if plans:
             db.execute(_PIECES, _columns(plans) | {"max_points": max_points})
-            for series_id, step, mean, lowest, highest, is_thinned in db.fetchall():
+            for series_id, step, mean, lowest, highest, is_thinned, at in db.fetchall():
                 series.setdefault(known[series_id], []).append((step, mean))
+                times.setdefault(known[series_id], []).append(at)
                 if is_thinned:
                     bands.setdefault(known[series_id], []).append((step, lowest, highest))
-    return MetricsPage(cursor=cursor, series=series, more=False, bands=bands)
+    return MetricsPage(cursor=cursor, series=series, more=False, bands=bands, times=times)
 
 
 def _plan(series_id: int, low: int, high: int, rolled_to: int, is_reduced: bool, max_points: int) -> Plan:

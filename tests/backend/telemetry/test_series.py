@@ -70,6 +70,20 @@ def test_rest_reads_a_range_of_steps(job: Job, api: Any, now: datetime) -> None:
     assert api.get(path, from_step=5, to_step=4).json()["series"] == {}
 
 
+@pytest.mark.parametrize("query", [{}, {"from_step": 0}])
+def test_rest_tells_when_each_point_was_measured_to_those_who_ask(
+    job: Job, api: Any, now: datetime, query: dict[str, int]
+) -> None:
+    later = now + timedelta(seconds=1.5)
+    write(job, range(1, 4), now)
+    write(job, range(2, 3), later, attempt=2)
+    path = f"/jobs/{job.pk}/metrics"
+    assert api.get(path, **query).json()["times"] == {}
+    answer = api.get(path, times=True, **query).json()
+    assert [datetime.fromisoformat(at) for at in answer["times"]["loss"]] == [now, later, now]
+    assert [step for step, _ in answer["series"]["loss"]] == [1, 2, 3]
+
+
 def test_names_come_with_their_newest_point_of_the_latest_attempt(job: Job, api: Any, now: datetime) -> None:
     write(job, range(1, 11), now, "loss", "reward/mean")
     write(job, range(4, 7), now, "loss", attempt=2)
@@ -105,6 +119,8 @@ class TestReduction:
         part = thinned_metrics(job, 100, from_step=1_000, to_step=1_100)
         assert all(992 <= step < 1_105 for step, _ in part.series["loss"])
         assert part.series["loss"]
+        kept = [at for at in fine.times["loss"] if at is not None]
+        assert len(kept) == 6_000 - series.rolled_to + 1 and fine.times["loss"][0] is None
 
     def test_a_short_series_keeps_every_point(self, attempt: JobAttempt, job: Job, now: datetime) -> None:
         write(job, range(1, 500), now)

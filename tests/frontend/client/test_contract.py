@@ -58,7 +58,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "events": lambda: telemetry.events(J, after=1),
     "event stream": lambda: telemetry.events(J, follow=True),
     "team events": lambda: telemetry.team_events(last_id="1"),
-    "metrics": lambda: telemetry.metrics(J, names=["a"], after=1, max_points=2),
+    "metrics": lambda: telemetry.metrics(
+        J, names=["a"], after=1, max_points=2, from_step=0, to_step=9, times=True
+    ),
     "timeline": lambda: telemetry.timeline(J, since=datetime.now(UTC), until=datetime.now(UTC)),
     "logs": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3),
     "log stream": lambda: telemetry.logs(J, component="driver", level="info", q="x", tail=3, follow=True),
@@ -190,6 +192,6 @@ def test_every_call_of_the_client_is_held_to_the_document() -> None:
         for call in vars(space).values()
         if isinstance(call, namespaces.Call | namespaces.Streaming)
     }
-    composed = {"wait", "watch", "download"}  # made of others
+    composed = {"wait", "watch", "download", "export"}  # made of others
     twice = {"events", "logs"}  # followed as well
     assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - len(twice)

@@ -66,11 +66,13 @@ class Timeline(Answer):
 
 @record
 class Metrics(Answer):
-    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest]."""
+    """`series`: by name, [step, value]; sampled series also have `bands`: [step, lowest, highest]. `times`, if asked
+    for: when each point was measured; None of what the server keeps as a mean only."""
 
     cursor: int
     series: dict[str, list[Any]]
     bands: dict[str, Any]
+    times: dict[str, list[datetime | None]]
     more: bool
 
 

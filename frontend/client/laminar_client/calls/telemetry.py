@@ -36,10 +36,25 @@ def team_events(*, last_id: str = "") -> Stream[TeamEvent]:
 
 
 def metrics(
-    job_id: str, *, names: Sequence[str] = (), after: int = 0, max_points: int | None = None
+    job_id: str,
+    *,
+    names: Sequence[str] = (),
+    after: int = 0,
+    max_points: int | None = None,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    times: bool = False,
 ) -> Procedure[Metrics]:
-    """One page from a cursor; with `max_points`, whole series at most so long, and their bands."""
-    query = {"names": list(names), "after": after or None, "max_points": max_points}
+    """One page from a cursor; with `max_points` or a range of steps, series at most so long, and their bands. `times`:
+    also when each point was measured."""
+    query = {
+        "names": list(names),
+        "after": after or None,
+        "max_points": max_points,
+        "from_step": from_step,
+        "to_step": to_step,
+        "times": times or None,
+    }
     return (yield from answer(Metrics, get("jobs", job_id, "metrics", query=query)))
 
 
