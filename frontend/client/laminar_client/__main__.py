@@ -5,6 +5,7 @@ from .cli import (
     capacity,
     completing,
     evaluating,
+    exporting,
     jobs,
     models,
     people,
@@ -19,7 +20,7 @@ from .cli.commands import laminar
 # Importing a module puts its commands below the root.
 COMMANDS = (
     *(account, submitting, jobs, watching, streams, replicas),
-    *(models, evaluating, capacity, people, webhooks, completing),
+    *(models, evaluating, exporting, capacity, people, webhooks, completing),
 )
 
 

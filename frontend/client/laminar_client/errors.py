@@ -43,6 +43,10 @@ class FieldError:
     message: str
 
 
+class MissingLibrary(LaminarError):
+    """An export needs a library that is not installed; the text says which, and how."""
+
+
 class ApiError(LaminarError):
     """The server refused the request."""
 

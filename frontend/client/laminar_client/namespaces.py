@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from . import fetching
 from .calls import checkpoints, jobs, people, team, telemetry, watching, webhooks
+from .exporting import curves
 from .transport import Carrier
 from .wire import Procedure, Stream
 
@@ -95,6 +96,7 @@ class Jobs(Namespace[Mode]):
     faults = Call(jobs.faults)
     timeline = Call(telemetry.timeline)
     metrics = Call(telemetry.metrics)
+    export = Call(curves.export)
     logs = Streaming(telemetry.logs)
     trajectories = Streaming(telemetry.trajectories)
     checkpoints = Call(checkpoints.of_job)

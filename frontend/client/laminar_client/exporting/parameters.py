@@ -1,0 +1,22 @@
+"""A job's spec as parameters: `training.steps` and its value, one level deep."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+Plain: TypeAlias = str | bool | int | float
+
+
+def flat(spec: Mapping[str, Any], *, below: str = "") -> dict[str, Plain]:
+    """Lists, and nothing at all, are written as JSON."""
+    found: dict[str, Plain] = {}
+    for name, value in spec.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, below=f"{below}{name}.")
+        else:
+            found[below + name] = value if isinstance(value, str | bool | int | float) else json.dumps(value)
+    return found
+
+
+def as_text(value: Plain) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

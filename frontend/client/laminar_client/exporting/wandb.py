@@ -1,0 +1,74 @@
+"""A job as an offline run of Weights & Biases: a folder that `wandb sync` sends to its server.
+
+Invariants:
+- the run's id is the job's, so what is sent twice is one run there;
+- the run holds what the job was, and nothing of the machine that exports it;
+- a row of its history is a step, with the time of the newest of its values.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..answers.jobs import Job
+from .folders import whole_folder
+from .libraries import library
+from .port import OpenRun, Point
+
+EXTRA = "wandb"
+PROJECT = "laminar"
+
+
+@contextmanager
+def wandb_run(job: Job, to: Path) -> Iterator[OpenRun]:
+    wandb = library("wandb", extra=EXTRA)
+    goal = to / job.id
+    with whole_folder(goal) as folder:
+        run = wandb.init(
+            id=job.id,
+            project=PROJECT,
+            name=job.name,
+            tags=job.tags,
+            config=job.spec,
+            dir=folder.parent,  # hidden, and gone afterwards with whatever else is left there
+            mode="offline",
+            reinit="create_new",
+            settings=_settings(wandb),
+        )
+
+        def write(points: Sequence[Point]) -> None:
+            for step, together in groupby(points, key=lambda point: point.step):
+                row = list(together)
+                values = {each.name: each.value for each in row}
+                run.log(values | {"_timestamp": max(each.at for each in row)}, step=step)
+
+        succeeded = False
+        try:
+            yield OpenRun(write=write, place=goal, shown_by=f"wandb sync {goal}")
+            succeeded = job.state == "succeeded"
+        finally:
+            run.finish(exit_code=0 if succeeded else 1)
+        made = Path(run.settings.sync_dir)
+        for each in made.iterdir():
+            each.rename(folder / each.name)
+
+
+def _settings(wandb: ModuleType) -> Any:
+    """Nothing about this machine, this process or its folder; no words on the terminal."""
+    return wandb.Settings(
+        console="off",
+        disable_code=True,
+        disable_git=True,
+        disable_job_creation=True,
+        host=PROJECT,  # it would be this machine's name
+        save_code=False,
+        silent=True,
+        symlink=False,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_save_requirements=False,
+    )
