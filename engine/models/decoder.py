@@ -143,6 +143,7 @@ class Decoder(nn.Module):
     def hold_activations(self, how: Activations) -> None:
         self.activations = how
         for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
             layer.activations = how
 
     def normed(self, x_ND: Tensor) -> Tensor:

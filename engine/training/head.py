@@ -42,7 +42,7 @@ def head_scores(
 ) -> tuple[Tensor, Tensor]:
     """(log-probs of the targets, entropies). The entropy has a gradient only with `train_entropy`: it costs another
     pass over the logits."""
-    scores: tuple[Tensor, Tensor] = _HeadScores.apply(
+    scores: tuple[Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
         normed_ND, weight_VD, targets_N, temperature, dtype, train_entropy, chunk
     )
     return scores

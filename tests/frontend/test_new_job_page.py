@@ -155,7 +155,8 @@ def test_what_would_do_nothing_is_told_beside_each_field_and_what_acts_is_in_its
 
 
 def test_nothing_is_said_to_be_without_effect_because_another_field_is_wrong() -> None:
-    texts = JobForm.showing(JobSpec(name="n")).texts | {"trainer.lora_rank": "2000", "trainer.lora_alpha": "16"}
+    shown = JobForm.showing(JobSpec(name="n")).texts
+    texts = {**shown, "trainer.lora_rank": "2000", "trainer.lora_alpha": "16"}
     assert set(JobForm.typed(texts).errors) == {"trainer.lora_rank"}
 
 

@@ -48,7 +48,7 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(
             )
             assert entropy_N.requires_grad == train_entropy
         loss = (weights[0] * logprobs_N).sum() + ((weights[1] * entropy_N).sum() if train_entropy else 0.0)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         results.append([logprobs_N, entropy_N, normed_ND.grad, weight_VD.grad])
     for mine, exact in zip(*results, strict=True):
         assert mine is not None and exact is not None
@@ -62,7 +62,7 @@ def test_a_token_without_a_chance_spoils_no_gradient() -> None:
         normed_ND, weight_VD, torch.tensor([2]), temperature=1.0, dtype=torch.float32, train_entropy=True, chunk=1
     )
     assert logprobs_N.isfinite().all() and entropy_N.isfinite().all()
-    (logprobs_N + entropy_N).sum().backward()
+    (logprobs_N + entropy_N).sum().backward()  # type: ignore[no-untyped-call]
     assert weight_VD.grad is not None and weight_VD.grad.isfinite().all()
 
 
@@ -70,7 +70,7 @@ def test_a_frozen_head_gets_no_gradient_and_without_gradients_nothing_is_kept() 
     normed_ND, weight_VD = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     asked = {"temperature": 1.0, "dtype": torch.float32, "train_entropy": False, "chunk": 2}
     logprobs_N, _ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
-    logprobs_N.sum().backward()
+    logprobs_N.sum().backward()  # type: ignore[no-untyped-call]
     assert normed_ND.grad is not None and weight_VD.grad is None
     with torch.no_grad():
         again_N, _ = head_scores(normed_ND, weight_VD, torch.tensor([0, 1, 4]), **asked)  # type: ignore[arg-type]
@@ -94,6 +94,6 @@ def test_bfloat16_products_add_a_weights_gradient_up_in_float32() -> None:
     )
     shares_N = torch.ones(num)
     shares_N[1:] = 1 / 1_024  # each of them is lost beside 1 in bfloat16, and together they are 0.39
-    (logprobs_N * shares_N).sum().backward()
+    (logprobs_N * shares_N).sum().backward()  # type: ignore[no-untyped-call]
     assert weight_VD.grad is not None
     assert weight_VD.grad[0].item() == pytest.approx(0.5 * shares_N.sum().item(), rel=1e-2)

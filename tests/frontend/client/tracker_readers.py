@@ -62,7 +62,7 @@ def read_mlflow(to: Path, job_id: str) -> ReadBack:
 
 
 def read_wandb(to: Path, job_id: str) -> ReadBack:
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     history: History = defaultdict(list)
     parameters: dict[str, Any] = {}
