@@ -6,6 +6,7 @@ recipes              the rows of algorithms, and the values that are each one's 
 schedules            who waits for whom, and how stale a trajectory may be
 knob_effects         the settings that have an effect only sometimes
 misfits              the parts of a spec that do not fit together
+fit                  memory and arithmetic of a job: a room of its own
 facts                the engine's news about an attempt
 control              messages between driver and control plane
 checkpoint_manifest  names and hashes of a checkpoint's parts

@@ -1,0 +1,16 @@
+"""Will it fit: bytes of each device and host, and the arithmetic of a step, from a model's shape and a spec alone.
+
+shape         what of a config.json decides it
+known_models  shapes that are public
+plan          how a trainer divides and computes
+activations   what autograd keeps of a layer, a token
+trainer       each of its devices, term by term
+replica       its device
+hosts         memory beside the devices
+margins       room for what cannot be known
+need          terms, phases, and how they are added and told
+duration      arithmetic of a step, and its shortest time
+remedies      changes that make it fit, least harm first
+verdict       whether it fits, and which change is the smallest
+table         known models on usual clusters
+"""

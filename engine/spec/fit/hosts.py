@@ -1,0 +1,66 @@
+"""What a host must hold beside its devices: weights on their way, and a checkpoint until it is written."""
+
+from typing import Final
+
+from engine.spec.fit.need import Need, Term
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import MOMENT_BYTES, critic_weights, trained_weights
+
+# A relay keeps the newest version, one that an evaluation has pinned, and one that is arriving.
+VERSIONS_OF_A_RELAY: Final = 3
+# What was handed over stays until relays have it; memory for the next is made ready meanwhile.
+SEGMENTS_OF_A_TRAINER: Final = 2
+
+
+def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
+    return Need(
+        of="The trainer's host, in its own memory, if it is one host",
+        always=(
+            Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape)),
+            Term(what="moments", num_bytes=offloaded_bytes(shape, plan)),
+            Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
+            Term(what="a checkpoint until it is written", num_bytes=checkpoint_bytes(shape, plan)),
+        ),
+    )
+
+
+def relay_host_need(shape: ModelShape) -> Need:
+    how = f"{VERSIONS_OF_A_RELAY} versions"
+    return Need(
+        of="Each host of replicas, in its own memory",
+        always=(Term(what="the relay's versions", num_bytes=relay_bytes(shape), how=how),),
+    )
+
+
+def segment_bytes(shape: ModelShape) -> int:
+    """2 · P · bytes as stored."""
+    return SEGMENTS_OF_A_TRAINER * shape.num_weights * shape.stored_bytes
+
+
+def offloaded_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """moments·T of all devices, taken to be of one host."""
+    num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
+    return int(MOMENT_BYTES[plan.moments] * num_trained) if plan.offloads_moments else 0
+
+
+def offloaded_inputs_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """N·D of each token of a pass, on every device of the host."""
+    if plan.activations != "offloaded":
+        return 0
+    of_one = plan.tokens * shape.num_layers * shape.width * plan.residual_bytes
+    return plan.num_devices * plan.num_trained_models * of_one
+
+
+def relay_bytes(shape: ModelShape) -> int:
+    """3 · P · bytes as stored; deltas, which are smaller, not counted."""
+    return VERSIONS_OF_A_RELAY * shape.num_weights * shape.stored_bytes
+
+
+def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """P as stored + moments·T + 4·T where the stored weights are rounded; a critic's masters and moments beside it."""
+    of_one = MOMENT_BYTES[plan.moments]
+    is_exact = shape.stored_bytes == 4 and not plan.lora_rank
+    policy = (of_one + (0 if is_exact else 4)) * trained_weights(shape, plan)
+    critic = (of_one + 4) * critic_weights(shape) if plan.has_critic else 0
+    return shape.num_weights * shape.stored_bytes + int(policy + critic)

@@ -1,0 +1,216 @@
+"""What would make a job fit: changes of its spec, least harm first, and the smallest set of them that is enough.
+
+    what                      costs
+    layers recomputed         a third of the arithmetic more; with their inputs on the host, copies too
+    smaller micro-batches     fuller matrices
+    small moments             exactness
+    moments on the host       a copy of them a step
+    sequence parallel         an exchange in every layer
+    more trainer devices      devices
+    LoRA                      what can be learned
+
+Fewer changes come before more, less harm before more harm, and of one change its smallest dose first. The head is not
+among them: logits exist of one chunk of tokens at a time in every trainer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from engine.spec.fit.plan import Activations, Moments, TrainerPlan
+from engine.spec.fit.replica import ReplicaPlan
+from engine.spec.job import JobSpec
+
+LARGEST_FACTOR: Final = 64
+ADAPTER_RANK: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    words: str
+    settings: Mapping[str, Any]
+    """Path in a spec and value."""
+    fields: Mapping[str, Any]
+    """Of the plan that it changes."""
+
+
+Doses = tuple[Change, ...]
+"""Of one kind of change, the smallest first."""
+Changes = tuple[Change, ...]
+"""Made together."""
+
+
+def trainer_remedies(plan: TrainerPlan, *, longest: int) -> tuple[Doses, ...]:
+    return (
+        _recomputed(plan),
+        _smaller_batches(plan, longest),
+        _small_moments(plan),
+        _moments_on_host(plan),
+        _shared_sequences(plan),
+        _more_devices(plan),
+        _adapter(plan),
+    )
+
+
+def replica_remedies(plan: ReplicaPlan) -> tuple[Doses, ...]:
+    fewer_versions = tuple(
+        Change(
+            words=f"hold {slots} version{'s' * (slots > 1)} a replica (rollout.weight_slots {slots})",
+            settings={"rollout.weight_slots": slots},
+            fields={"weight_slots": slots},
+        )
+        for slots in range(plan.weight_slots - 1, 0, -1)
+    )
+    smaller_caches = tuple(
+        Change(
+            words=f"keep {tokens:,} tokens in the KV cache (rollout.kv_tokens {tokens})",
+            settings={"rollout.kv_tokens": tokens},
+            fields={"kv_tokens": tokens},
+        )
+        for tokens in (plan.kv_tokens // factor for factor in _factors())
+        if tokens
+    )
+    return fewer_versions, smaller_caches
+
+
+def smallest(remedies: Sequence[Doses], *, is_enough: Callable[[Changes], bool]) -> Changes | None:
+    return next((changes for changes in _all_sets(remedies) if is_enough(changes)), None)
+
+
+def changed(plan: TrainerPlan, changes: Sequence[Change]) -> TrainerPlan | None:
+    """None: these do not go together."""
+    fields = {name: value for change in changes for name, value in change.fields.items()}
+    num_devices = fields.get("num_devices", plan.num_devices)
+    sequence_parallel = fields.get("sequence_parallel", plan.sequence_parallel)
+    division = fields.get("division", plan.division)
+    if num_devices % sequence_parallel or (sequence_parallel > 1 and division != "fsdp"):
+        return None
+    return replace(plan, **fields)
+
+
+def accepts(spec: JobSpec, changes: Sequence[Change]) -> bool:
+    """Whether the spec has these settings and they fit together: nobody is advised what would be refused."""
+    raw = spec.model_dump(mode="json", exclude_defaults=True)
+    for change in changes:
+        for path, value in change.settings.items():
+            *way, last = path.split(".")
+            at = raw
+            for step in way:
+                at = at.setdefault(step, {})
+            at[last] = value
+    try:
+        JobSpec.model_validate(raw)
+    except ValidationError:
+        return False
+    return True
+
+
+def _all_sets(remedies: Sequence[Doses]) -> Iterator[Changes]:
+    for count in range(1, len(remedies) + 1):
+        for chosen in combinations(remedies, count):
+            yield from product(*chosen)
+
+
+def _factors() -> Iterator[int]:
+    factor = 2
+    while factor <= LARGEST_FACTOR:
+        yield factor
+        factor *= 2
+
+
+def _recomputed(plan: TrainerPlan) -> Doses:
+    doses: dict[Activations, str] = {
+        "recomputed": "compute each layer again in the backward pass",
+        "offloaded": "keep what layers begin with on the host",
+    }
+    order = list(doses)
+    left = order[order.index(plan.activations) + 1 :] if plan.recomputes else order
+    return tuple(
+        Change(
+            words=f"{doses[how]} (trainer.activations {how})",
+            settings={"trainer.activations": how},
+            fields={"activations": how},
+        )
+        for how in left
+    )
+
+
+def _smaller_batches(plan: TrainerPlan, longest: int) -> Doses:
+    doses = [plan.pass_tokens // factor for factor in _factors() if plan.pass_tokens // factor > longest]
+    if plan.pass_tokens > longest:
+        doses.append(longest)
+    return tuple(
+        Change(
+            words=f"take {tokens:,} tokens a pass (trainer.micro_batch_tokens {tokens})",
+            settings={"trainer.micro_batch_tokens": tokens},
+            fields={"pass_tokens": tokens},
+        )
+        for tokens in doses
+    )
+
+
+def _small_moments(plan: TrainerPlan) -> Doses:
+    every: tuple[Moments, ...] = ("float32", "bfloat16", "int8")
+    return tuple(
+        Change(
+            words=f"keep moments in {moments} (optimizer.moments {moments})",
+            settings={"optimizer.moments": moments},
+            fields={"moments": moments},
+        )
+        for moments in every[every.index(plan.moments) + 1 :]
+    )
+
+
+def _moments_on_host(plan: TrainerPlan) -> Doses:
+    if plan.offloads_moments:
+        return ()
+    change = Change(
+        words="keep moments in the host's memory (optimizer.offload true)",
+        settings={"optimizer.offload": True},
+        fields={"offloads_moments": True},
+    )
+    return (change,)
+
+
+def _shared_sequences(plan: TrainerPlan) -> Doses:
+    return tuple(
+        Change(
+            words=f"put each sequence on {ranks} devices (trainer.sequence_parallel {ranks})",
+            settings={"trainer.sequence_parallel": ranks},
+            fields={"sequence_parallel": ranks},
+        )
+        for ranks in (plan.sequence_parallel * factor for factor in _factors())
+    )
+
+
+def _more_devices(plan: TrainerPlan) -> Doses:
+    if plan.division != "whole":
+        return tuple(_devices(plan.num_devices * factor, {}, plan.division) for factor in _factors())
+    zero3 = {"trainer.backend": "deepspeed", "trainer.zero_stage": 3}
+    return (
+        *(_devices(plan.num_devices * factor, {}, "fsdp") for factor in _factors()),
+        *(_devices(plan.num_devices * factor, zero3, "zero3") for factor in _factors()),
+    )
+
+
+def _devices(num_devices: int, settings: Mapping[str, Any], division: str) -> Change:
+    how = ", trainer.backend deepspeed, trainer.zero_stage 3" if settings else ""
+    return Change(
+        words=f"train on {num_devices} devices (resources.trainer_devices {num_devices}{how})",
+        settings={"resources.trainer_devices": num_devices, **settings},
+        fields={"num_devices": num_devices, "division": division},
+    )
+
+
+def _adapter(plan: TrainerPlan) -> Doses:
+    if plan.lora_rank:
+        return ()
+    change = Change(
+        words=f"train an adapter instead of all weights (trainer.lora_rank {ADAPTER_RANK})",
+        settings={"trainer.lora_rank": ADAPTER_RANK},
+        fields={"lora_rank": ADAPTER_RANK},
+    )
+    return (change,)

@@ -1,0 +1,273 @@
+"""What each device of a trainer needs.
+
+Each term is a function with its formula. P is the number of weights, T of those that are trained (an adapter's, or
+all), n of devices, c the bytes of a product's element.
+"""
+
+from typing import Final
+
+from engine.spec.fit.activations import gates_bytes, kept_bytes, working_bytes
+from engine.spec.fit.margins import device_margins
+from engine.spec.fit.need import Need, Phase, Term, in_words, share
+from engine.spec.fit.plan import Activations, Moments, TrainerPlan
+from engine.spec.fit.shape import ModelShape
+
+# Two numbers of each kind; torchao's 8 bits have a float32 scale for each block of 256.
+MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "int8": 2 * (1 + 4 / 256)}
+KEPT: Final[dict[Activations, str]] = {
+    "kept": "activations",
+    "recomputed": "inputs",
+    "offloaded": "inputs on their way from the host,",
+}
+HANDED_OVER: Final = "while weights are handed over"
+# DeepSpeed's own numbers of elements: gradients that are sent together, and gathered weights that may stay.
+BUCKET_NUMEL: Final = 500_000_000
+LIVE_NUMEL: Final = 1_000_000_000
+
+
+def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
+    return Need(
+        of=f"Each of {plan.num_devices} trainer devices" if plan.num_devices > 1 else "The trainer's device",
+        always=(*_state(shape, plan), *_reference(shape, plan)),
+        phases=_phases(shape, plan),
+        margins=device_margins(num_devices=plan.num_devices),
+    )
+
+
+def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
+    """Of the policy and of the critic."""
+    models = [("", shape.num_weights, trained_weights(shape, plan))]
+    if plan.has_critic:
+        models.append(("the critic's ", critic_weights(shape), critic_weights(shape)))
+    terms: list[Term] = []
+    for whose, num_weights, num_trained in models:
+        all_weights, trained = in_words(num_weights), in_words(num_trained)
+        divided = f", divided by {plan.division} among {plan.num_devices}" if plan.num_devices > 1 else ""
+        terms += [
+            _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
+            _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
+            _term(f"{whose}gradients, float32", gradient_bytes(num_trained, plan), f"of {trained}"),
+            _term(
+                f"{whose}moments, {plan.moments}",
+                moment_bytes(num_trained, plan),
+                f"{MOMENT_BYTES[plan.moments]:.3g} B of {trained}",
+            ),
+        ]
+    if plan.division.startswith("zero"):
+        terms.append(_term("gradients that are sent together", bucket_bytes(shape, plan), "DeepSpeed's bucket"))
+    return tuple(terms)
+
+
+def _reference(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
+    if not plan.has_reference:
+        return ()
+    how = "the base itself, without its adapter" if plan.lora_rank else f"of {in_words(shape.num_weights)}"
+    return (_term("the reference model", reference_bytes(shape, plan), how),)
+
+
+def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
+    tokens, what = plan.tokens, KEPT[plan.activations]
+    kept = _term(
+        f"{what} of {shape.num_layers} layers",
+        plan.num_trained_models * tokens * kept_bytes(shape, plan),
+        f"{kept_bytes(shape, plan):,} B a token, {tokens:,} tokens"
+        + (", of policy and critic" if plan.has_critic else ""),
+    )
+    there = (
+        kept,
+        _term(
+            "turns of positions, and the gradient of the last layer", tokens * (8 * shape.head_dim + 4 * shape.width)
+        ),
+        _term("weights gathered or rounded for all products", gathered_bytes(shape, plan)),
+    )
+    layer = _term("a layer's weights, gathered or rounded", gathered_layer_bytes(shape, plan))
+    product = (
+        layer,
+        _own_work(tokens, working_bytes(shape, plan)),
+        _term("gradients of its last matrix", last_gradient_bytes(shape, plan)),
+    )
+    gates = (
+        layer,
+        _own_work(tokens, gates_bytes(shape, plan)),
+        _term("gradients of its largest matrix", largest_gradient_bytes(shape, plan)),
+    )
+    embedding = (_term("gradients of embedding and head", embedding_gradient_bytes(shape, plan)),)
+    tables = (_term("embedding and head, and their gradients", table_gradient_bytes(shape, plan)),)
+    return (
+        Phase(what="while a layer begins to go backward", terms=(*there, *product)),
+        Phase(what="while a layer goes backward", terms=(*there, *gates)),
+        *(Phase(what=what, terms=(*there, *terms)) for what, terms in _head(shape, plan)),
+        Phase(what="while the embedding goes backward", terms=(*there[1:], *embedding)),
+        Phase(what="while the last gradients are added up over the devices", terms=tables),
+        Phase(what=HANDED_OVER, terms=(_term("copies", published_bytes(shape, plan)),)),
+    )
+
+
+def _head(shape: ModelShape, plan: TrainerPlan) -> tuple[tuple[str, tuple[Term, ...]], ...]:
+    chunk = f"{min(plan.tokens, plan.chunk_tokens):,} tokens × {shape.vocab_size:,}"
+    rows = _term("the last layer's output, its norm and their gradient", plan.tokens * row_bytes(shape, plan))
+    weights = _term("the head's weights, rounded", rounded_head_bytes(shape, plan))
+    logits = _term("logits and what is made of them", logits_bytes(shape, plan), chunk)
+    gradient = _term("the gradient of its weights", head_gradient_bytes(shape, plan, copies=1))
+    kept = _term("log-probs and their gradient", kept_logits_bytes(shape, plan), chunk)
+    gradients = _term("the gradient of its weights, and a chunk's", head_gradient_bytes(shape, plan, copies=2))
+    return (
+        ("while the head's logits are made again", (rows, weights, logits, gradient)),
+        ("while the head's gradient is made", (rows, weights, kept, gradients)),
+    )
+
+
+def _own_work(tokens: int, of_token: int) -> Term:
+    return _term("one layer's own activations and gradients", tokens * of_token, f"{of_token:,} B a token")
+
+
+# State -----------------------------------------------------------------------------------------------------------
+
+
+def trained_weights(shape: ModelShape, plan: TrainerPlan) -> int:
+    """T: all, or rank·(rows + columns) of each matrix that has an adapter."""
+    return shape.adapter_weights(plan.lora_rank) if plan.lora_rank else shape.num_weights
+
+
+def critic_weights(shape: ModelShape) -> int:
+    """A model without a head, and one number for each place of its width."""
+    return shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width) + shape.width
+
+
+def weight_bytes(num_weights: int, plan: TrainerPlan) -> int:
+    """4·P; with FSDP and ZeRO 3 4·P / n."""
+    return share(4 * num_weights, plan.num_devices) if plan.division in ("fsdp", "zero3") else 4 * num_weights
+
+
+def master_bytes(num_trained: int, plan: TrainerPlan) -> int:
+    """4·T / n with DeepSpeed, which updates a flat copy of its part; elsewhere the weights are what is updated."""
+    return share(4 * num_trained, plan.num_devices) if plan.division.startswith("zero") else 0
+
+
+def gradient_bytes(num_trained: int, plan: TrainerPlan) -> int:
+    """4·T; from ZeRO 2 on 4·T / n."""
+    divided = plan.division in ("fsdp", "zero2", "zero3")
+    return share(4 * num_trained, plan.num_devices) if divided else 4 * num_trained
+
+
+def moment_bytes(num_trained: int, plan: TrainerPlan) -> int:
+    """8·T / n; 4·T / n as bfloat16, 2.03·T / n as 8 bits; none on the device where they are the host's."""
+    if plan.offloads_moments:
+        return 0
+    return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_devices)
+
+
+def reference_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """As the weights; nothing with an adapter, whose base it is."""
+    return weight_bytes(shape.num_weights, plan) if plan.has_reference and not plan.lora_rank else 0
+
+
+def bucket_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """4·min(T, 500 million), of each model that is trained."""
+    models = [trained_weights(shape, plan), *([critic_weights(shape)] if plan.has_critic else [])]
+    return sum(4 * min(num_trained, BUCKET_NUMEL) for num_trained in models)
+
+
+# A pass ----------------------------------------------------------------------------------------------------------
+
+
+def gathered_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """What products are computed with through a whole pass, where that is not the weights as they lie.
+
+    FSDP: embedding and head, c·V·D…. ZeRO 3: up to a thousand million weights that DeepSpeed does not let go, 4 B each;
+    every weight where float32 layers are not recomputed, since each product keeps its own. Autocast, unless layers are
+    recomputed and it has no cache: 2 B of each weight that is multiplied, which an embedding apart is not."""
+    if plan.division == "fsdp":
+        return plan.product_bytes * shape.table_weights
+    gathered = 0
+    if plan.division == "zero3" and plan.num_devices > 1:
+        keeps_all = not plan.recomputes and plan.products == "float32"
+        gathered = 4 * (shape.num_weights if keeps_all else min(shape.num_weights, LIVE_NUMEL))
+    if keeps_casts(plan):
+        gathered += 2 * (shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width))
+    return gathered
+
+
+def gathered_layer_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """FSDP: two layers, one at work and the next on its way, c·2L. Autocast that keeps nothing: 2·L. An adapter is
+    merged into one layer at a time, (4 + c)·L."""
+    layer = shape.largest_layer
+    merged = (4 + plan.product_bytes) * layer if plan.lora_rank else 0
+    if plan.division == "fsdp":
+        return 2 * plan.product_bytes * layer + merged
+    return (2 * layer if plan.casts and not keeps_casts(plan) else 0) + merged
+
+
+def rounded_head_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """2·V·D by autocast that keeps nothing."""
+    return 2 * shape.vocab_size * shape.width if plan.casts and not keeps_casts(plan) else 0
+
+
+def keeps_casts(plan: TrainerPlan) -> bool:
+    return plan.casts and (plan.caches_casts or not plan.recomputes)
+
+
+def last_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Of the MLP's second matrix, half of the first: as it is computed and as float32, (c + 4)·F·D. FSDP keeps those of
+    a layer, c·L, and of embedding and head, whose turn comes last, until they are sent."""
+    if plan.division == "fsdp":
+        return plan.product_bytes * (shape.largest_layer + (0 if plan.lora_rank else shape.table_weights))
+    return _made_bytes(plan) * shape.largest_matrix // 2
+
+
+def largest_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """(c + 4) of the largest matrix; with FSDP 4·L more than before, as which they are added up over the devices."""
+    if plan.division == "fsdp":
+        return last_gradient_bytes(shape, plan) + 4 * shape.largest_layer
+    return _made_bytes(plan) * shape.largest_matrix
+
+
+def _made_bytes(plan: TrainerPlan) -> int:
+    """A gradient, before it is added to the others."""
+    return 4 if plan.products == "float32" else plan.product_bytes + 4
+
+
+def embedding_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Of every word, whichever the pass has: 4·V·D; where it is the head too that one's beside it, and their sum."""
+    return 0 if plan.lora_rank else 4 * shape.vocab_size * shape.width * (3 if shape.tied else 1)
+
+
+def table_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """With FSDP (2·c + 4) of embedding and head: gathered, their gradients, and these as float32 on their way."""
+    if plan.division != "fsdp" or plan.lora_rank:
+        return 0
+    return (2 * plan.product_bytes + 4) * shape.table_weights
+
+
+def row_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """(12 + …)·D a token: what comes out 4, normalised 4, scaled 4, and rounded c where products are not float32; its
+    gradient is the last layer's."""
+    return (12 + (0 if plan.products == "float32" else plan.product_bytes)) * shape.width
+
+
+def logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """V × tokens of a chunk × (12 + c): log-probs as they are made 8, and those of the chunk before with their gradient
+    4 + c."""
+    return min(plan.tokens, plan.chunk_tokens) * shape.vocab_size * (12 + plan.product_bytes)
+
+
+def kept_logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """V × tokens of a chunk × (4 + c): log-probs, and their gradient as products take it."""
+    return min(plan.tokens, plan.chunk_tokens) * shape.vocab_size * (4 + plan.product_bytes)
+
+
+def head_gradient_bytes(shape: ModelShape, plan: TrainerPlan, *, copies: int) -> int:
+    """4·V·D of all chunks, and c·V·D of the one at work. An adapter's base has none."""
+    of_one = plan.product_bytes if copies > 1 else 0
+    return 0 if plan.lora_rank else shape.vocab_size * shape.width * (4 + of_one)
+
+
+def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Weights in the dtype of the rollouts, whole where nothing is divided; else one matrix at a time."""
+    if plan.division == "whole":
+        return shape.num_weights * shape.stored_bytes if shape.stored_bytes != 4 or plan.lora_rank else 0
+    return 4 * max(shape.vocab_size * shape.width, shape.largest_matrix)
+
+
+def _term(what: str, num_bytes: int, how: str = "") -> Term:
+    return Term(what=what, num_bytes=num_bytes, how=how)

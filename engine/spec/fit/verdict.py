@@ -1,0 +1,92 @@
+"""Whether a job fits the devices it is to have: the arithmetic, and the smallest change that makes it fit.
+
+Invariants:
+- what may not fit is told; `is_certain` says whether it cannot, whatever the batch is, and only then is it refused;
+- a change that the spec would refuse is never advised.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.spec.fit.need import Need, gigabytes
+from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.spec.fit.remedies import Change, Changes, accepts, changed, replica_remedies, smallest, trainer_remedies
+from engine.spec.fit.replica import ReplicaPlan, replica_need
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    need: Need
+    device_bytes: int
+    changes: Changes | None
+    """None: none that the spec accepts are enough."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.need.certain > self.device_bytes
+
+    @property
+    def sentence(self) -> str:
+        """For a person who has not seen the arithmetic."""
+        if self.is_certain:
+            needs = f"needs {gigabytes(self.need.certain)} whatever its batches are"
+        elif self.need.counted > self.device_bytes:
+            needs = f"needs up to {gigabytes(self.need.counted)}"
+        else:
+            needs = f"needs up to {gigabytes(self.need.num_bytes)}, margins included,"
+        return f"{self.need.of} {needs} and has {gigabytes(self.device_bytes)}. {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        if self.changes is None:
+            return "No setting of this version makes it fit: take a smaller model or larger devices."
+        return f"It fits if you {', and '.join(change.words for change in self.changes)}."
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.need.lines, self.sentence]
+
+
+def will_not_fit(
+    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int = PROMPT_TOKENS
+) -> Misfit | None:
+    """The trainer's devices first, then the replicas'. None: both fit, margins included."""
+    misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens)
+    return misfit or replica_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens)
+
+
+def trainer_misfit(
+    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int = PROMPT_TOKENS
+) -> Misfit | None:
+    if spec.only_evaluates:
+        return None
+    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    need = trainer_need(shape, plan)
+    if need.num_bytes <= device_bytes:
+        return None
+
+    def is_enough(changes: Sequence[Change]) -> bool:
+        other = changed(plan, changes)
+        fits = other is not None and trainer_need(shape, other).num_bytes <= device_bytes
+        return fits and accepts(spec, changes)
+
+    remedies = trainer_remedies(plan, longest=longest_tokens(spec, shape, prompt_tokens=prompt_tokens))
+    return Misfit(need=need, device_bytes=device_bytes, changes=smallest(remedies, is_enough=is_enough))
+
+
+def replica_misfit(
+    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int = PROMPT_TOKENS
+) -> Misfit | None:
+    plan = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    need = replica_need(shape, plan)
+    if need.num_bytes <= device_bytes:
+        return None
+
+    def is_enough(changes: Sequence[Change]) -> bool:
+        fields = {name: value for change in changes for name, value in change.fields.items()}
+        return replica_need(shape, replace(plan, **fields)).num_bytes <= device_bytes and accepts(spec, changes)
+
+    return Misfit(need=need, device_bytes=device_bytes, changes=smallest(replica_remedies(plan), is_enough=is_enough))

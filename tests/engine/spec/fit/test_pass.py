@@ -1,0 +1,61 @@
+"""A pass takes what its fullest phase says: forward and backward at true widths, on tensors without memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from engine.models.decoder import Decoder
+from engine.spec.fit.known_models import known_shape
+from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Activations, Products, TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import HANDED_OVER, trainer_need
+from engine.training.micro_batch import batch_step
+from engine.training.port import TrainingTrajectory
+from engine.training.scoring import score_tokens
+from tests.engine.spec.fit.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.shapes_of_models import decoder_config
+
+NUM_TOKENS = 8_192  # a micro-batch of today's default
+
+
+def peak_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Beside weights and gradients, which are there from the pass before."""
+    with FakeTensorMode():
+        model = Decoder(decoder_config(shape), torch.float32)
+        model.hold_activations(plan.activations)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        answer = TrainingTrajectory(
+            group=0,
+            prompt_ids=(1,),
+            response_ids=(2,) * plan.tokens,
+            behaviour_logprobs=(0.0,) * plan.tokens,
+            reward=1.0,
+        )
+        [batch] = batch_step([answer], max_tokens=plan.tokens + 1, device="cpu").micro_batches
+        with LiveBytes() as live:
+            scores = score_tokens(model, batch, temperature=1.0, compute_dtype=plan.products, train_entropy=False)
+            scores.logprobs_N.sum().backward()  # type: ignore[no-untyped-call]
+        peak: int = live.peak
+        return peak
+
+
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activations", ["kept", "recomputed"])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
+@pytest.mark.parametrize("vocab_size", [1_024, 151_936])
+def test_a_pass_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
+    name: str, products: Products, vocab_size: int, activations: Activations
+) -> None:
+    shape = replace(known_shape(name), num_layers=4, vocab_size=vocab_size)
+    plan = TrainerPlan(
+        pass_tokens=NUM_TOKENS,
+        chunk_tokens=max(CHUNK_LOGITS_ON_A_CPU // vocab_size, 1),
+        products=products,
+        activations=activations,
+    )
+    phases = [phase.num_bytes for phase in trainer_need(shape, plan).phases if phase.what != HANDED_OVER]
+    peak = peak_of_a_pass(shape, plan)
+    assert peak / 1.005 <= max(phases) <= 1.25 * peak

@@ -1,0 +1,83 @@
+"""A replica's terms are its engine's, and the table has a cell for every question."""
+
+import pytest
+import torch
+
+from engine.inference.block_manager import BlockManager
+from engine.inference.page_store import PageStore
+from engine.inference.torch_engine import PREFILL_TOKENS
+from engine.inference.vllm_engine import MAX_READ_IN
+from engine.spec.fit.duration import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import GB
+from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, CHUNK_TOKENS, longest_tokens
+from engine.spec.fit.replica import READ_IN_TOKENS, ReplicaPlan, kv_bytes_of_token
+from engine.spec.fit.table import LENGTHS, NUM_DEVICES, first_that_fits, table_lines
+from engine.training.head import LOGITS_ON_A_CPU, ROWS_ON_A_GPU
+from tests.engine.spec.fit.shapes_of_models import decoder_config, job
+
+
+def test_what_engines_and_trainers_do_of_their_own_accord_is_counted_so() -> None:
+    assert READ_IN_TOKENS == {"torch": PREFILL_TOKENS, "vllm": MAX_READ_IN}
+    assert (CHUNK_TOKENS, CHUNK_LOGITS_ON_A_CPU) == (ROWS_ON_A_GPU, LOGITS_ON_A_CPU)
+
+
+def test_a_token_takes_of_the_cache_what_the_engines_pages_take() -> None:
+    shape = known_shape("Qwen3-8B")
+    store = PageStore(decoder_config(shape), BlockManager(4, num_backed=0, version=0), device="cpu")
+    assert kv_bytes_of_token(shape) == store.num_bytes(1)
+
+
+def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest() -> None:
+    shape = known_shape("Qwen3-8B")
+    spec = job(rollout={"max_new_tokens": 3_000, "max_batch": 10})
+    assert ReplicaPlan.of_spec(spec, shape, prompt_tokens=96).kv_tokens == 30_960
+    given = job(rollout={"max_new_tokens": 3_000, "max_batch": 10, "kv_tokens": 5_000})
+    assert ReplicaPlan.of_spec(given, shape).kv_tokens == 5_000
+
+
+def test_a_sequence_is_never_longer_than_the_model_has_positions() -> None:
+    shape = known_shape("Qwen3-8B")
+    assert longest_tokens(job(rollout={"max_new_tokens": 131_072}), shape) == shape.max_positions
+    assert longest_tokens(job(rollout={"max_new_tokens": 100}), shape, prompt_tokens=50) == 150
+
+
+def test_a_forward_pass_has_the_arithmetic_of_its_products() -> None:
+    """torch's own counter, on a layer without memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from engine.models.attention import PackedAttention
+    from engine.models.decoder import Decoder
+    from engine.models.packing import lay_out, pack
+
+    shape, num_tokens = known_shape("Qwen3-0.6B"), 512
+    with FakeTensorMode():
+        model = Decoder(decoder_config(shape), torch.bfloat16)
+        packed = pack([[0] * num_tokens], lay_out([num_tokens], max_tokens=num_tokens), "cpu")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model.logits(model(packed.ids_T, packed.positions_T, PackedAttention(packed)))
+    ours = forward_flops(shape, num_tokens=num_tokens, length=num_tokens)
+    assert ours == pytest.approx(counter.get_total_flops(), rel=0.05)
+
+
+def test_a_step_is_shorter_on_more_and_on_faster_devices() -> None:
+    shape = known_shape("Qwen3-8B")
+    work = step_work(job(rollout={"max_new_tokens": 4_096}), shape)
+    slow, *_, fast = DEVICES
+    assert least_training_s(work, slow, num_devices=2) == least_training_s(work, slow, num_devices=1) / 2
+    assert least_training_s(work, fast, num_devices=1) < least_training_s(work, slow, num_devices=1)
+    assert least_generation_s(work, fast, num_replicas=4) < least_generation_s(work, slow, num_replicas=4)
+
+
+def test_the_table_has_a_row_for_each_model_and_cluster() -> None:
+    head, *rows = table_lines()
+    assert len(rows) == len(KNOWN_CONFIGS) * len(NUM_DEVICES)
+    assert head.count("80 GB") == head.count("141 GB") == len(LENGTHS)
+
+
+def test_an_8b_model_trains_on_eight_devices_of_80_gb_at_32k_tokens() -> None:
+    found = first_that_fits(known_shape("Qwen3-8B"), num_devices=8, device_bytes=80 * GB, length=32_768)
+    assert found is not None
+    plan, needed = found
+    assert plan.sequence_parallel == 1 and plan.moments == "float32" and needed < 80 * GB

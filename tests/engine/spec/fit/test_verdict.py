@@ -1,0 +1,105 @@
+"""What is refused cannot fit, what is advised fits and is accepted, and the least harm comes first."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import GB
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.remedies import Change, accepts, changed, smallest, trainer_remedies
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.fit.verdict import Misfit, replica_misfit, trainer_misfit, will_not_fit
+from engine.spec.job import JobSpec
+from tests.engine.spec.fit.shapes_of_models import job
+
+SMALL, LARGE = known_shape("Qwen3-1.7B"), known_shape("Qwen3-8B")
+
+
+def with_settings(spec: JobSpec, changes: tuple[Change, ...]) -> JobSpec:
+    raw: dict[str, Any] = spec.model_dump(mode="json", exclude_defaults=True)
+    for path, value in ((path, value) for change in changes for path, value in change.settings.items()):
+        *way, last = path.split(".")
+        at = raw
+        for step in way:
+            at = at.setdefault(step, {})
+        at[last] = value
+    return JobSpec.model_validate(raw)
+
+
+@pytest.mark.parametrize("device_gb", [30, 40, 60, 80, 141])
+@pytest.mark.parametrize("name", KNOWN_CONFIGS)
+def test_a_job_with_what_is_advised_is_accepted_and_fits(name: str, device_gb: int) -> None:
+    shape = known_shape(name)
+    spec = job(trainer={"compute_dtype": "bfloat16"}, rollout={"max_new_tokens": 2_048, "max_batch": 256})
+    for misfit_of in (trainer_misfit, replica_misfit):
+        misfit = misfit_of(spec, shape, device_gb * GB)
+        if misfit is not None and misfit.changes is not None:
+            assert misfit_of(with_settings(spec, misfit.changes), shape, device_gb * GB) is None
+
+
+def test_what_fits_is_not_spoken_of() -> None:
+    assert will_not_fit(job(), known_shape("Qwen3-0.6B"), 141 * GB) is None
+
+
+def test_an_evaluation_needs_no_trainer() -> None:
+    spec = job(training={"steps": 0})
+    assert trainer_misfit(spec, LARGE, GB) is None
+    misfit = will_not_fit(spec, LARGE, GB)
+    assert misfit is not None and misfit == replica_misfit(spec, LARGE, GB)
+
+
+def test_only_what_is_there_whatever_the_batch_is_makes_it_certain() -> None:
+    spec = job()
+    need = trainer_need(SMALL, TrainerPlan.of_spec(spec, SMALL))
+
+    def at(num_bytes: int) -> Misfit | None:
+        return trainer_misfit(spec, SMALL, num_bytes)
+
+    for device_bytes, is_certain in ((need.certain - 1, True), (need.certain, False), (need.num_bytes - 1, False)):
+        misfit = at(device_bytes)
+        assert misfit is not None and misfit.is_certain == is_certain
+    assert at(need.num_bytes) is None
+
+
+def test_the_arithmetic_is_told_with_the_advice() -> None:
+    misfit = trainer_misfit(job(trainer={"compute_dtype": "bfloat16"}), LARGE, 80 * GB)
+    assert misfit is not None
+    text = "\n".join(misfit.lines)
+    for part in ("8.19 billion", "gradients", "moments", "needs 131.1 GB", "has 80.0 GB"):
+        assert part in text
+
+
+def test_one_change_comes_before_two_and_less_harm_before_more() -> None:
+    first, second = (Change(words=name, settings={}, fields={}) for name in "ab")
+    seen: list[tuple[Change, ...]] = []
+
+    def never(changes: tuple[Change, ...]) -> bool:
+        seen.append(changes)
+        return False
+
+    assert smallest([(first,), (second,)], is_enough=never) is None
+    assert seen == [(first,), (second,), (first, second)]
+
+
+def test_nothing_is_advised_that_the_spec_would_refuse() -> None:
+    spec = job()
+    plan = TrainerPlan.of_spec(spec, SMALL)
+    every = [change for doses in trainer_remedies(plan, longest=1) for change in doses]
+    assert any(accepts(spec, [change]) for change in every)
+    for change in every:
+        if accepts(spec, [change]):
+            with_settings(spec, (change,))
+        else:
+            with pytest.raises(ValidationError):
+                with_settings(spec, (change,))
+
+
+def test_a_sequence_is_shared_only_among_devices_that_are_there() -> None:
+    plan = TrainerPlan.of_spec(job(), SMALL)
+    shared = Change(words="", settings={}, fields={"sequence_parallel": 4})
+    assert changed(plan, [shared]) is None
+    devices = Change(words="", settings={}, fields={"num_devices": 4, "division": "fsdp"})
+    both = changed(plan, [shared, devices])
+    assert both is not None and both.tokens * 4 >= plan.tokens
