@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.bench.command import bench
+from engine.fit_command import fit
 from engine.live.body.replaying import replay
 from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
@@ -42,8 +43,11 @@ def main() -> int:
     again.add_argument("log", type=Path, help="a file of DIR/recordings")
     again.add_argument("--show", action="store_true", help="print every decision")
     commands.add_parser("bench", help="measure this machine", add_help=False)
+    commands.add_parser("fit", help="whether a job fits, or what fits where", add_help=False)
     if sys.argv[1:2] == ["bench"]:
         return bench(sys.argv[2:])
+    if sys.argv[1:2] == ["fit"]:
+        return fit(sys.argv[2:])
     arguments = parser.parse_args()
     if arguments.command == "replay":
         return replay_log(arguments.log, show=arguments.show)

@@ -1,0 +1,110 @@
+"""`python -m engine fit [SPEC.json]`: whether a job fits, line by line; without a spec, which models fit where.
+
+Nothing is loaded and no device is touched: a model's config.json is all that is read of it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from engine.policy.pace import estimate_s
+from engine.spec.fit.duration import DEVICES, Device, least_generation_s, least_training_s, step_work
+from engine.spec.fit.hosts import relay_host_need, trainer_host_need
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import GB
+from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
+from engine.spec.fit.replica import ReplicaPlan, replica_need
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.table import table_lines
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.fit.verdict import replica_misfit, trainer_misfit
+from engine.spec.job import JobSpec
+
+DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
+
+
+def fit(words: Sequence[str]) -> int:
+    """`words`: what follows `python -m engine fit`. 0: it fits; 1: it does not; 2: it cannot be told."""
+    parser = argparse.ArgumentParser(prog="python -m engine fit", description=__doc__)
+    parser.add_argument("spec", nargs="?", type=Path, help="a JobSpec as JSON; without it, a table of known models")
+    parser.add_argument("--device-gb", type=float, default=80.0, help="memory of a device, in 10^9 bytes (80)")
+    parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="the longest prompt, in tokens")
+    parser.add_argument(
+        "--model", default=None, help=f"in place of the spec's: {', '.join(KNOWN_CONFIGS)}, or a folder"
+    )
+    arguments = parser.parse_args(words)
+    if arguments.spec is None:
+        _say(table_lines())
+        return 0
+    try:
+        spec = JobSpec.model_validate_json(arguments.spec.read_bytes())
+        shape = shape_of(arguments.model or spec.model.source)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}")
+    except ValidationError as error:
+        return _refuse(f"{arguments.spec} is not a job spec: {error}")
+    except ValueError as error:
+        return _refuse(str(error))
+    device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens
+    _say(arithmetic(spec, shape, device_bytes, prompt_tokens=prompt_tokens))
+    verdicts = [
+        misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens) for misfit in (trainer_misfit, replica_misfit)
+    ]
+    misfits = [verdict for verdict in verdicts if verdict is not None]
+    _say([misfit.sentence for misfit in misfits] or [f"It fits devices of {arguments.device_gb:g} GB."])
+    return 1 if misfits else 0
+
+
+def shape_of(source: str) -> ModelShape:
+    """Of a folder, the built-in model, or a public one by its name. Raises `ValueError`, `OSError`."""
+    if source in KNOWN_CONFIGS:
+        return known_shape(source)
+    folder = DEMO_FOLDER if source == "demo" else Path(source)
+    return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
+
+
+def arithmetic(spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int) -> Iterator[str]:
+    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    needs = [replica_need(shape, replica), relay_host_need(shape)]
+    if not spec.only_evaluates:
+        needs = [trainer_need(shape, plan), trainer_host_need(shape, plan), *needs]
+    longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
+    yield f"{shape.num_weights:,} weights; a sequence of at most {longest:,} tokens, {prompt_tokens:,} of them a prompt"
+    for need in needs:
+        yield ""
+        yield from need.lines
+    yield ""
+    for device in DEVICES:
+        if device.memory_bytes == device_bytes:
+            yield _duration(spec, shape, device, prompt_tokens=prompt_tokens)
+    work = step_work(spec, shape, prompt_tokens=prompt_tokens)
+    slowest_s = estimate_s(num_flops=work.training_flops / max(spec.trainer_devices, 1), device="cuda")
+    yield (
+        f"At the slowest rate of a GPU that works at all, such training takes {slowest_s:,.0f} s: a limit of time that "
+        "is below it may cut what is well."
+    )
+
+
+def _duration(spec: JobSpec, shape: ModelShape, device: Device, *, prompt_tokens: int) -> str:
+    work = step_work(spec, shape, prompt_tokens=prompt_tokens)
+    training_s = least_training_s(work, device, num_devices=max(spec.trainer_devices, 1))
+    generation_s = least_generation_s(work, device, num_replicas=spec.rollout.replicas)
+    return (
+        f"On {device.name}s a step of answers that are all as long as allowed trains in no less than "
+        f"{training_s:,.1f} s ({work.training_flops:.3g} flop) and generates in no less than {generation_s:,.1f} s."
+    )
+
+
+def _say(lines: Sequence[str] | Iterator[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _refuse(problem: str) -> int:
+    sys.stderr.write(f"{problem}\n")
+    return 2
