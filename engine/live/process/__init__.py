@@ -4,6 +4,7 @@ settings       the environment, read in one place
 ray_session    the connection to Ray
 interruptions  events from outside that end an attempt
 devices        the device that Ray gave
+fitting        the refusal of what cannot fit its memory
 links          addresses and the token by which the processes of a run reach each other
 code_version   a hash over the sources that this process runs from
 """

@@ -12,6 +12,7 @@ from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
+from engine.live.process.fitting import check_fit
 from engine.live.process.settings import vllm_python
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rollout_address
 from engine.pipeline.messages.to_driver import ReplicaObserved
@@ -48,6 +49,7 @@ class RolloutActor(BodyActor):
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        check_fit("replica", spec, folder, device)
         plan = Plan.from_spec(spec)
         num_slots = plan.weight_slots
         return RolloutBody(

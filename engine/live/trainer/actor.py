@@ -10,6 +10,7 @@ from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
 from engine.live.checkpoints.resuming import ResumePoint, go_back
 from engine.live.process.devices import claim_device
+from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
 from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.plan import Plan
@@ -50,6 +51,7 @@ class TrainerActor(BodyActor):
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
+        check_fit("trainer", spec, folder, device)
         with at_work("start", constant_s=BUILD_S, num_bytes=COPIES_OF_WEIGHTS * weights_bytes(folder)):
             if self._incarnation:
                 self._resume = go_back(self._checkpoints) or self._resume

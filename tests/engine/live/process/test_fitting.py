@@ -1,0 +1,50 @@
+"""What cannot fit is refused before anything is loaded; what only may not is said, and run."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from engine.live.process.fitting import check_fit, judge
+from engine.models.loading import DEMO_FOLDER
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.spec.fit.need import GB
+from engine.spec.job import JobSpec
+
+SPEC = JobSpec.model_validate({"name": "t", "trainer": {"compute_dtype": "bfloat16"}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-8B"]))
+    return tmp_path
+
+
+def test_a_trainer_that_cannot_fit_is_refused_with_the_arithmetic(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"moments, float32(.|\n)*needs 131\.1 GB .* has 80\.0 GB"):
+        judge("trainer", SPEC, folder, memory_bytes=80 * GB, is_shared=False)
+
+
+def test_a_replica_that_may_not_fit_is_said_and_run(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = SPEC.model_copy(update={"rollout": SPEC.rollout.model_copy(update={"max_new_tokens": 8_192})})
+    judge("replica", spec, folder, memory_bytes=80 * GB, is_shared=False)
+    assert "fit=doubtful part=replica" in caplog.text
+
+
+def test_on_a_cpu_nothing_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    judge("trainer", SPEC, folder, memory_bytes=80 * GB, is_shared=True)
+    assert "fit=doubtful part=trainer" in caplog.text
+
+
+def test_a_model_that_is_not_known_is_not_judged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "config.json").write_text(json.dumps({**KNOWN_CONFIGS["Qwen3-8B"], "n_shared_experts": 1}))
+    with caplog.at_level(logging.INFO):
+        judge("trainer", SPEC, folder, memory_bytes=GB, is_shared=False)
+    assert "fit=unknown part=trainer" in caplog.text
+
+
+def test_the_demo_fits_this_machine(caplog: pytest.LogCaptureFixture) -> None:
+    for part in ("trainer", "replica"):
+        check_fit(part, JobSpec(name="t"), DEMO_FOLDER, "cpu")
+    assert not caplog.records
