@@ -185,7 +185,7 @@ class TrainerSpec(Strict):
         None,
         description="What a layer leaves for the backward pass: all that this needs; only its input, from which the "
         "rest is computed again; or its input in the host's memory. The result is the same to the bit. Empty: kept "
-        "where that takes a small part of the memory, else recomputed.",
+        "where that is 8 GB at most, else recomputed.",
     )
     micro_batch_tokens: int = Field(
         8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."

@@ -116,7 +116,7 @@ class DeepSpeedTrainer:
     def _loaded(self) -> Decoder:
         """The job's model, read by rank 0."""
         model = empty_decoder(self._config, self._division)
-        model.hold_activations(how_to_hold(self._settings.trainer, self._config, self._device))
+        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         # Not straight onto the device: in stage 3 the whole model need not fit on one.
         source = None if self._world.index else load_decoder(self._folder, device="cpu", dtype=torch.float32)
         send_weights(model, model_tensors(source) if source else {}, world=self._world)

@@ -135,7 +135,7 @@ class FsdpTrainer:
 
     def _empty_decoder(self) -> Decoder:
         model = self._sharding.empty_decoder(self._config)
-        model.hold_activations(how_to_hold(self._settings.trainer, self._config, self._device))
+        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         return model
 
     def _check_dtypes(self) -> None:

@@ -56,7 +56,7 @@ class TorchTrainer:
             Critic(load_decoder(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
         for decoder in (self._model, *(() if self._critic is None else (self._critic.trunk,))):
-            decoder.hold_activations(how_to_hold(trainer, self._model.config, self._device))
+            decoder.hold_activations(how_to_hold(settings, self._model.config, self._device))
         parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
             parts.append(critic_part(self._critic, algorithm))

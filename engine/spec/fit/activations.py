@@ -16,8 +16,13 @@ A device that fuses norms keeps the normalised values nowhere: there this is mor
 Invariant: held against what autograd keeps of a real layer at several widths, within 5 % (tests/engine/spec/fit).
 """
 
-from engine.spec.fit.plan import TrainerPlan
+from dataclasses import replace
+from typing import Final
+
+from engine.spec.fit.plan import Activations, TrainerPlan
 from engine.spec.fit.shape import ModelShape
+
+AFFORDABLE_BYTES: Final = 8 * 10**9
 
 
 def layer_bytes(shape: ModelShape, plan: TrainerPlan, *, mixture: bool) -> int:
@@ -67,6 +72,13 @@ def kept_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
         num_layers = min(2, shape.num_layers) if plan.activations == "offloaded" else shape.num_layers
         return num_layers * plan.residual_bytes * shape.width
     return sum(count * layer_bytes(shape, plan, mixture=mixture) for mixture, count in shape.kinds)
+
+
+def affordable(shape: ModelShape, plan: TrainerPlan) -> Activations:
+    """What layers leave in a job that does not say it: everything, where that is a tenth of an 80 GB device, whatever
+    device it is; the same job then does the same everywhere."""
+    everything = kept_bytes(shape, replace(plan, activations="kept")) * plan.tokens * plan.num_trained_models
+    return "kept" if everything <= AFFORDABLE_BYTES else "recomputed"
 
 
 def working_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

@@ -4,7 +4,7 @@ Invariant: `of_spec` is the one place that knows what today's trainers do of the
 everything.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Self
 
 from engine.spec.fit.shape import ModelShape
@@ -54,9 +54,11 @@ class TrainerPlan:
     def of_spec(
         cls, spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS, on_gpu: bool = True
     ) -> Self:
+        from engine.spec.fit.activations import affordable  # which counts by this class
+
         trainer, num_devices = spec.trainer, max(spec.trainer_devices, 1)
         unsaid: Products = "bfloat16" if on_gpu else "float32"
-        return cls(
+        plan = cls(
             pass_tokens=max(trainer.micro_batch_tokens, longest_tokens(spec, shape, prompt_tokens=prompt_tokens)),
             chunk_tokens=CHUNK_TOKENS if on_gpu else max(CHUNK_LOGITS_ON_A_CPU // shape.vocab_size, 1),
             num_devices=num_devices,
@@ -69,6 +71,7 @@ class TrainerPlan:
             has_reference=spec.algorithm.kl.coefficient > 0,
             has_critic=RECIPES[spec.algorithm.name].advantage == "critic",
         )
+        return plan if trainer.activations else replace(plan, activations=affordable(shape, plan))
 
     @property
     def tokens(self) -> int:
