@@ -190,6 +190,14 @@ class TrainerSpec(Strict):
     micro_batch_tokens: int = Field(
         8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."
     )
+    sequence_parallel: int = knob(
+        1,
+        "trainer.sequence_parallel",
+        "Devices that share the tokens of a sequence: each computes a part of them, and in attention all of them for a "
+        "part of the heads. For contexts too long for one device.",
+        ge=1,
+        le=64,
+    )
     lora_rank: int = Field(0, ge=0, le=1_024, description="Train an update of this rank only; 0: all weights.")
     lora_alpha: float = knob(32.0, "trainer.lora_alpha", "The update is scaled by alpha / rank.", gt=0, le=10_000)
 

@@ -109,6 +109,11 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "trainer.zero_stage",
     ),
     **_of(
+        "Only with the trainer torch on several devices.",
+        lambda spec: spec.trainer.backend == "torch" and (spec.trainer_devices > 1 or spec.only_evaluates),
+        "trainer.sequence_parallel",
+    ),
+    **_of(
         "Only with a LoRA rank above 0.",
         lambda spec: spec.trainer.lora_rank > 0,
         "trainer.lora_alpha",

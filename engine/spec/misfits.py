@@ -30,6 +30,13 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)
     if spec.resources.trainer_devices < 1 and not spec.only_evaluates:
         yield _misfit("resources.trainer_devices", "must be at least 1, unless training.steps is 0; got 0", 0)
+    if (sharers := spec.trainer.sequence_parallel) > 1 and not spec.only_evaluates:
+        if spec.trainer_devices % sharers:
+            rule = f"must divide resources.trainer_devices, which are {spec.trainer_devices}"
+            yield _misfit("trainer.sequence_parallel", rule, sharers)
+        if spec.algorithm.name == "gspo":
+            rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
+            yield _misfit("trainer.sequence_parallel", rule, sharers)
     if spec.environment.name == "custom" and not spec.environment.code:
         yield _misfit("environment.code", "must be a Python file with the environment custom", "")
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))

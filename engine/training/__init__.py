@@ -23,6 +23,7 @@ deepspeed_sharding  divided parameters: step, read, fill
 held_weights        no trainer, for jobs that only evaluate
 lora                low-rank updates in peft's layout
 layout              places of public names among fused parameters, and the rows of a rank
+sequence_parallel   sequences whose tokens several ranks share
 stored_rows         a rank's rows, read from safetensors
 trained_parts       policy or adapter, and the critic
 activations         what layers leave for the backward pass

@@ -23,6 +23,9 @@ def how_to_hold(settings: TrainerSettings, config: DecoderConfig, device: torch.
     plan = TrainerPlan(
         pass_tokens=max(trainer.micro_batch_tokens, longest),
         chunk_tokens=1,  # the head is none of the layers' business
+        num_devices=trainer.sequence_parallel,
+        division="whole" if trainer.sequence_parallel == 1 else "fsdp",
+        sequence_parallel=trainer.sequence_parallel,
         products="bfloat16" if products == torch.bfloat16 else "float32",
         has_critic=needs_critic(settings.algorithm),
     )

@@ -32,11 +32,12 @@ from engine.training.fsdp_sharding import ShardedPart, Sharding
 from engine.training.layout import decoder_places, own_part, whole_shape
 from engine.training.learning_rate import share_of_rate
 from engine.training.lora import Adapter
-from engine.training.micro_batch import MicroBatch, check_trajectories
+from engine.training.micro_batch import MicroBatch, check_trajectories, itself
 from engine.training.mini_batch import MicroLoss
 from engine.training.passes import CriticPass, PolicyPass, scores_of
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
 from engine.training.scoring import Critic, TokenScores, dtype_of_products
+from engine.training.sequence_parallel import Sharers, refuse_heads
 from engine.training.settings import TrainerSettings
 from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step_metrics import UpdateOutcome
@@ -62,6 +63,7 @@ class FsdpTrainer:
         self._modules: dict[str, nn.Module] = {}
         world.enter(device)
         try:
+            self._sharers = self._shared_by(settings.trainer.sequence_parallel)
             self._sharding = Sharding(
                 world, self._device, dtype_of_products(settings.trainer.compute_dtype, self._device)
             )
@@ -80,8 +82,13 @@ class FsdpTrainer:
             num_weights=self._num_parameters,
             mini_batches=settings.mini_batches,
             passes=settings.passes,
-            ranks=world,
+            ranks=world if self._sharers is None else self._sharers,
+            share=itself if self._sharers is None else self._sharers.share,
         )
+
+    def _shared_by(self, num_sharers: int) -> Sharers | None:
+        refuse_heads(self._config, num_sharers=num_sharers)
+        return Sharers(self._world, num_sharers=num_sharers) if num_sharers > 1 else None
 
     def _divide(self, stored: StoredRows) -> StepModels:
         algorithm = self._settings.algorithm

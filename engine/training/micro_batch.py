@@ -12,12 +12,14 @@ Invariants:
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from engine.models.attention import PackedAttention
+from engine.models.decoder import Attend
 from engine.models.packing import (
     PADDING_PER_RECTANGLE,
     PackedTokens,
@@ -46,6 +48,18 @@ class MicroBatch:
     idle: bool
     silent: bool
     """No gradient comes of it."""
+
+    @property
+    def ids(self) -> Tensor:
+        """What the model reads."""
+        return self.tokens.ids_T
+
+    @property
+    def positions(self) -> Tensor:
+        return self.tokens.positions_T
+
+    def attention(self) -> Attend:
+        return PackedAttention(self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +91,13 @@ class BatchedStep:
         return tuple(batch for each in self.mini_batches for batch in each.micro_batches)
 
 
+Share = Callable[[MicroBatch], MicroBatch]
+
+
+def itself(batch: MicroBatch) -> MicroBatch:
+    return batch
+
+
 def batch_step(
     trajectories: Sequence[TrainingTrajectory],
     *,
@@ -86,8 +107,10 @@ def batch_step(
     silent: Collection[int] = (),
     rank: int = 0,
     num_ranks: int = 1,
+    share: Share = itself,
 ) -> BatchedStep:
-    """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes."""
+    """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes.
+    `share`: this rank's part of a micro-batch that it has in common with others."""
     written = tuple(map(written_places, trajectories))
     inputs = [
         (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
@@ -109,14 +132,16 @@ def batch_step(
             plans = _plans(members, lengths, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks)
             every += [each for plan in plans for each in plan]
             batches += [
-                _micro_batch(
-                    trajectories,
-                    pack(inputs, each, device, shareable=prompts),
-                    written,
-                    starts,
-                    device=device,
-                    idle=idle,
-                    silent=is_silent,
+                share(
+                    _micro_batch(
+                        trajectories,
+                        pack(inputs, each, device, shareable=prompts),
+                        written,
+                        starts,
+                        device=device,
+                        idle=idle,
+                        silent=is_silent,
+                    )
                 )
                 for each, idle in _of_rank(rank, plans)
             ]

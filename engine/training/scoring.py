@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from engine.models.attention import PackedAttention
 from engine.models.decoder import Decoder, empty_parameter, rms_norm, take_rows
 from engine.training.head import head_scores, rows_of_a_chunk
 from engine.training.micro_batch import MicroBatch
@@ -35,7 +34,7 @@ def score_tokens(
     """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded."""
     device = batch.targets_N.device
     with computing_in(compute_dtype, device):
-        hidden_TD = model(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens))
+        hidden_TD = model(batch.ids, batch.positions, batch.attention())
         normed_ND = model.normed(take_rows(hidden_TD, batch.predicting_N))
     logprobs_N, entropy_N = head_scores(
         normed_ND,
@@ -64,7 +63,7 @@ class Critic(nn.Module):
         trunk.head_VD = trunk.embedding_VD  # words are not this model's business: no memory for a head
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        hidden_TD = self.trunk(batch.tokens.ids_T, batch.tokens.positions_T, PackedAttention(batch.tokens))
+        hidden_TD = self.trunk(batch.ids, batch.positions, batch.attention())
         hidden_ND = take_rows(hidden_TD, batch.predicting_N)
         normed_ND = rms_norm(hidden_ND, self.trunk.final_norm_D, self.trunk.config.norm_eps)
         return (normed_ND.float() * self.value_D).sum(dim=-1)  # a product of matrices would be bfloat16 in autocast

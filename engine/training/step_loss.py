@@ -32,7 +32,7 @@ from engine.policy.pace import flops_of_forward, flops_of_training
 from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
-from engine.training.micro_batch import BatchedStep, MicroBatch, batch_step, written_places
+from engine.training.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself, written_places
 from engine.training.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks import Alone, Ranks
@@ -72,6 +72,7 @@ class StepLoss:
         mini_batches: int = 1,
         passes: int = 1,
         ranks: Ranks | None = None,
+        share: Share = itself,
     ) -> None:
         assert (models.reference is not None) == needs_reference(algorithm)
         assert (models.critic is not None) == needs_critic(algorithm)
@@ -81,7 +82,7 @@ class StepLoss:
         self._max_new_tokens = max_new_tokens
         self._device, self._num_weights = device, num_weights
         self._mini_batches, self._passes = mini_batches, passes
-        self._ranks = ranks or Alone()
+        self._ranks, self._share = ranks or Alone(), share
 
     def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":
         members = _members(given)
@@ -104,6 +105,7 @@ class StepLoss:
             silent=self._silent(advantages, lengths, parts),
             rank=self._ranks.index,
             num_ranks=self._ranks.count,
+            share=self._share,
         )
         looked = self._look(batched)
         advantages_M, returns_M = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
@@ -139,7 +141,7 @@ class StepLoss:
 
     def _at_micro_batch(self, batch: MicroBatch) -> AbstractContextManager[None]:
         num_models = 1 if self._models.critic is None else 2
-        num_flops = num_models * flops_of_training(self._num_weights, len(batch.tokens.ids_T))
+        num_flops = num_models * flops_of_training(self._num_weights, len(batch.ids))
         return at_work("micro-batch", num_flops=num_flops, device=str(self._device))
 
     def _shares(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> Tensor:
@@ -211,7 +213,7 @@ class StepLoss:
             return None
         found_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
-            num_flops = flops_of_forward(self._num_weights, len(batch.tokens.ids_T))
+            num_flops = flops_of_forward(self._num_weights, len(batch.ids))
             with at_work("scoring", num_flops=num_flops, device=str(self._device)):
                 found = model(batch)
             if not batch.idle:

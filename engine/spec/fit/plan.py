@@ -63,6 +63,7 @@ class TrainerPlan:
             chunk_tokens=CHUNK_TOKENS if on_gpu else max(CHUNK_LOGITS_ON_A_CPU // shape.vocab_size, 1),
             num_devices=num_devices,
             division=_division(spec, num_devices),
+            sequence_parallel=trainer.sequence_parallel if num_devices > 1 else 1,
             products=trainer.compute_dtype or unsaid,
             activations=trainer.activations or "kept",
             moments=spec.optimizer.moments,

@@ -29,6 +29,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("schedule.repack", False, {"schedule": {"name": "laminar"}}),
     ("rollout.weight_slots", 3, {"schedule": {"name": "laminar"}}),
     ("trainer.zero_stage", 3, {"trainer": {"backend": "deepspeed"}}),
+    ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
     ("resources.devices_per_replica", 2, None),
     ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
@@ -118,6 +119,15 @@ def test_the_papers_own_setting_fits() -> None:
     """512 prompts of 16 trajectories, 2,048 trajectories an update."""
     asked = {"algorithm": {"group_size": 16}, "training": {"prompts_per_step": 512, "mini_batches": 4}}
     assert refusals(asked) == {}
+
+
+def test_devices_that_share_sequences_divide_the_trainers_and_have_whole_ratios() -> None:
+    def told(sharers: int, devices: int, algorithm: str = "grpo") -> list[str]:
+        trainer, resources = {"sequence_parallel": sharers}, {"trainer_devices": devices}
+        return list(refusals({"trainer": trainer, "resources": resources, "algorithm": {"name": algorithm}}))
+
+    assert told(2, 4) == told(4, 4) == []
+    assert told(3, 4) == told(8, 4) == told(2, 2, "gspo") == ["trainer.sequence_parallel"]
 
 
 def test_a_job_that_only_evaluates_may_keep_its_trainers_devices() -> None:

@@ -19,15 +19,21 @@ from tests.engine.conftest import MakeLlama
 CPU = torch.device("cpu")
 
 
+@pytest.mark.parametrize("sharers", [1, 4])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 @pytest.mark.parametrize("tokens", [512, 2_048, 8_192, 65_536])
 @pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B"])
 def test_the_trainer_chooses_what_the_arithmetic_counts_on(
-    make_llama: MakeLlama, name: str, tokens: int, algorithm: str
+    make_llama: MakeLlama, name: str, tokens: int, algorithm: str, sharers: int
 ) -> None:
     shape = known_shape(name)
     spec = JobSpec.model_validate(
-        {"name": "t", "algorithm": {"name": algorithm}, "trainer": {"micro_batch_tokens": tokens}}
+        {
+            "name": "t",
+            "algorithm": {"name": algorithm},
+            "trainer": {"micro_batch_tokens": tokens, "sequence_parallel": sharers},
+            "resources": {"trainer_devices": sharers},
+        }
     )
     plan = TrainerPlan.of_spec(spec, shape, on_gpu=False)
     config = replace(

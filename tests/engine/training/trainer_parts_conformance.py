@@ -34,35 +34,32 @@ MakeLayout = Callable[[str], Path]
 @pytest.fixture
 def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> MakeLayout:
     """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys."""
+    return lambda layout: make_llama() if layout == "llama" else save_qwen(tmp_path_factory.mktemp(layout), layout)
 
-    def make(layout: str) -> Path:
-        from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-        if layout == "llama":
-            return make_llama()
-        configure, build = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[layout]
-        torch.manual_seed(0)
-        config = configure(
-            vocab_size=40,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            max_position_embeddings=160,
-            tie_word_embeddings=True,
-            initializer_range=0.3,
-        )
-        model = build(config)
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                torch.nn.init.normal_(parameter)
-        folder = tmp_path_factory.mktemp(layout)
-        model.save_pretrained(folder)
-        return folder
+def save_qwen(folder: Path, layout: str) -> Path:
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-    return make
+    configure, build = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[layout]
+    torch.manual_seed(0)
+    config = configure(
+        vocab_size=40,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=160,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
+    model = build(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    model.save_pretrained(folder)
+    return folder
 
 
 def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
