@@ -13,7 +13,8 @@ from torch.distributed.tensor import DTensor
 import engine.training.head as head
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint import MANIFEST_FILE
 from engine.training.exact_dtype import WrongDtype
 from engine.training.fsdp_trainer import FsdpTrainer
 from engine.training.torch_trainer import TorchTrainer
@@ -126,6 +127,19 @@ def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(
     assert near["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=0.05)
     assert isinstance(trainer, FsdpTrainer)
     assert {parameter.dtype for parameter in trainer._model.parameters()} == {torch.float32}
+
+
+def test_moments_in_bfloat16_are_kept_saved_and_taken_over_as_they_are(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+) -> None:
+    rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments="bfloat16")
+    theirs = TorchTrainer(make_llama(), settings(optimizer=rounded), device="cpu")
+    theirs.train_step(trajectories_of(0))
+    saved = save(theirs, tmp_path / "theirs")
+    ours = make_trainer(make_llama(), optimizer=rounded)
+    ours.load(saved)
+    assert (save(ours, tmp_path / "ours") / MANIFEST_FILE).read_bytes() == (saved / MANIFEST_FILE).read_bytes()
+    assert ours.train_step(trajectories_of(1)).metrics["train/skipped"] == 0.0
 
 
 # Manners --------------------------------------------------------------------------------------------------------------
