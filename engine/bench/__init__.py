@@ -10,5 +10,6 @@ schedules        every schedule on one trace of waits
 repack           repack on and off, and the cost of a move
 relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
+train            a trainer's pass at true widths
 peer             samples per second, against TRL
 """

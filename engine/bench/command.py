@@ -18,6 +18,7 @@ TITLES: Final = {
     "relay": "weights on their way: the trainer's stall and the time to the last relay",
     "decode": "tokens per second against transformers, and against vLLM where its environment is",
     "learn": "reward against samples and time, every schedule, several seeds",
+    "train": "seconds of a trainer's pass at true widths, against transformers",
     "peer": "trained samples per second against TRL's GRPOTrainer",
 }
 
