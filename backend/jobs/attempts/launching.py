@@ -7,6 +7,7 @@ Invariants:
 """
 
 import logging
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -23,7 +24,7 @@ from backend.jobs.models import Job, JobAttempt, JobState
 from backend.jobs.outbox import enqueue
 from backend.jobs.selectors import replicas_granted, runtime_used_s
 from engine.spec.control import AttemptOrder
-from engine.spec.job import JobSpec
+from engine.spec.job import ACCEPTED, JobSpec
 
 log = logging.getLogger(__name__)
 
@@ -72,17 +73,18 @@ def gather_evidence(job_id: str, launcher: Launcher) -> None:
 def order_for(attempt: JobAttempt) -> AttemptOrder:
     spec = JobSpec.accepted(attempt.job.spec)
     used_s = runtime_used_s(attempt.job, before=attempt.n)
-    return AttemptOrder(
-        job=attempt.job_id,
-        attempt=attempt.n,
-        fence=attempt.fence,
-        spec=spec,
-        control_url=settings.ENVIRONMENT.control_url,
-        token=attempt_token(attempt.job_id, attempt.n, attempt.fence),
-        resume_from=attempt.resume_from or None,
-        replicas=replicas_granted(attempt.job, spec),
-        runtime_left_s=max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
-    )
+    order: dict[str, Any] = {
+        "job": attempt.job_id,
+        "attempt": attempt.n,
+        "fence": attempt.fence,
+        "spec": spec,
+        "control_url": settings.ENVIRONMENT.control_url,
+        "token": attempt_token(attempt.job_id, attempt.n, attempt.fence),
+        "resume_from": attempt.resume_from or None,
+        "replicas": replicas_granted(attempt.job, spec),
+        "runtime_left_s": max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
+    }
+    return AttemptOrder.model_validate(order, context=ACCEPTED)
 
 
 def _awaiting_launch(job_id: str) -> JobAttempt | None:
