@@ -152,7 +152,7 @@ def _transformers(shape: Shape, arguments: argparse.Namespace) -> Callable[[], f
         tie_word_embeddings=True,
         use_cache=False,
     )
-    model: Any = Qwen3ForCausalLM(config).float().train()
+    model: Any = Qwen3ForCausalLM(config)  # float32, as it is made
     ids = _ids(shape, arguments)
 
     def run() -> float:
