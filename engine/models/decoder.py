@@ -63,6 +63,11 @@ class DecoderConfig:
     qk_norm: bool = False
     rope_stretch: RopeStretch | None = None
 
+    @property
+    def attention_width(self) -> int:
+        """Of all heads of all layers."""
+        return self.num_layers * self.num_heads * self.head_dim
+
 
 class DecoderLayer(nn.Module):
     activations: Activations = "kept"

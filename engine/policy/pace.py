@@ -35,6 +35,11 @@ def flops_of_forward(num_weights: int, num_tokens: int) -> float:
     return 2.0 * num_weights * num_tokens
 
 
+def flops_of_sequence(num_weights: int, attention_width: int, length: int) -> float:
+    """Of a forward pass, with attention: every token sees those before it, in every layer's width of heads."""
+    return flops_of_forward(num_weights, length) + 2.0 * attention_width * length**2
+
+
 def flops_of_training(num_weights: int, num_tokens: int) -> float:
     """Forward and backward, the forward pass perhaps twice."""
     return 4.0 * flops_of_forward(num_weights, num_tokens)

@@ -77,6 +77,7 @@ class DeepSpeedTrainer:
             max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
+            attention_width=self._config.attention_width,
             mini_batches=settings.mini_batches,
             passes=settings.passes,
             ranks=world,

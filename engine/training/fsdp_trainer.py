@@ -80,6 +80,7 @@ class FsdpTrainer:
             max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
+            attention_width=self._config.attention_width,
             mini_batches=settings.mini_batches,
             passes=settings.passes,
             ranks=world if self._sharers is None else self._sharers,

@@ -108,15 +108,18 @@ def batch_step(
     rank: int = 0,
     num_ranks: int = 1,
     share: Share = itself,
+    work_of: Callable[[int], float] = float,
 ) -> BatchedStep:
     """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes.
-    `share`: this rank's part of a micro-batch that it has in common with others."""
+    `share`: this rank's part of a micro-batch that it has in common with others. `work_of`: what a sequence of so many
+    tokens costs, which is dealt evenly."""
     written = tuple(map(written_places, trajectories))
     inputs = [
         (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
         for each, places in zip(trajectories, written, strict=True)
     ]
     lengths = [len(ids) for ids in inputs]
+    work = [work_of(length) for length in lengths]
     # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
     starts = [0]
@@ -129,7 +132,7 @@ def batch_step(
         batches: list[MicroBatch] = []
         for is_silent in (True, False):
             members = [index for index in part if inputs[index] and (index in silent) == is_silent]
-            plans = _plans(members, lengths, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks)
+            plans = _plans(members, lengths, work, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks)
             every += [each for plan in plans for each in plan]
             batches += [
                 share(
@@ -156,12 +159,18 @@ def batch_step(
 
 
 def _plans(
-    members: Sequence[int], lengths: Sequence[int], *, max_tokens: int, padding: int, num_ranks: int
+    members: Sequence[int],
+    lengths: Sequence[int],
+    work: Sequence[float],
+    *,
+    max_tokens: int,
+    padding: int,
+    num_ranks: int,
 ) -> list[list[list[Rectangle]]]:
     """Each rank's micro-batches."""
     return [
         split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share, padding=padding), max_tokens=max_tokens)
-        for share in deal(members, lengths, num_ranks)
+        for share in deal(members, work, num_ranks)
     ]
 
 
@@ -173,13 +182,13 @@ def _of_rank(rank: int, plans: list[list[list[Rectangle]]]) -> list[tuple[list[R
     return [(each, False) for each in own] + [(repeated, True)] * num_idle
 
 
-def deal(members: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
-    """The longest first, each to the rank that has the fewest tokens."""
+def deal(members: Sequence[int], work: Sequence[float], num_ranks: int) -> list[list[int]]:
+    """The largest first, each to the rank that has the least to do."""
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
-    loads = [(0, rank) for rank in range(num_ranks)]
-    for member in sorted(members, key=lengths.__getitem__, reverse=True):
+    loads = [(0.0, rank) for rank in range(num_ranks)]
+    for member in sorted(members, key=work.__getitem__, reverse=True):
         load, rank = loads[0]
-        heapq.heapreplace(loads, (load + lengths[member], rank))
+        heapq.heapreplace(loads, (load + work[member], rank))
         shares[rank].append(member)
     return shares
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from engine.algorithms.advantages import overlong_penalty, token_advantages
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
-from engine.policy.pace import flops_of_forward, flops_of_training
+from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
@@ -69,6 +69,7 @@ class StepLoss:
         max_new_tokens: int,
         device: str | torch.device,
         num_weights: int,
+        attention_width: int = 0,
         mini_batches: int = 1,
         passes: int = 1,
         ranks: Ranks | None = None,
@@ -81,6 +82,7 @@ class StepLoss:
         self._micro_batch_tokens = micro_batch_tokens
         self._max_new_tokens = max_new_tokens
         self._device, self._num_weights = device, num_weights
+        self._work_of = partial(flops_of_sequence, num_weights, attention_width)
         self._mini_batches, self._passes = mini_batches, passes
         self._ranks, self._share = ranks or Alone(), share
 
@@ -106,6 +108,7 @@ class StepLoss:
             rank=self._ranks.index,
             num_ranks=self._ranks.count,
             share=self._share,
+            work_of=self._work_of,
         )
         looked = self._look(batched)
         advantages_M, returns_M = advantages(costs_M=looked.costs_M, values_M=looked.values_M)

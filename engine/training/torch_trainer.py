@@ -73,6 +73,7 @@ class TorchTrainer:
             max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
+            attention_width=self._model.config.attention_width,
             mini_batches=settings.mini_batches,
             passes=settings.passes,
         )
