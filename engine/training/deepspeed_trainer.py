@@ -119,7 +119,7 @@ class DeepSpeedTrainer:
         model = empty_decoder(self._config, self._division)
         model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         # Not straight onto the device: in stage 3 the whole model need not fit on one.
-        source = None if self._world.index else load_decoder(self._folder, device="cpu", dtype=torch.float32)
+        source = self._world.first(partial(load_decoder, self._folder, device="cpu", dtype=torch.float32))
         send_weights(model, model_tensors(source) if source else {}, world=self._world)
         return model
 
@@ -190,21 +190,22 @@ class DeepSpeedTrainer:
         return partial(checkpoint.write, folder)
 
     def load(self, folder: Path) -> None:
-        stored: Mapping[str, Tensor] = {}
-        state: Mapping[str, Tensor] = {}
-        counts = torch.zeros(2, dtype=torch.int64)
-        if self._world.index == 0:
-            progress = read_progress(folder, self._config, current=self._progress)
-            counts = torch.tensor([progress.num_updates, progress.num_skipped])
-            state = load_file(folder / OPTIMIZER_FILE)
-            if any(part.stored_exactly for part in self._parts):
-                stored = model_tensors(load_decoder(folder, device="cpu", dtype=torch.float32))
+        nothing: tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]] = (torch.zeros(2, dtype=torch.int64), {}, {})
+        counts, state, stored = self._world.first(partial(self._read, folder)) or nothing
         num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
         for part in self._parts:
             part.restore(stored, state, num_updates=num_updates)
         take_over_random_streams(state, self._device, self._world.send)
         self._check_dtypes()
         self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
+
+    def _read(self, folder: Path) -> tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Counts of updates, the exact state, and the weights if they are stored exactly."""
+        progress = read_progress(folder, self._config, current=self._progress)
+        stored: Mapping[str, Tensor] = {}
+        if any(part.stored_exactly for part in self._parts):
+            stored = model_tensors(load_decoder(folder, device="cpu", dtype=torch.float32))
+        return torch.tensor([progress.num_updates, progress.num_skipped]), load_file(folder / OPTIMIZER_FILE), stored
 
     def _published(self) -> dict[str, Tensor]:
         """Copies on rank 0's host, in the dtype that rollouts run in."""

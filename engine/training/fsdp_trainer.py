@@ -218,8 +218,8 @@ class FsdpTrainer:
         counts = torch.zeros(2, dtype=torch.int64)
         with ExitStack() as opened:
             stored: StoredRows | None = None
-            if self._world.index == 0:
-                progress = read_progress(folder, self._config, current=self._progress)
+            progress = self._world.first(partial(read_progress, folder, self._config, current=self._progress))
+            if progress is not None:
                 counts = torch.tensor([progress.num_updates, progress.num_skipped])
                 stored = opened.enter_context(StoredRows([*weight_files(folder), folder / OPTIMIZER_FILE]))
             num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()

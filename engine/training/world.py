@@ -3,23 +3,29 @@
 Invariants:
 - a process is in one world at a time; its trainers share it, and the last that leaves takes the process group down. A
   group that somebody else started is never used: entering then is a ValueError;
-- every collective of the group ends within `timeout_s`: with the peers' data or with an exception.
+- every collective of the group ends within `timeout_s`: with the peers' data or with an exception. What rank 0 does
+  alone ends when it is done, or with its process, and the store with it.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import torch
 import torch.distributed as torch_distributed
 from torch import Tensor
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-# A rank may wait this long for the others: longer than loading a checkpoint or one share of a large step takes, since
+# A rank may wait this long for the others: longer than one share of a large step takes, since
 # all start a call together; short enough for a frozen host to be a failed attempt and not a lost night.
 COLLECTIVE_TIMEOUT_S: Final = 600.0
+
+# Who waits so long for rank 0 ends with it: their owner is its process, which somebody watches.
+AS_LONG_AS_IT_TAKES: Final = timedelta(days=7)
+
+Answer = TypeVar("Answer")
 
 
 class World:
@@ -31,6 +37,7 @@ class World:
         self._store = store
         self._num_members = 0
         self._num_groups = 0
+        self._num_turns = 0
         self._meanwhile = ExitStack()
 
     @classmethod
@@ -106,6 +113,19 @@ class World:
         """Each its own from rank 0, which has one of one shape for each; what the others give is not looked at."""
         torch_distributed.scatter(into, list(tensors) if self.index == 0 else None, 0)
         return into
+
+    def first(self, work: Callable[[], Answer]) -> Answer | None:
+        """Rank 0's answer, which the others wait for and get nothing of: reading a large checkpoint has no bound that
+        fits all. Collective."""
+        self._num_turns += 1
+        turn = f"turn-{self._num_turns}"
+        if self.index:
+            self._store.wait([turn], AS_LONG_AS_IT_TAKES)
+            return None
+        try:
+            return work()
+        finally:
+            self._store.set(turn, "")
 
 
 def hang_up() -> None:
