@@ -113,8 +113,6 @@ def end_stopped(job: Job, *, actor: str, now: datetime) -> None:
 
 def end_unlaunchable(job: Job, attempt: JobAttempt, message: str, *, now: datetime) -> None:
     """There is no order that the engine could be given, and none would be at another attempt."""
-    if attempt.ended_at is not None or job.is_terminal:
-        return
     note_failure(job, attempt, "config", exit_reason=message)
     JobAttempt.objects.filter(pk=attempt.pk).update(ended_at=now, outcome="failed", message=message)
     _end(job, JobState.FAILED, "invalid", message, "launcher", now, failure_class="config")

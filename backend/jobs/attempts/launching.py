@@ -43,7 +43,9 @@ def launch_attempt(job_id: str, launcher: Launcher) -> None:
     except ValidationError as failure:
         log.error("no order job=%s attempt=%d: %s", job_id, attempt.n, failure)
         with transaction.atomic():
-            end_unlaunchable(locked_job(job_id), attempt, NOT_UNDERSTOOD, now=database_now())
+            job = locked_job(job_id)
+            if _awaiting_launch(job_id) == attempt:  # nobody has stopped the job, or ended the attempt, meanwhile
+                end_unlaunchable(job, attempt, NOT_UNDERSTOOD, now=database_now())
         return
     try:
         launcher.launch(order, attempt.submission_id)

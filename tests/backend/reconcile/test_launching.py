@@ -8,9 +8,9 @@ from django.db import transaction
 
 from backend.jobs.attempts.beginning import begin_attempt
 from backend.jobs.attempts.launcher import RayUnreachable
-from backend.jobs.attempts.launching import launch_attempt, stop_superseded
+from backend.jobs.attempts.launching import launch_attempt, order_for, stop_superseded
 from backend.jobs.lifecycle import advance, locked_job
-from backend.jobs.models import JobState, OutboxMessage
+from backend.jobs.models import JobAttempt, JobState, OutboxMessage
 from engine.spec.control import AttemptOrder
 from tests.backend.fake_ray import FakeRay
 from tests.backend.reconcile.conftest import S, World, topics
@@ -124,3 +124,17 @@ class TestSpecsOfOtherReleases:
         assert not world.job.reservations.filter(released_at=None).exists()
         launch_attempt(world.job.pk, world.ray)  # once more, from a doubled message
         assert world.state()[0] == "failed"
+
+    def test_a_job_that_is_stopped_meanwhile_is_left_to_who_stops_it(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.with_spec(trainer={"backend": "abacus"})
+
+        def cancelled_first(attempt: JobAttempt) -> AttemptOrder:
+            world.cancel()
+            return order_for(attempt)
+
+        monkeypatch.setattr("backend.jobs.attempts.launching.order_for", cancelled_first)
+        launch_attempt(world.job.pk, world.ray)
+        world.job.refresh_from_db()
+        assert world.state()[0] in ("stopping", "cancelled") and world.job.failure_class == ""
