@@ -74,15 +74,11 @@ class FsdpTrainer:
             self.close()
             raise
         self._step_loss = StepLoss(
-            settings.algorithm,
+            settings,
             models=models,
-            micro_batch_tokens=settings.trainer.micro_batch_tokens,
-            max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
             attention_width=self._config.attention_width,
-            mini_batches=settings.mini_batches,
-            passes=settings.passes,
             ranks=world if self._sharers is None else self._sharers,
             share=itself if self._sharers is None else self._sharers.share,
         )

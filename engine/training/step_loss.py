@@ -1,6 +1,6 @@
 """A step: what is fixed before its first update, and its updates one after the other, whoever applies gradients.
 
-    step = StepLoss(algorithm, models=…).begin(trajectories)
+    step = StepLoss(settings, models=…).begin(trajectories)
     metrics = step.train(backward=…, update=…)
 
     backward(losses)     forward passes happen before it, one micro-batch at a time; `losses.of_parts` go backward
@@ -37,6 +37,7 @@ from engine.training.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks import Alone, Ranks
 from engine.training.scoring import TokenScores
+from engine.training.settings import TrainerSettings
 from engine.training.step_metrics import Tally, UpdateOutcome, step_metrics
 
 
@@ -62,28 +63,25 @@ def needs_critic(algorithm: AlgorithmSpec) -> bool:
 class StepLoss:
     def __init__(
         self,
-        algorithm: AlgorithmSpec,
+        settings: TrainerSettings,
         *,
         models: StepModels,
-        micro_batch_tokens: int,
-        max_new_tokens: int,
         device: str | torch.device,
         num_weights: int,
-        attention_width: int = 0,
-        mini_batches: int = 1,
-        passes: int = 1,
+        attention_width: int,
         ranks: Ranks | None = None,
         share: Share = itself,
     ) -> None:
+        algorithm = settings.algorithm
         assert (models.reference is not None) == needs_reference(algorithm)
         assert (models.critic is not None) == needs_critic(algorithm)
         self._algorithm = algorithm
         self._models = models
-        self._micro_batch_tokens = micro_batch_tokens
-        self._max_new_tokens = max_new_tokens
+        self._micro_batch_tokens = settings.trainer.micro_batch_tokens
+        self._max_new_tokens = settings.max_new_tokens
         self._device, self._num_weights = device, num_weights
         self._work_of = partial(flops_of_sequence, num_weights, attention_width)
-        self._mini_batches, self._passes = mini_batches, passes
+        self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
 
     def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":

@@ -63,19 +63,15 @@ class TorchTrainer:
         self._parts = [OptimizedPart(part=part, optimizer=FusedAdamW.of(part, settings.optimizer)) for part in parts]
         self._progress = TrainerProgress.begin(algorithm, trainer)
         self._step_loss = StepLoss(
-            algorithm,
+            settings,
             models=StepModels(
                 policy=self._score_policy,
                 reference=self._score_reference if needs_reference(algorithm) else None,
                 critic=self._values if self._critic else None,
             ),
-            micro_batch_tokens=trainer.micro_batch_tokens,
-            max_new_tokens=settings.max_new_tokens,
             device=device,
             num_weights=self._num_parameters,
             attention_width=self._model.config.attention_width,
-            mini_batches=settings.mini_batches,
-            passes=settings.passes,
         )
         self._check_dtypes()
 

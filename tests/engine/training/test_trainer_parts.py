@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TrainerSpec
 from engine.spec.recipes import AlgorithmName
 from engine.training.lora import LowRankUpdate
 from engine.training.micro_batch import batch_step
@@ -173,14 +173,19 @@ def gradients_of_ranks(
 ) -> tuple[Tensor, list[Any]]:
     """(the sum over ranks and updates of all gradients, what each rank says of the step). No weight moves."""
     barrier, board = Barrier(num_ranks), [torch.zeros(0)] * num_ranks
+    trainer = TrainerSpec().model_copy(
+        update={"micro_batch_tokens": micro_batch_tokens}
+    )  # fewer than a spec may ask for
+    asked = settings(algorithm=algorithm, trainer=trainer, mini_batches=mini_batches, passes=passes)
 
     def one_rank(index: int) -> tuple[Tensor, object]:
         policy, reference = (load_decoder(folder, device="cpu") for _ in range(2))
         critic = Critic(load_decoder(folder, device="cpu"))
         critic.value_D.data.fill_(0.1)
         loss = StepLoss(
-            algorithm,
+            asked,
             num_weights=1,
+            attention_width=0,
             models=StepModels(
                 policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))
@@ -188,11 +193,7 @@ def gradients_of_ranks(
                 else None,
                 critic=critic if needs_critic(algorithm) else None,
             ),
-            micro_batch_tokens=micro_batch_tokens,
-            max_new_tokens=30,
             device="cpu",
-            mini_batches=mini_batches,
-            passes=passes,
             ranks=ThreadRanks(index, barrier, board),
         )
         step, num_passes, lasts = loss.begin(batch), 0, 0
