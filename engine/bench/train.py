@@ -17,9 +17,9 @@ import torch
 
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.models.decoder import Activations, Decoder, DecoderConfig
-from engine.training.micro_batch import MicroBatch, batch_step
 from engine.training.port import TrainingTrajectory
-from engine.training.scoring import score_tokens
+from engine.training.step.micro_batch import MicroBatch, batch_step
+from engine.training.step.scoring import score_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine.models.decoder import Decoder
 from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.policy.lineage import WeightsId
-from engine.training.checkpoint import verify_checkpoint
+from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.port import Allocate
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights

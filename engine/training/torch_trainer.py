@@ -1,4 +1,4 @@
-"""One process, one device: AdamW on the losses of engine/training/step_loss.py.
+"""One process, one device: AdamW on the losses of engine/training/step/loss.py.
 
 Invariants:
 - an update happens whole or not at all: when a loss or a gradient is not finite, all weights (the critic's too),
@@ -22,21 +22,21 @@ from torch import Tensor, nn
 from engine.models.decoder import Decoder
 from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
 from engine.policy.lineage import WeightsId
-from engine.training.activations import how_to_hold
-from engine.training.exact_dtype import check_dtypes
-from engine.training.exact_state import OptimizedPart, read_exact_state, restore_exact_state
-from engine.training.fused_adamw import FusedAdamW
-from engine.training.learning_rate import share_of_rate
-from engine.training.lora import Adapter
-from engine.training.micro_batch import MicroBatch, check_trajectories
-from engine.training.mini_batch import MicroLoss
+from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.checkpoint.exact_state import OptimizedPart, read_exact_state, restore_exact_state
+from engine.training.optimizer.fused_adamw import FusedAdamW
+from engine.training.optimizer.learning_rate import share_of_rate
+from engine.training.parts.exact_dtype import check_dtypes
+from engine.training.parts.lora import Adapter
+from engine.training.parts.trained import TrainedPart, critic_part, policy_part
 from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
-from engine.training.scoring import Critic, TokenScores, computing_in, score_tokens
 from engine.training.settings import TrainerSettings
-from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
-from engine.training.step_metrics import UpdateOutcome
-from engine.training.trained_parts import TrainedPart, critic_part, policy_part
-from engine.training.trainer_checkpoint import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.step.activations import how_to_hold
+from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.metrics import UpdateOutcome
+from engine.training.step.micro_batch import MicroBatch, check_trajectories
+from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.scoring import Critic, TokenScores, computing_in, score_tokens
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 

@@ -17,10 +17,10 @@ from engine.policy.lineage import WeightsId
 from engine.policy.pace import LOOP, estimate_s, flops_of_training
 from engine.signs import Signs, at_work, still_here
 from engine.spec.job import JobSpec
-from engine.training.checkpoint import verify_checkpoint, write_checkpoint
-from engine.training.micro_batch import batch_step
+from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
+from engine.training.step.micro_batch import batch_step
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.chunks import PIECE_BYTES, verify_weights, whole_sha256
 from engine.weights.snapshot import pack_weights

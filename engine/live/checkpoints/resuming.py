@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_trainer import CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER
 from engine.spec.strict import Strict
-from engine.training.checkpoint import (
+from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     checkpoint_num_bytes,
     verify_checkpoint,

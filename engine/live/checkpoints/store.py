@@ -36,7 +36,7 @@ from engine.spec.checkpoint_manifest import (
     CheckpointManifest,
     CheckpointPart,
 )
-from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
+from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from engine.sinks.port import EventSink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import DriverStarted, FailureClass, RequestAcknowledged, RunFinished
 from engine.spec.job import JobSpec
-from engine.training.checkpoint import CheckpointUnverified
+from engine.training.checkpoint.folder import CheckpointUnverified
 
 log = logging.getLogger(__name__)
 

@@ -93,9 +93,9 @@ class TrainerActor(BodyActor):
         from engine.live.trainer.ranks import RankGroup
 
         if backend == "torch":
-            from engine.training.fsdp_trainer import FsdpTrainer
+            from engine.training.fsdp.trainer import FsdpTrainer
 
             return RankGroup(partial(FsdpTrainer, folder, settings), device=device, options=self._ranks)
-        from engine.training.deepspeed_trainer import DeepSpeedTrainer
+        from engine.training.zero.trainer import DeepSpeedTrainer
 
         return RankGroup(partial(DeepSpeedTrainer, folder, settings), device=device, options=self._ranks)

@@ -51,7 +51,7 @@ MakeTrainer = Callable[..., ClosableTrainer]
 class TrainerRankActor:
     def __init__(self) -> None:
         self._device = claim_device()
-        import engine.training.world  # noqa: F401 - torch, while nobody waits for this rank yet
+        import engine.training.ranks.world  # noqa: F401 - torch, while nobody waits for this rank yet
 
         self._trainer: ClosableTrainer | None = None
 
@@ -59,7 +59,7 @@ class TrainerRankActor:
         """Answers once this process is up."""
 
     def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
-        from engine.training.world import World
+        from engine.training.ranks.world import World
 
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._trainer = make(device=self._device, world=world)
@@ -68,7 +68,7 @@ class TrainerRankActor:
         try:
             getattr(self._trainer, call)(*arguments)
         except Exception:
-            from engine.training.world import hang_up
+            from engine.training.ranks.world import hang_up
 
             hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
             raise
@@ -79,7 +79,7 @@ class RankGroup:
         self, make: MakeTrainer, *, device: str, options: Sequence[Mapping[str, Any]], timeout_s: float | None = None
     ) -> None:
         """`options`: what Ray is asked for each rank but the first, which has `device`."""
-        from engine.training.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
+        from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
         remote: Any = ray.remote(TrainerRankActor)

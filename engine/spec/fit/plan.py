@@ -20,7 +20,7 @@ Activations = Literal["kept", "recomputed", "offloaded"]
 
 # A spec says how long an answer may get, and nothing of the prompt before it, which is the environment's.
 PROMPT_TOKENS: Final = 1_024
-# engine/training/head.py makes logits of so many tokens at a time; on a CPU of as many as make so many logits.
+# engine/training/step/head.py makes logits of so many tokens at a time; on a CPU of as many as make so many logits.
 CHUNK_TOKENS: Final = 2_048
 CHUNK_LOGITS_ON_A_CPU: Final = 2**26
 

@@ -16,7 +16,7 @@ from backend.checkpoints.services import record_checkpoint
 from backend.jobs.models import Job
 from backend.jobs.submitting.submit import Submitter, submit_job
 from engine.spec.facts import CheckpointSaved
-from engine.training.checkpoint import checkpoint_num_bytes, write_checkpoint
+from engine.training.checkpoint.folder import checkpoint_num_bytes, write_checkpoint
 
 CONTENTS = {
     "config.json": b'{"model_type": "llama"}',

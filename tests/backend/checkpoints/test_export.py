@@ -36,7 +36,7 @@ def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
     from safetensors.torch import load_file
 
     from engine.models.loading import DEMO_FOLDER
-    from engine.training.checkpoint import verify_checkpoint
+    from engine.training.checkpoint.folder import verify_checkpoint
     from engine.training.settings import TrainerSettings
     from engine.training.torch_trainer import TorchTrainer
 

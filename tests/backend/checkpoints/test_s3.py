@@ -35,7 +35,7 @@ from engine.live.checkpoints.writer import CheckpointWriter
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.facts import CheckpointSaved
-from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
+from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
 from tests.backend.checkpoints.conftest import CONTENTS, write_files
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 

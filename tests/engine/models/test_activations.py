@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Activations, Decoder, DecoderConfig
 from engine.models.packing import lay_out, pack
-from engine.training.scoring import computing_in
+from engine.training.step.scoring import computing_in
 
 NUM_TOKENS = 256
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import MANIFEST_FILE
+from engine.training.checkpoint.folder import MANIFEST_FILE
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import (

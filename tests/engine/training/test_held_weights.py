@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.spec.job import AlgorithmSpec, TrainerSpec
-from engine.training.checkpoint import CheckpointUnverified
+from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.held_weights import HeldWeights
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama

@@ -14,8 +14,8 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import CheckpointUnverified, verify_checkpoint
-from engine.training.exact_dtype import WrongDtype
+from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
+from engine.training.parts.exact_dtype import WrongDtype
 from engine.training.port import TrainingTrajectory
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.port import WeightVersion

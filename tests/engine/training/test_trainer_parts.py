@@ -16,13 +16,13 @@ from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TrainerSpec
 from engine.spec.recipes import AlgorithmName
-from engine.training.lora import LowRankUpdate
-from engine.training.micro_batch import batch_step
-from engine.training.mini_batch import MicroLoss
+from engine.training.parts.lora import LowRankUpdate
 from engine.training.port import TrainingTrajectory
-from engine.training.scoring import Critic, score_tokens
-from engine.training.step_loss import StepLoss, StepModels, needs_critic, needs_reference
-from engine.training.step_metrics import UpdateOutcome
+from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.metrics import UpdateOutcome
+from engine.training.step.micro_batch import batch_step
+from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.scoring import Critic, score_tokens
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
@@ -354,7 +354,7 @@ def test_logits_in_chunks_are_the_same_and_so_are_their_gradients(
         return loss, map_weights(trainer.snapshot(WeightsId(0, 0)))
 
     whole_loss, whole = step()
-    monkeypatch.setattr("engine.training.head.LOGITS_ON_A_CPU", 40 * 7)
+    monkeypatch.setattr("engine.training.step.head.LOGITS_ON_A_CPU", 40 * 7)
     chunked_loss, chunked = step()
     assert chunked_loss == pytest.approx(whole_loss, abs=1e-6)
     for name, tensor in whole.items():

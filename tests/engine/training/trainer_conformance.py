@@ -17,12 +17,12 @@ from engine.inference.port import SamplingParams, SequenceOutput, SequenceReques
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
+from engine.training.checkpoint.folder import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
 from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.training.settings import TrainerSettings
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.adamw_by_hand import first_step_by_hand, steps_by_hand
+from tests.engine.training.optimizer.adamw_by_hand import first_step_by_hand, steps_by_hand
 
 MakeTrainer = Callable[..., Trainer]
 """(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes), all but the folder with `settings`'

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import MANIFEST_FILE, WritePart, write_checkpoint
-from engine.training.mini_batch import UpdateLoss
+from engine.training.checkpoint.folder import MANIFEST_FILE, WritePart, write_checkpoint
+from engine.training.step.mini_batch import UpdateLoss
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, save, trajectories_of

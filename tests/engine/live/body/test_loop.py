@@ -2,7 +2,7 @@
 
 from engine.live.body.loop import Body, BodyFailed, Loop
 from engine.pipeline.messages.addresses import DRIVER
-from engine.training.exact_dtype import WrongDtype
+from engine.training.parts.exact_dtype import WrongDtype
 
 
 def failure(error: Exception) -> BodyFailed:

@@ -6,7 +6,7 @@ from pathlib import Path
 from engine.live.checkpoints.resuming import PASSED_OVER_FILE, finish_checkpoint, go_back
 from engine.live.checkpoints.store import forget_older
 from engine.pipeline.records import DataProgress
-from engine.training.checkpoint import MANIFEST_FILE, write_checkpoint
+from engine.training.checkpoint.folder import MANIFEST_FILE, write_checkpoint
 
 PROGRESS = DataProgress(ended=((0, 4),), ledger=(("trained", 16),))
 

@@ -25,7 +25,7 @@ from engine.pipeline.records import DataProgress
 from engine.policy.pace import LOOP
 from engine.policy.recovery import Patience
 from engine.signs import at_work
-from engine.training.checkpoint import write_checkpoint
+from engine.training.checkpoint.folder import write_checkpoint
 from tests.engine.pipeline.brain_builders import of
 
 PROGRESS = DataProgress(ended=(), ledger=())

@@ -18,7 +18,7 @@ from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import StepTrained
 from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint import verify_checkpoint
+from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
 
@@ -31,8 +31,8 @@ BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"zero_stage": 
 
 
 def make_trainer(backend: str, **place: Any) -> Any:
-    from engine.training.deepspeed_trainer import DeepSpeedTrainer
-    from engine.training.fsdp_trainer import FsdpTrainer
+    from engine.training.fsdp.trainer import FsdpTrainer
+    from engine.training.zero.trainer import DeepSpeedTrainer
 
     settings = TrainerSettings(
         optimizer=OptimizerSpec(warmup_steps=0),

@@ -11,9 +11,9 @@ from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Activations, Products, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import HANDED_OVER, trainer_need
-from engine.training.micro_batch import batch_step
 from engine.training.port import TrainingTrajectory
-from engine.training.scoring import score_tokens
+from engine.training.step.micro_batch import batch_step
+from engine.training.step.scoring import score_tokens
 from tests.engine.spec.fit.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 

@@ -13,7 +13,7 @@ from engine.spec.fit.need import GB
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, CHUNK_TOKENS, longest_tokens
 from engine.spec.fit.replica import READ_IN_TOKENS, ReplicaPlan, kv_bytes_of_token
 from engine.spec.fit.table import LENGTHS, NUM_DEVICES, first_that_fits, table_lines
-from engine.training.head import LOGITS_ON_A_CPU, ROWS_ON_A_GPU
+from engine.training.step.head import LOGITS_ON_A_CPU, ROWS_ON_A_GPU
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 

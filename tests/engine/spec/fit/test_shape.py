@@ -10,7 +10,7 @@ from engine.models.decoder import Decoder
 from engine.models.loading import DEMO_FOLDER, read_config
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.shape import ModelShape
-from engine.training.lora import Adapter
+from engine.training.parts.lora import Adapter
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
 DENSE = [name for name in KNOWN_CONFIGS if "A3B" not in name]

@@ -1,0 +1,175 @@
+"""Parameters that torch's `fully_shard` (FSDP2) divides among the ranks: make, fill, step them, read them whole.
+
+    each rank    its rows of every matrix: float32 weights, gradients and two moments
+    a layer      gathered for its forward pass, dropped, gathered again for its backward pass, after which its gradients
+                 are added up over the ranks and each keeps its rows of the sum
+    the root     embedding, last norm and head: as a layer, for as long as a pass takes
+
+With `compute_dtype` bfloat16 weights are gathered in it, so that half as much travels; what is added up over ranks, and
+what a rank keeps, is float32.
+
+Invariants:
+- no rank ever has more whole than the root and two layers, one of which is gathered while the other computes, and one
+  matrix while they are read or filled;
+- gradients of ranks and of micro-batches add up, as losses do. They are added up over the ranks after each micro-batch:
+  put off to the last one, every rank would keep the whole model's gradients until then;
+- every method that says so is collective: all ranks call it, in the same order.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import group
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from engine.models.decoder import Decoder, DecoderConfig, rotary_tables
+from engine.spec.job import OptimizerSpec
+from engine.training.optimizer.fused_adamw import FusedAdamW
+from engine.training.parts.layout import Place, own_part, places_of, rows_of
+from engine.training.parts.stored_rows import StoredRows
+from engine.training.parts.trained import MOMENTS, TrainedPart
+from engine.training.ranks.world import World
+
+
+class Sharding:
+    """The way in which FSDP divides, and the ranks among which it does."""
+
+    def __init__(self, world: World, device: torch.device, gathered_in: torch.dtype) -> None:
+        """`world`: one that has been entered."""
+        assert group.WORLD is not None
+        self.world, self.device = world, device
+        self._mesh = DeviceMesh.from_group(group.WORLD, device.type)
+        self._precision = MixedPrecisionPolicy(
+            param_dtype=gathered_in,
+            reduce_dtype=torch.float32,
+            cast_forward_inputs=False,  # a micro-batch's log-probs are inputs too
+        )
+
+    # Modules -----------------------------------------------------------------------------------------------------
+
+    def empty_decoder(self, config: DecoderConfig) -> Decoder:
+        """Weights without memory, until `divide`; the tables of positions are there."""
+        with torch.device("meta"):
+            model = Decoder(config, torch.float32)
+        with torch.device(self.device):
+            model.cos_PE, model.sin_PE = rotary_tables(config)
+        return model
+
+    def divide(self, module: nn.Module, decoder: Decoder) -> None:
+        """Parameters become this rank's rows, in memory that nobody has filled yet. `module`: the one whose forward
+        pass is the decoder's, and all other work on its weights."""
+        for each in (*decoder.layers, module):
+            # Of the root too: after a pass without gradients it would stay whole, beyond the next update.
+            shard = fully_shard(each, mesh=self._mesh, mp_policy=self._precision, reshard_after_forward=True)
+            shard.set_gradient_divide_factor(1.0)
+            shard.set_force_sum_reduction_for_comms(True)  # a sum, of which nothing is rounded by dividing it
+        module._apply(self._with_memory)  # type: ignore[no-untyped-call]
+
+    def _with_memory(self, tensor: Tensor) -> Tensor:
+        return torch.empty_like(tensor, device=self.device) if tensor.device.type == "meta" else tensor
+
+    # Rows --------------------------------------------------------------------------------------------------------
+
+    def rows(self, place: Place) -> range:
+        """This rank's."""
+        return rows_of(self.world.index, self.world.count, place.shape[0])
+
+    @torch.no_grad()
+    def fill(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], stored: StoredRows) -> None:
+        """Each rank's rows, from files that all can read."""
+        for name, place in places.items():
+            own_part(parameters[name]).copy_(stored.read(place, self.rows(place)))
+
+    def dealt(self, stored: StoredRows | None, place: Place, *, under: str) -> Tensor:
+        """This rank's rows, of files that rank 0 alone reads. Collective."""
+        count, num_rows = self.world.count, place.shape[0]
+        parts: list[Tensor] = []
+        if stored is not None:
+            every = [rows_of(rank, count, num_rows) for rank in range(count)]
+            parts = [self._padded(stored.read(place, rows, under=under), place.shape) for rows in every]
+        into = torch.empty(len(rows_of(0, count, num_rows)), *place.shape[1:], device=self.device)
+        return self.world.scatter(parts, into)[: len(self.rows(place))]
+
+    def gathered(self, rows: Tensor, shape: torch.Size) -> Tensor | None:
+        """The whole on rank 0, which copies it before it asks for the next. Collective."""
+        parts = self.world.gather(self._padded(rows, shape))
+        return torch.cat(parts)[: shape[0]] if parts else None
+
+    def _padded(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        """The rows, made as many as the first rank's."""
+        padded = torch.zeros(
+            len(rows_of(0, self.world.count, shape[0])), *shape[1:], dtype=rows.dtype, device=self.device
+        )
+        padded[: len(rows)] = rows
+        return padded
+
+
+class ShardedPart:
+    """A trained part's rows on this rank, with their optimizer."""
+
+    def __init__(self, part: TrainedPart, optimizer: OptimizerSpec, sharding: Sharding) -> None:
+        """`part`: of modules that have been divided."""
+        self.prefix = part.prefix
+        self._part, self._sharding = part, sharding
+        self._max_norm = optimizer.max_grad_norm
+        self._places = places_of(part.parameters, part.views)
+        # The same memory: an update of these is one of the module's.
+        self._own = {name: nn.Parameter(own_part(parameter)) for name, parameter in part.parameters.items()}
+        self._optimizer = FusedAdamW.of(replace(part, parameters=self._own), optimizer)
+
+    # One step ----------------------------------------------------------------------------------------------------
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+        for parameter in self._part.parameters.values():
+            parameter.grad = None
+
+    def clip(self) -> float:
+        """The length of the gradient, of which each rank has its rows: the same bits on each. Collective."""
+        for name, parameter in self._part.parameters.items():
+            self._own[name].grad = None if parameter.grad is None else own_part(parameter.grad)
+        gradients = [own.grad for own in self._own.values() if own.grad is not None]
+        # Squared in float64: in float32 a length from 2^64 on would be none.
+        own_norm = get_total_norm(gradients).to(self._sharding.device, torch.float64)
+        norm = self._sharding.world.sum(own_norm.square()).sqrt().float()
+        clip_grads_with_norm_(self._own.values(), self._max_norm, norm)
+        return norm.item()
+
+    def update(self, share: float) -> None:
+        for each in self._optimizer.groups:
+            each.lr = each.full_lr * share
+        self._optimizer.step()
+
+    # The whole state ---------------------------------------------------------------------------------------------
+
+    def exact_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Names in a checkpoint and values, each to be copied before the next is asked for; nothing but on rank 0.
+        Collective."""
+        if not self._part.stored_exactly:
+            yield from self._gathered("master", {name: own.detach() for name, own in self._own.items()})
+        for moment in MOMENTS:
+            known = {name: self._optimizer.state_of(own)[moment] for name, own in self._own.items()}
+            yield from self._gathered(moment, known)
+
+    def _gathered(self, kind: str, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        for name, place in self._places.items():
+            whole = self._sharding.gathered(own[name], place.shape)
+            if whole is not None:
+                for public, values in place.split(whole):
+                    yield f"{self.prefix}{kind}/{public}", values
+
+    @torch.no_grad()
+    def restore(self, stored: StoredRows | None, *, num_updates: int) -> None:
+        """The state from a checkpoint's files, which rank 0 has open. Collective."""
+        weights = "" if self._part.stored_exactly else f"{self.prefix}master/"
+        for name, place in self._places.items():
+            own = self._own[name]
+            own.copy_(self._sharding.dealt(stored, place, under=weights))
+            self._optimizer.reset(own, num_updates=num_updates)
+            for moment in MOMENTS:
+                dealt = self._sharding.dealt(stored, place, under=f"{self.prefix}{moment}/")
+                self._optimizer.state_of(own)[moment].copy_(dealt)

@@ -1,0 +1,253 @@
+"""One step by several processes with a device each: the losses of engine/training/step/loss.py, torch's FSDP2.
+
+Invariants:
+- every rank runs the same calls with the same batch; what a caller may use is returned by rank 0, the others return
+  something empty;
+- an update happens whole, of policy and critic and on all ranks, or not at all: losses and lengths of gradients have
+  the same bits on each, and decide;
+- each rank reads its own rows of the job's model; a checkpoint is read and written by rank 0 alone, one matrix at a
+  time;
+- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend goes on from it. With the
+  same ones it goes on bit for bit.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.decoder import Decoder
+from engine.models.loading import companion_files, hugging_face_views, read_config, weight_files
+from engine.policy.lineage import WeightsId
+from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
+from engine.training.fsdp.sharding import ShardedPart, Sharding
+from engine.training.optimizer.learning_rate import share_of_rate
+from engine.training.parts.exact_dtype import check_dtypes
+from engine.training.parts.layout import decoder_places, own_part, whole_shape
+from engine.training.parts.lora import Adapter
+from engine.training.parts.stored_rows import StoredRows
+from engine.training.parts.trained import critic_part, policy_part
+from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
+from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
+from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.step.activations import how_to_hold
+from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.metrics import UpdateOutcome
+from engine.training.step.micro_batch import MicroBatch, check_trajectories, itself
+from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import pack_stream
+
+# Of the trainers that are alone in their process.
+ALONE: Final = World.alone()
+
+
+class FsdpTrainer:
+    def __init__(self, model_folder: Path, settings: TrainerSettings, *, device: str, world: World = ALONE) -> None:
+        torch.manual_seed(settings.seed)
+        self._settings, self._device, self._world = settings, torch.device(device), world
+        self._folder, self._config = model_folder, read_config(model_folder)
+        self._companions = companion_files(model_folder)
+        self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
+        self._parts: list[ShardedPart] = []
+        self._modules: dict[str, nn.Module] = {}
+        world.enter(device)
+        try:
+            self._sharers = self._shared_by(settings.trainer.sequence_parallel)
+            self._sharding = Sharding(
+                world, self._device, dtype_of_products(settings.trainer.compute_dtype, self._device)
+            )
+            with StoredRows(weight_files(model_folder)) as stored:
+                models = self._divide(stored)
+            self._check_dtypes()
+        except BaseException:
+            self.close()
+            raise
+        self._step_loss = StepLoss(
+            settings,
+            models=models,
+            device=device,
+            num_weights=self._num_parameters,
+            attention_width=self._config.attention_width,
+            ranks=world if self._sharers is None else self._sharers,
+            share=itself if self._sharers is None else self._sharers.share,
+        )
+
+    def _shared_by(self, num_sharers: int) -> Sharers | None:
+        refuse_heads(self._config, num_sharers=num_sharers)
+        return Sharers(self._world, num_sharers=num_sharers) if num_sharers > 1 else None
+
+    def _divide(self, stored: StoredRows) -> StepModels:
+        algorithm = self._settings.algorithm
+        policy = self._policy(stored)
+        critic = self._critic(stored) if needs_critic(algorithm) else None
+        reference = self._reference(stored, policy) if needs_reference(algorithm) else None
+        return StepModels(policy=policy, reference=reference, critic=critic)
+
+    def _policy(self, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
+        settings, sharding = self._settings, self._sharding
+        self._model = self._modules["policy"] = self._empty_decoder()
+        self._num_parameters = self._model.num_parameters
+        self._places = decoder_places(self._config, dict(self._model.named_parameters()))
+        self._adapter = Adapter.asked_for(
+            self._model, settings.trainer, base_name=self._folder.name, device=self._device
+        )
+        whole_pass = PolicyPass(self._model, settings)
+        sharding.divide(whole_pass, self._model)
+        sharding.fill(dict(self._model.named_parameters()), self._places, stored)
+        part = policy_part(self._model, self._adapter, settings.optimizer)
+        self._parts.append(ShardedPart(part, settings.optimizer, sharding))
+        return scores_of(whole_pass)
+
+    def _critic(self, stored: StoredRows) -> Callable[[MicroBatch], Tensor]:
+        settings, sharding = self._settings, self._sharding
+        critic = self._modules["critic"] = Critic(self._empty_decoder())
+        whole_pass = CriticPass(critic, settings)
+        sharding.divide(whole_pass, critic.trunk)
+        trunk = dict(critic.trunk.named_parameters())
+        sharding.fill(trunk, decoder_places(replace(self._config, tied=True), trunk), stored)  # it has no head
+        nn.init.zeros_(own_part(critic.value_D))
+        self._parts.append(ShardedPart(critic_part(critic, settings.algorithm), settings.optimizer, sharding))
+        return whole_pass
+
+    def _reference(
+        self, stored: StoredRows, policy: Callable[[MicroBatch], TokenScores]
+    ) -> Callable[[MicroBatch], TokenScores]:
+        adapter, sharding = self._adapter, self._sharding
+        if adapter is None:
+            model = self._modules["reference"] = self._empty_decoder()
+            whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
+            sharding.divide(whole_pass, model)
+            sharding.fill(dict(model.named_parameters()), self._places, stored)
+            return scores_of(whole_pass)
+
+        def base_scores(batch: MicroBatch) -> TokenScores:
+            with adapter.base_only():
+                return policy(batch)
+
+        return base_scores
+
+    def _empty_decoder(self) -> Decoder:
+        model = self._sharding.empty_decoder(self._config)
+        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
+        return model
+
+    def _check_dtypes(self) -> None:
+        check_dtypes(self._modules, torch.float32)
+
+    def close(self) -> None:
+        self._world.leave()
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the published model."""
+        return self._num_parameters
+
+    # One step ----------------------------------------------------------------------------------------------------
+
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+        check_trajectories(trajectories, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
+        self._drop_gradients()
+        step = self._step_loss.begin(trajectories)
+        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+
+    def _backward(self, losses: MicroLoss) -> None:
+        for loss in losses.of_parts:
+            loss.backward()  # type: ignore[no-untyped-call]
+
+    def _update(self, finite: bool) -> UpdateOutcome:
+        norms = {part.prefix: part.clip() for part in self._parts}
+        share = share_of_rate(self._settings, self._progress.num_updates)
+        updated = finite and all(map(math.isfinite, norms.values()))
+        if updated:
+            for part in self._parts:
+                part.update(share)
+        self._drop_gradients()
+        self._progress = self._progress.after(updated=updated)
+        rate = self._settings.optimizer.learning_rate * share
+        return UpdateOutcome(updated=updated, grad_norms=norms, learning_rate=rate)
+
+    def _drop_gradients(self) -> None:
+        for part in self._parts:
+            part.zero_grad()
+
+    # Weights and checkpoints -------------------------------------------------------------------------------------
+
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        """The weights; on other ranks than the first a snapshot of nothing."""
+        layout: dict[str, Tensor] = {}
+        if self._world.index == 0:
+            dtype = self._config.dtype
+            with torch.device("meta"):
+                empty = {name: torch.empty(place.shape, dtype=dtype) for name, place in self._places.items()}
+            layout = hugging_face_views(self._config, empty)
+        return pack_stream(layout, self._published(), weights=weights, allocate=allocate)
+
+    def prepare_save(self, folder: Path) -> Write:
+        """Gathered and copied here; rank 0's call writes, the others' do nothing."""
+        weights = _copies(self._published())
+        state = random_streams(self._device)
+        for part in self._parts:
+            state |= _copies(part.exact_state())
+        if self._world.index:
+            return _write_nothing
+        checkpoint = TrainerCheckpoint(
+            companions=self._companions,
+            weights=weights,
+            state=state,
+            progress=self._progress,
+            adapter_config=None if self._adapter is None else self._adapter.config,
+        )
+        return partial(checkpoint.write, folder)
+
+    def load(self, folder: Path) -> None:
+        counts = torch.zeros(2, dtype=torch.int64)
+        with ExitStack() as opened:
+            stored: StoredRows | None = None
+            progress = self._world.first(partial(read_progress, folder, self._config, current=self._progress))
+            if progress is not None:
+                counts = torch.tensor([progress.num_updates, progress.num_skipped])
+                stored = opened.enter_context(StoredRows([*weight_files(folder), folder / OPTIMIZER_FILE]))
+            num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
+            for part in self._parts:
+                part.restore(stored, num_updates=num_updates)
+            take_over_random_streams(stored.tensors("random/") if stored else {}, self._device, self._world.send)
+        self._check_dtypes()
+        self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
+
+    def _published(self) -> Iterator[tuple[str, Tensor]]:
+        """Hugging Face names and values, in the dtype that rollouts run in, each to be copied before the next is asked
+        for; nothing but on rank 0. Every rank goes through them to their end. An adapter is merged."""
+        adapter, base, dtype = self._adapter, self._base(), self._config.dtype
+        for name, place in self._places.items():
+            if adapter is None:
+                whole = self._sharding.gathered(own_part(base[name]).to(dtype), place.shape)
+            else:
+                needed = adapter.needed_for(name)
+                parts = [self._sharding.gathered(own_part(each), whole_shape(each)) for each in needed]
+                there = [part for part in parts if part is not None]
+                whole = adapter.merged_of(name, there).to(dtype) if there else None
+            if whole is not None:
+                yield from place.split(whole)
+
+    def _base(self) -> dict[str, nn.Parameter]:
+        return dict(self._model.named_parameters()) if self._adapter is None else self._adapter.base
+
+
+def _copies(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copies on the host."""
+    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors}
+
+
+def _write_nothing() -> None:
+    """The act of a rank that has nothing to write."""

@@ -1,0 +1,171 @@
+"""AdamW by torch's fused kernel, without the class `torch.optim.AdamW`.
+
+That class imports torch's compiler, and with it sympy, only to tell it to keep out: seconds of the start of every
+trainer, and memory for as long as it lives. Nothing here is ever compiled.
+
+Moments may be kept apart from where they are computed: in bfloat16, in the host's memory, or both. A step then takes
+each parameter piece by piece, and only a piece's moments are float32 and on the parameter's device.
+
+Invariants:
+- parameters and moments are bit for bit those of `torch.optim.AdamW(fused=True)`, those in the host's memory too;
+- bfloat16 is what is kept and never what is computed in. It has 8 bits, and an update takes a thousandth off the second
+  moment (β₂ = 0.999): rounded to the nearest, it would never fall again. Rounded by chance it is right on average;
+- that chance follows from the update's number and the order of the parameters, so nothing of it has to be saved.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from engine.spec.optimizer import OptimizerSpec
+from engine.training.optimizer.stochastic_rounding import round_by_chance
+from engine.training.parts.trained import MOMENTS, TrainedPart
+
+Moments = dict[str, Tensor]
+"""`step`, `exp_avg`, `exp_avg_sq`; empty before the first update."""
+
+# 16 MB of float32, a handful of which exist at a time: little beside any model that needs it, and on a GPU enough for a
+# kernel to take longer than its launch.
+PIECE_NUMEL: Final = 1 << 22
+
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(slots=True, kw_only=True)
+class ParameterGroup:
+    parameters: list[nn.Parameter]
+    weight_decay: float
+    full_lr: float
+    """The rate that the warm-up rises to."""
+    lr: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptApart:
+    dtype: torch.dtype
+    in_host_memory: bool
+
+    @classmethod
+    def asked_for(cls, spec: OptimizerSpec) -> Self | None:
+        """None: moments stay what they are computed in, beside their parameters."""
+        if spec.moments == "float32" and not spec.offload:
+            return None
+        return cls(dtype=_DTYPES[spec.moments], in_host_memory=spec.offload)
+
+    def zeros_for(self, parameter: nn.Parameter) -> Tensor:
+        if not self.in_host_memory:
+            return torch.zeros(parameter.shape, dtype=self.dtype, device=parameter.device)
+        # Pinned: a GPU reads it without a detour.
+        return torch.zeros(parameter.shape, dtype=self.dtype, device="cpu", pin_memory=parameter.is_cuda)
+
+
+@dataclass(slots=True, kw_only=True)
+class FusedAdamW:
+    groups: list[ParameterGroup]
+    betas: tuple[float, float]
+    eps: float
+    kept: KeptApart | None = None
+    state: defaultdict[nn.Parameter, Moments] = field(default_factory=lambda: defaultdict(dict))
+
+    @classmethod
+    def of(cls, part: TrainedPart, spec: OptimizerSpec) -> Self:
+        groups = [
+            ParameterGroup(parameters=parameters, weight_decay=decay, full_lr=part.learning_rate)
+            for parameters, decay in part.decay_groups(spec.weight_decay)
+        ]
+        return cls(groups=groups, betas=spec.betas, eps=spec.eps, kept=KeptApart.asked_for(spec))
+
+    def zero_grad(self) -> None:
+        for _, parameter in self._parameters():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        if self.kept is None:
+            for group in self.groups:
+                self._step_at_once(group)
+            return
+        moved = [(group, each, each.grad) for group, each in self._parameters() if each.grad is not None]
+        if moved:
+            chance = self._chance_at(moved[0][1])
+            for group, parameter, gradient in moved:
+                self._step_in_pieces(group, parameter, gradient, chance)
+
+    def state_of(self, parameter: nn.Parameter) -> Moments:
+        if not self.state[parameter]:
+            self.reset(parameter, num_updates=0)
+        return self.state[parameter]
+
+    def reset(self, parameter: nn.Parameter, *, num_updates: int) -> None:
+        state = self.state[parameter]
+        state["step"] = torch.full((), float(num_updates), dtype=torch.float32, device=parameter.device)
+        for moment in MOMENTS:
+            state[moment] = (
+                torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                if self.kept is None
+                else self.kept.zeros_for(parameter)
+            )
+
+    def _chance_at(self, parameter: nn.Parameter) -> torch.Generator:
+        num_updates = int(self.state_of(parameter)["step"].item())
+        return torch.Generator(parameter.device).manual_seed(num_updates)
+
+    def _step_at_once(self, group: ParameterGroup) -> None:
+        moved = [(each, each.grad) for each in group.parameters if each.grad is not None]
+        states = [self.state_of(parameter) for parameter, _ in moved]
+        self._move(
+            group,
+            [parameter for parameter, _ in moved],
+            [gradient for _, gradient in moved],
+            [[state[moment] for state in states] for moment in MOMENTS],
+            [state["step"] for state in states],
+        )
+
+    def _step_in_pieces(
+        self, group: ParameterGroup, parameter: nn.Parameter, gradient: Tensor, chance: torch.Generator
+    ) -> None:
+        assert parameter.dtype == torch.float32, "pieces of moments are float32, as the weights that they move"
+        state = self.state_of(parameter)
+        whole = (parameter.detach().view(-1), gradient.reshape(-1), *(state[moment].view(-1) for moment in MOMENTS))
+        for weights, slope, *kept in zip(*(torch.split(each, PIECE_NUMEL) for each in whole), strict=True):
+            # What is kept as it is computed is no copy, and written back onto itself.
+            moments = [each.to(weights.device, torch.float32) for each in kept]
+            self._move(group, [weights], [slope], [[moment] for moment in moments], [state["step"].clone()])
+            for each, moment in zip(kept, moments, strict=True):
+                each.copy_(moment if each.dtype == torch.float32 else round_by_chance(moment, chance))
+        state["step"] += 1
+
+    def _move(
+        self,
+        group: ParameterGroup,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        moments: list[list[Tensor]],
+        steps: list[Tensor],
+    ) -> None:
+        """All of it in place: parameters, moments, and steps by one."""
+        exp_avgs, exp_avg_sqs = moments
+        adamw(
+            parameters,
+            gradients,
+            exp_avgs,
+            exp_avg_sqs,
+            [],
+            steps,
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=group.lr,
+            weight_decay=group.weight_decay,
+            eps=self.eps,
+            maximize=False,
+        )
+
+    def _parameters(self) -> Iterable[tuple[ParameterGroup, nn.Parameter]]:
+        return ((group, parameter) for group in self.groups for parameter in group.parameters)

@@ -1,0 +1,74 @@
+"""Parts that are trained together, with their parameters' public names: the policy or its adapter, and the critic.
+
+Invariants:
+- matrices decay, norms and biases do not: pulling a scale towards zero only shrinks the layer's signal;
+- each part has its own moments, its own learning rate and its own bound on the length of its gradient.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.decoder import Decoder
+from engine.models.loading import hugging_face_views
+from engine.spec.job import AlgorithmSpec, OptimizerSpec
+from engine.training.parts.layout import Views, whole_shape
+from engine.training.parts.lora import Adapter
+from engine.training.step.scoring import Critic
+
+MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedPart:
+    prefix: str
+    """Of its names in a checkpoint and among metrics: "" for the policy."""
+    parameters: Mapping[str, nn.Parameter]
+    views: Views
+    stored_exactly: bool
+    """The weights file has these very numbers."""
+    learning_rate: float
+    """The rate that the warm-up rises to."""
+
+    def public(self, own: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+        return {f"{self.prefix}{kind}/{name}": view for name, view in self.views(own).items()}
+
+    def decay_groups(self, weight_decay: float) -> list[tuple[list[nn.Parameter], float]]:
+        """(parameters, their decay); none is empty."""
+        every = list(self.parameters.values())
+        groups: list[tuple[list[nn.Parameter], float]] = []
+        for is_matrix, decay in ((True, weight_decay), (False, 0.0)):
+            if some := [parameter for parameter in every if (len(whole_shape(parameter)) > 1) == is_matrix]:
+                groups.append((some, decay))
+        return groups
+
+
+def policy_part(model: Decoder, adapter: Adapter | None, spec: OptimizerSpec) -> TrainedPart:
+    config = model.config
+    return TrainedPart(
+        prefix="",
+        parameters=dict(model.named_parameters()) if adapter is None else adapter.parameters,
+        views=(lambda own: hugging_face_views(config, own)) if adapter is None else (lambda own: own),
+        stored_exactly=adapter is None and config.dtype == torch.float32,
+        learning_rate=spec.learning_rate,
+    )
+
+
+def critic_part(critic: Critic, spec: AlgorithmSpec) -> TrainedPart:
+    config = replace(critic.trunk.config, tied=True)  # of a head of its own it has nothing
+
+    def views(own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        trunk = {name.removeprefix("trunk."): tensor for name, tensor in own.items()}
+        value_D = trunk.pop("value_D")
+        return {"value.weight": value_D, **hugging_face_views(config, trunk)}
+
+    return TrainedPart(
+        prefix="critic_",
+        parameters=dict(critic.named_parameters()),
+        views=views,
+        stored_exactly=False,
+        learning_rate=spec.critic.learning_rate,
+    )

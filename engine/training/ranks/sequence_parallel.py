@@ -1,0 +1,182 @@
+"""Sequences shared by several ranks, which all have the model: each computes a slice of a micro-batch's tokens, and in
+attention all of its tokens for a part of the heads (DeepSpeed-Ulysses, arXiv 2309.14509).
+
+    layers      rank 0: tokens 0 … L-1    rank 1: tokens L … 2L-1    …
+                      every rank gives every other one that one's heads of its own tokens
+    attention   rank 0: all tokens, heads 0 … H/P-1    rank 1: all tokens, the next H/P heads    …
+                      and gets all heads of its own tokens back
+
+    P ranks that share    L tokens of a slice, the last one padded    T tokens of the micro-batch
+    H query heads    K key/value heads    E width of a head    A = H·E
+
+Invariants:
+- each written token is a target on exactly one of the ranks that share it; losses and gradients add up over all ranks,
+  as those of other micro-batches do;
+- a rank in whose slice nothing is written computes its slice all the same, since the others attend to it, and marks its
+  part idle;
+- where there are fewer key/value heads than ranks, each goes to all ranks whose query heads read it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as torch_distributed
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn import functional
+
+from engine.models.decoder import Attend, DecoderConfig
+from engine.training.ranks.world import World
+from engine.training.step.micro_batch import MicroBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMicroBatch(MicroBatch):
+    """A rank's slice: places in `predicting_N` are counted in it."""
+
+    ids_L: Tensor
+    positions_L: Tensor
+    sharers: "Sharers"
+
+    @property
+    def ids(self) -> Tensor:
+        return self.ids_L
+
+    @property
+    def positions(self) -> Tensor:
+        return self.positions_L
+
+    def attention(self) -> Attend:
+        # super() without arguments does not know a class that was made again for its slots.
+        return self.sharers.around(MicroBatch.attention(self), num_tokens=len(self.tokens.ids_T))
+
+
+class Sharers:
+    """The ranks that share sequences with this one, and those that read other sequences."""
+
+    def __init__(self, world: World, *, num_sharers: int) -> None:
+        """`world`: one that has been entered. Collective."""
+        self._world, self._num_sharers = world, num_sharers
+        self._place = world.index % num_sharers
+        self._group = _group_of(world, num_sharers)
+
+    # As ranks of a step: those that share sequences are one of them -------------------------------------------------
+
+    @property
+    def index(self) -> int:
+        return self._world.index // self._num_sharers
+
+    @property
+    def count(self) -> int:
+        return self._world.count // self._num_sharers
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return self._world.sum(tensor)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        return self._world.max(tensor)
+
+    def share(self, batch: MicroBatch) -> MicroBatch:
+        """This rank's slice of it."""
+        ids_T, positions_T = batch.tokens.ids_T, batch.tokens.positions_T
+        length = self._length(len(ids_T))
+        start = self._place * length
+        own_N = (batch.predicting_N >= start) & (batch.predicting_N < start + length)
+        is_empty = not own_N.any()
+        if is_empty:
+            own_N = torch.zeros_like(own_N)
+            own_N[0] = True  # something to compute with, which counts for nothing
+        shared = {
+            name: getattr(batch, name)[own_N]
+            for name in ("targets_N", "behaviour_logprobs_N", "staleness_N", "slots_N", "rows_N")
+        }
+        return SharedMicroBatch(
+            tokens=batch.tokens,
+            predicting_N=(batch.predicting_N[own_N] - start).clamp(0, length - 1),
+            **shared,
+            num_rows=batch.num_rows,
+            idle=batch.idle or is_empty,
+            silent=batch.silent,
+            ids_L=_slice(ids_T, start, length),
+            positions_L=_slice(positions_T, start, length),
+            sharers=self,
+        )
+
+    # Attention -----------------------------------------------------------------------------------------------------
+
+    def around(self, attend: Attend, *, num_tokens: int) -> Attend:
+        length = self._length(num_tokens)
+
+        def attend_to_all(layer: int, q_LHE: Tensor, k_LKE: Tensor, v_LKE: Tensor) -> Tensor:
+            whole = (self._all_tokens(part)[:num_tokens] for part in (q_LHE, k_LKE, v_LKE))
+            mixed_Ta = attend(layer, *whole)
+            padded = functional.pad(mixed_Ta, (0, 0, 0, self._num_sharers * length - num_tokens))
+            mixed_PLa = _exchange(padded.view(self._num_sharers, length, -1), self._group)
+            return mixed_PLa.transpose(0, 1).reshape(length, -1)
+
+        return attend_to_all
+
+    def _all_tokens(self, x_LKE: Tensor) -> Tensor:
+        """Of this rank's heads."""
+        if x_LKE.shape[1] < self._num_sharers:
+            x_LKE = x_LKE.repeat_interleave(self._num_sharers // x_LKE.shape[1], dim=1)
+        length, head_dim = len(x_LKE), x_LKE.shape[2]
+        for_each = x_LKE.view(length, self._num_sharers, -1, head_dim).transpose(0, 1)
+        return _exchange(for_each, self._group).reshape(self._num_sharers * length, -1, head_dim)
+
+    def _length(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._num_sharers)
+
+
+def refuse_heads(config: DecoderConfig, *, num_sharers: int) -> None:
+    """Raises `ValueError` of a model whose heads cannot be dealt."""
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    if heads % num_sharers:
+        raise ValueError(f"trainer.sequence_parallel must divide the model's {heads} heads, got {num_sharers}")
+    if kv_heads % num_sharers and num_sharers % kv_heads:
+        raise ValueError(
+            f"trainer.sequence_parallel must divide the model's {kv_heads} key/value heads, or be a multiple of them; "
+            f"got {num_sharers}"
+        )
+
+
+class _Exchange(torch.autograd.Function):
+    """Part p goes to rank p, whose part of this rank comes back in its place. Its gradient is the same exchange."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _exchanged(parts, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
+        return _exchanged(gradients, ctx.group), None
+
+
+def _exchange(parts: Tensor, group: ProcessGroup) -> Tensor:
+    received: Tensor = _Exchange.apply(parts, group)  # type: ignore[no-untyped-call]
+    return received
+
+
+def _exchanged(parts: Tensor, group: ProcessGroup) -> Tensor:
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    torch_distributed.all_to_all_single(received, parts, group=group)
+    return received
+
+
+def _group_of(world: World, num_sharers: int) -> ProcessGroup:
+    """Every rank makes every group, in the same order."""
+    own = None
+    for first in range(0, world.count, num_sharers):
+        made = torch_distributed.new_group(list(range(first, first + num_sharers)))
+        if world.index in range(first, first + num_sharers):
+            own = made
+    assert isinstance(own, ProcessGroup)
+    return own
+
+
+def _slice(values_T: Tensor, start: int, length: int) -> Tensor:
+    found = values_T[start : start + length]
+    return functional.pad(found, (0, length - len(found)))

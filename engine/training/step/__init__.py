@@ -1,0 +1,11 @@
+"""A step: trajectories as tensors, their losses, the updates made of them, whoever applies gradients.
+
+loss         a step: all that it fixes first, and its updates
+mini_batch   one update: its trajectories and its losses
+micro_batch  trajectories as tensors, cut by a bound on tokens
+scoring      log-probs, entropies and values of written tokens
+head         log-probs over a vocabulary, in chunks
+activations  what layers leave for the backward pass
+metrics      the metrics of a step
+ranks        the processes that make one step together, as a step sees them
+"""

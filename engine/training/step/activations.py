@@ -1,0 +1,49 @@
+"""What a trainer's layers leave for the backward pass, where the job's spec does not say it.
+
+Either way the gradients are the same to the bit: it is memory against a third more arithmetic.
+"""
+
+import torch
+
+from engine.models.decoder import Activations, DecoderConfig
+from engine.spec.fit.activations import affordable
+from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.training.settings import TrainerSettings
+from engine.training.step.loss import needs_critic
+from engine.training.step.scoring import dtype_of_products
+
+
+def how_to_hold(settings: TrainerSettings, config: DecoderConfig, device: torch.device) -> Activations:
+    trainer = settings.trainer
+    if trainer.activations is not None:
+        return trainer.activations
+    longest = min(PROMPT_TOKENS + settings.max_new_tokens, config.max_positions)
+    products = dtype_of_products(trainer.compute_dtype, device)
+    plan = TrainerPlan(
+        pass_tokens=max(trainer.micro_batch_tokens, longest),
+        chunk_tokens=1,  # the head is none of the layers' business
+        num_devices=trainer.sequence_parallel,
+        division="whole" if trainer.sequence_parallel == 1 else "fsdp",
+        sequence_parallel=trainer.sequence_parallel,
+        products="bfloat16" if products == torch.bfloat16 else "float32",
+        has_critic=needs_critic(settings.algorithm),
+    )
+    return affordable(shape_of(config), plan)
+
+
+def shape_of(config: DecoderConfig) -> ModelShape:
+    return ModelShape(
+        vocab_size=config.vocab_size,
+        width=config.width,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        mlp_width=config.mlp_width,
+        tied=config.tied,
+        stored_bytes=config.dtype.itemsize,
+        max_positions=config.max_positions,
+        qkv_bias=config.qkv_bias,
+        qk_norm=config.qk_norm,
+    )

@@ -1,0 +1,281 @@
+"""A step: what is fixed before its first update, and its updates one after the other, whoever applies gradients.
+
+    step = StepLoss(settings, models=…).begin(trajectories)
+    metrics = step.train(backward=…, update=…)
+
+    backward(losses)     forward passes happen before it, one micro-batch at a time; `losses.of_parts` go backward
+    update(finite)       all losses of a mini-batch have gone backward: the optimizer's turn, unless one was not finite
+
+    M written tokens of the step, in the trajectories' order
+
+Invariants:
+- every rank is given all trajectories of the step and takes its share of each mini-batch;
+- rewards, advantages and values of the step, and the log-probs that it begins with, are fixed before its first update;
+- a step of one update computes no log-probs of its beginning: it trains on them;
+- a trajectory whose reward is not trusted is no part of the step: no loss, no mean and no baseline knows it. Where
+  none is trusted, the step looks at all of them and learns nothing;
+- every rank makes the same updates, and the same number of passes over each model, in the same order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.algorithms.advantages import overlong_penalty, token_advantages
+from engine.algorithms.corrections import measures_from_start
+from engine.algorithms.loss import k1_cost, token_shares
+from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
+from engine.signs import at_work
+from engine.spec.job import AlgorithmSpec
+from engine.spec.recipes import RECIPES
+from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
+from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
+from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself, written_places
+from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
+from engine.training.step.ranks import Alone, Ranks
+from engine.training.step.scoring import TokenScores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModels:
+    """Functions of a micro-batch. They are called with gradients off where none are needed."""
+
+    policy: Callable[[MicroBatch], TokenScores]
+    reference: Callable[[MicroBatch], TokenScores] | None = None
+    """Exactly when `needs_reference`."""
+    critic: Callable[[MicroBatch], Tensor] | None = None
+    """Exactly when `needs_critic`."""
+
+
+def needs_reference(algorithm: AlgorithmSpec) -> bool:
+    return algorithm.kl.coefficient > 0.0
+
+
+def needs_critic(algorithm: AlgorithmSpec) -> bool:
+    return RECIPES[algorithm.name].advantage == "critic"
+
+
+class StepLoss:
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        *,
+        models: StepModels,
+        device: str | torch.device,
+        num_weights: int,
+        attention_width: int,
+        ranks: Ranks | None = None,
+        share: Share = itself,
+    ) -> None:
+        algorithm = settings.algorithm
+        assert (models.reference is not None) == needs_reference(algorithm)
+        assert (models.critic is not None) == needs_critic(algorithm)
+        self._algorithm = algorithm
+        self._models = models
+        self._micro_batch_tokens = settings.trainer.micro_batch_tokens
+        self._max_new_tokens = settings.max_new_tokens
+        self._device, self._num_weights = device, num_weights
+        self._work_of = partial(flops_of_sequence, num_weights, attention_width)
+        self._mini_batches, self._passes = settings.mini_batches, settings.passes
+        self._ranks, self._share = ranks or Alone(), share
+
+    def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":
+        members = _members(given)
+        trajectories = [given[index] for index in members] or [replace(each, reward=0.0) for each in given]
+        lengths = [len(written_places(each)) for each in trajectories]
+        penalties = self._penalties(trajectories, lengths)
+        advantages = partial(
+            token_advantages,
+            self._algorithm,
+            rewards=[each.reward + penalty for each, penalty in zip(trajectories, penalties, strict=True)],
+            groups=[each.group for each in trajectories],
+            lengths=lengths,
+        )
+        parts = cut(trajectories, self._mini_batches)
+        batched = batch_step(
+            trajectories,
+            max_tokens=self._micro_batch_tokens,
+            device=self._device,
+            parts=parts,
+            silent=self._silent(advantages, lengths, parts),
+            rank=self._ranks.index,
+            num_ranks=self._ranks.count,
+            share=self._share,
+            work_of=self._work_of,
+        )
+        looked = self._look(batched)
+        advantages_M, returns_M = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
+        tally = Tally(
+            trajectories=trajectories,
+            penalties=penalties,
+            batched=batched,
+            advantages_M=advantages_M,
+            ranks=self._ranks,
+        )
+        tokens = StepTokens(
+            advantages_M=advantages_M.float().to(self._device),
+            shares_M=self._shares(lengths, parts).to(self._device),
+            reference_M=looked.reference_M,
+            values_M=looked.values_M,
+            returns_M=None if returns_M is None else returns_M.float().to(self._device),
+            start_M=looked.start_M,
+        )
+        loss = self._loss(tokens, tally, learns=bool(members))
+        learned = Learned(members=members, num_given=len(given))
+        return Step(loss, batched=batched, passes=self._passes, tally=tally, learned=learned)
+
+    def _loss(self, tokens: StepTokens, tally: Tally, *, learns: bool) -> UpdateLoss:
+        return UpdateLoss(
+            self._algorithm,
+            policy=self._models.policy,
+            critic=self._models.critic,
+            tokens=tokens,
+            tally=tally,
+            learns=learns,
+            at_micro_batch=self._at_micro_batch,
+        )
+
+    def _at_micro_batch(self, batch: MicroBatch) -> AbstractContextManager[None]:
+        num_models = 1 if self._models.critic is None else 2
+        num_flops = num_models * flops_of_training(self._num_weights, len(batch.ids))
+        return at_work("micro-batch", num_flops=num_flops, device=str(self._device))
+
+    def _shares(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> Tensor:
+        """Of each token, in the mean of its mini-batch."""
+        mean, shares = RECIPES[self._algorithm.name].mean, [0.0] * len(lengths)
+        for part in parts:
+            of_part = token_shares([lengths[i] for i in part], mean=mean, max_new_tokens=self._max_new_tokens)
+            for index, share in zip(part, of_part, strict=True):
+                shares[index] = share
+        return torch.tensor(shares).repeat_interleave(torch.tensor(lengths))
+
+    def _silent(
+        self, advantages: "Advantages", lengths: Sequence[int], parts: Sequence[Sequence[int]]
+    ) -> frozenset[int]:
+        """Trajectories that the step only looks at: all samples of their prompt were equally good, and nothing else in
+        the loss has a gradient of theirs. None of a mini-batch in which that is all of them: the optimizer makes its
+        update all the same."""
+        models = self._models
+        if models.reference is not None or models.critic is not None or self._algorithm.entropy_coefficient:
+            return frozenset()
+        known_M, _ = advantages(costs_M=torch.zeros(sum(lengths), dtype=torch.float64), values_M=None)
+        loud = {index for index, own_M in enumerate(torch.split(known_M, list(lengths))) if own_M.any()}
+        return frozenset(index for part in parts if loud.intersection(part) for index in part if index not in loud)
+
+    def _penalties(self, trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]) -> list[float]:
+        return [
+            overlong_penalty(
+                length,
+                cut=each.cut,
+                max_new_tokens=self._max_new_tokens,
+                overlong_tokens=self._algorithm.overlong_tokens,
+            )
+            for each, length in zip(trajectories, lengths, strict=True)
+        ]
+
+    # Passes without gradients, before the first update ------------------------------------------------------------
+
+    def _look(self, batched: BatchedStep) -> "Looked":
+        kl, every = self._algorithm.kl, batched.micro_batches
+        reference_M = self._pass(batched, every, self._models.reference)
+        values_M = self._pass(batched, every, self._models.critic)
+        costs_M, now_M = torch.zeros(batched.num_tokens, dtype=torch.float64), None
+        if reference_M is not None and kl.estimator == "k1":
+            now_M = self._pass(batched, every, self._models.policy)
+            assert now_M is not None
+            costs_M = kl.coefficient * k1_cost(now_M, reference_M).double().cpu()
+        return Looked(
+            reference_M=reference_M, values_M=values_M, costs_M=costs_M, start_M=self._start(batched, known_M=now_M)
+        )
+
+    def _start(self, batched: BatchedStep, *, known_M: Tensor | None) -> Tensor | None:
+        """Of the first mini-batch nothing yet: its own first update knows, whose weights are those of the beginning."""
+        first, *others = batched.mini_batches
+        if not measures_from_start(self._algorithm.corrects_by) or (self._passes == 1 and not others):
+            return None
+        if known_M is not None:
+            return known_M
+        return self._pass(batched, batched.micro_batches[len(first.micro_batches) :], self._models.policy)
+
+    @torch.no_grad()
+    def _pass(
+        self,
+        batched: BatchedStep,
+        micro_batches: Sequence[MicroBatch],
+        model: Callable[[MicroBatch], TokenScores | Tensor] | None,
+    ) -> Tensor | None:
+        """One number for each written token of the step, from every rank; 0 for one that is in no micro-batch given."""
+        if model is None:
+            return None
+        found_M = torch.zeros(batched.num_tokens, device=self._device)
+        for batch in micro_batches:
+            num_flops = flops_of_forward(self._num_weights, len(batch.ids))
+            with at_work("scoring", num_flops=num_flops, device=str(self._device)):
+                found = model(batch)
+            if not batch.idle:
+                found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N
+        return self._ranks.sum(found_M)
+
+
+Advantages = Callable[..., tuple[Tensor, Tensor | None]]
+"""(costs_M, values_M) to (advantages_M, returns_M)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    reference_M: Tensor | None
+    values_M: Tensor | None
+    costs_M: Tensor
+    start_M: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """The given trajectories that are part of the step; none: it only looks at them."""
+
+    members: tuple[int, ...]
+    num_given: int
+
+
+class Step:
+    def __init__(self, loss: UpdateLoss, *, batched: BatchedStep, passes: int, tally: Tally, learned: Learned) -> None:
+        self._loss = loss
+        self._batched = batched
+        self._passes = passes
+        self._tally = tally
+        self._learned = learned
+
+    @property
+    def advantages(self) -> tuple[float, ...]:
+        """One for each trajectory given: the mean over its tokens; 0 for one that is no part of the step."""
+        known = dict(zip(self._learned.members, self._tally.trajectory_advantages, strict=False))
+        return tuple(known.get(index, 0.0) for index in range(self._learned.num_given))
+
+    def train(
+        self, *, backward: Callable[[MicroLoss], None], update: Callable[[bool], UpdateOutcome]
+    ) -> dict[str, float]:
+        """The metrics of the whole step, the same on every rank, and finite. `update` is told whether all losses of its
+        mini-batch, on all ranks, were finite; it makes the update or leaves everything as it was."""
+        for losses in self.updates():
+            for each in losses:
+                backward(each)
+            self._tally.close(update(self._tally.has_finite_losses()))
+        return step_metrics(self._tally)
+
+    def updates(self) -> Iterator[Iterator[MicroLoss]]:
+        """The losses of each update, one after the other."""
+        moved = False
+        for _ in range(self._passes):
+            for mini_batch in self._batched.mini_batches:
+                yield self._loss.of(mini_batch, moved=moved)
+                moved = True
+
+
+def _members(given: Sequence[TrainingTrajectory]) -> tuple[int, ...]:
+    trusted = tuple(index for index, each in enumerate(given) if each.trusted)
+    return trusted if any(written_places(given[index]) for index in trusted) else ()

@@ -1,0 +1,168 @@
+"""Metrics of a step, from sums that micro-batches, ranks and updates add up.
+
+    M written tokens of the step
+
+Where a step makes several updates, a mean over tokens is over those of all of them, each as often as it was trained on;
+`train/loss`, `train/value_loss` and the norms of gradients are means over the updates. An update that was skipped is
+counted in `train/skipped` and is no part of the others, unless all were skipped.
+
+Invariant: every rank arrives at the same numbers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from engine.training.port import TrainingTrajectory
+from engine.training.step.micro_batch import BatchedStep
+from engine.training.step.ranks import Ranks
+
+# A variance of so small a part of the mean square is of returns that float32 rounded apart: 2⁻²⁰ of their size.
+_SAME_RETURNS: Final = 2.0**-40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateOutcome:
+    """The optimizer's answer to the gradients of a mini-batch."""
+
+    updated: bool
+    grad_norms: Mapping[str, float]
+    """Under the prefix of each trained part, before they were scaled down."""
+    learning_rate: float
+    """The policy's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """Of one update, over all ranks."""
+
+    sums: Mapping[str, float]
+    peaks: Mapping[str, float]
+
+
+class Tally:
+    def __init__(
+        self,
+        *,
+        trajectories: Sequence[TrainingTrajectory],
+        penalties: Sequence[float],
+        batched: BatchedStep,
+        advantages_M: Tensor,
+        ranks: Ranks,
+    ) -> None:
+        self.trajectories = trajectories
+        self.penalties = penalties
+        self.batched = batched
+        self.advantages_M = advantages_M.double().cpu()
+        self._ranks = ranks
+        self._sums: dict[str, Tensor] = {}
+        self._peaks: dict[str, Tensor] = {}
+        self._counted = _Counted(sums={}, peaks={})
+        self.updates: list[tuple[_Counted, UpdateOutcome]] = []
+
+    @property
+    def trajectory_advantages(self) -> tuple[float, ...]:
+        lengths = [len(places) for places in self.batched.written]
+        return tuple(part.mean().item() if len(part) else 0.0 for part in torch.split(self.advantages_M, lengths))
+
+    def count(self, sums: Mapping[str, Tensor], peaks: Mapping[str, Tensor], *, idle: bool) -> None:
+        """An idle micro-batch names the series that it would have counted, so that ranks agree on the sums."""
+        for name, value in sums.items():
+            added = torch.zeros_like(value, dtype=torch.float64) if idle else value.double()
+            self._sums[name] = self._sums[name] + added if name in self._sums else added
+        for name, value in peaks.items():
+            reached = torch.zeros_like(value) if idle else value
+            self._peaks[name] = torch.maximum(self._peaks[name], reached) if name in self._peaks else reached
+
+    def has_finite_losses(self) -> bool:
+        """Of the update whose micro-batches have all been counted; gradients are asked by whoever has them."""
+        sums, peaks = torch.stack(list(self._sums.values())), torch.stack(list(self._peaks.values()))
+        self._counted = _Counted(
+            sums=dict(zip(self._sums, self._ranks.sum(sums).tolist(), strict=True)),
+            peaks=dict(zip(self._peaks, self._ranks.max(peaks).tolist(), strict=True)),
+        )
+        self._sums, self._peaks = {}, {}
+        return all(math.isfinite(self._counted.sums.get(name, 0.0)) for name in ("loss", "value_loss"))
+
+    def close(self, outcome: UpdateOutcome) -> None:
+        """Of the update that was just asked for its losses."""
+        self.updates.append((self._counted, outcome))
+
+
+def step_metrics(tally: Tally) -> dict[str, float]:
+    """Only what is finite: another number nobody could plot or store, and `train/skipped` tells of it."""
+    metrics = _of_tokens(tally) | _of_updates(tally)
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _told(tally: Tally) -> list[tuple[_Counted, UpdateOutcome]]:
+    """The updates that were made; if none was, all."""
+    return [each for each in tally.updates if each[1].updated] or tally.updates
+
+
+def _of_updates(tally: Tally) -> dict[str, float]:
+    told = [outcome for _, outcome in _told(tally)]
+    num_updates = sum(outcome.updated for _, outcome in tally.updates)
+    return {
+        **{
+            f"train/{prefix}grad_norm": sum(outcome.grad_norms[prefix] for outcome in told) / len(told)
+            for prefix in told[0].grad_norms
+        },
+        "train/learning_rate": tally.updates[-1][1].learning_rate,
+        "train/updates": float(num_updates),
+        "train/skipped": float(len(tally.updates) - num_updates),
+    }
+
+
+def _of_tokens(tally: Tally) -> dict[str, float]:
+    counted = [each for each, _ in _told(tally)]
+    sums = {name: sum(each.sums[name] for each in counted) for name in counted[0].sums}
+    peaks = {name: max(each.peaks[name] for each in counted) for name in counted[0].peaks}
+    num, trajectories, advantages_M = sums["tokens"], tally.trajectories, tally.advantages_M
+    rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
+    metrics = {
+        "train/loss": sums["loss"] / len(counted),
+        "train/entropy": sums["entropy"] / num,
+        "train/clip_fraction": (sums["clip_low"] + sums["clip_high"]) / num,
+        "train/clip_fraction_low": sums["clip_low"] / num,
+        "train/clip_fraction_high": sums["clip_high"] / num,
+        "train/ratio_mean": sums["ratio"] / num,
+        "train/ratio_max": peaks["ratio_max"],
+        "train/behaviour_kl": sums["behaviour_kl"] / num,
+        # Of so many tokens, this share would tell as much if all weighed the same: (Σr)² / n·Σr².
+        "train/effective_sample_fraction": sums["ratio"] ** 2 / (num * sums["ratio_squared"]),
+        "train/correction_weight": sums["correction_weight"] / num,
+        "train/corrected_away": sums["corrected_away"] / num,
+        "train/advantage_mean": advantages_M.mean().item(),
+        "train/advantage_std": advantages_M.std(correction=0).item(),
+        "train/padding_fraction": tally.batched.padding_fraction,
+        "train/shared_fraction": tally.batched.shared_fraction,
+        "train/tokens": float(sum(len(each.prompt_ids) + len(each.response_ids) for each in trajectories)),
+        "train/trained_tokens": float(tally.batched.num_tokens),
+        "reward/mean": rewards_N.mean().item(),
+        "reward/std": rewards_N.std(correction=0).item(),
+    }
+    if sums["fresh_tokens"]:
+        metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]
+        metrics["train/logprob_gap_max"] = peaks["logprob_gap_max"]
+    if "kl" in sums:
+        metrics["train/kl"] = sums["kl"] / num
+    if any(tally.penalties):
+        metrics["train/overlong_penalty"] = sum(tally.penalties) / len(tally.penalties)
+    if "value_loss" in sums:
+        metrics["train/value_loss"] = sums["value_loss"] / len(counted)
+        metrics["train/value_mean"] = sums["value"] / num
+        metrics["train/explained_variance"] = _explained_variance(sums, num)
+    return metrics
+
+
+def _explained_variance(sums: Mapping[str, float], num: float) -> float:
+    """1: the critic knows every return; 0: no better than a constant. Where all returns are equal: 0."""
+    mean_square = sums["return_squared"] / num
+    of_returns = mean_square - (sums["return"] / num) ** 2
+    of_errors = sums["error_squared"] / num - (sums["error"] / num) ** 2
+    return 1.0 - of_errors / of_returns if of_returns > _SAME_RETURNS * mean_square else 0.0

@@ -1,0 +1,161 @@
+"""One update of a step: the trajectories that it learns from, and their losses.
+
+    N written tokens of a micro-batch    M written tokens of the step, in the trajectories' order
+
+A batch is cut by whole groups: a prompt is read in once for all of its samples, and an update sees a group's good and
+bad answers together. Every part has as many groups as the others, give or take one, because each takes its own mean:
+in a part with fewer, a trajectory would weigh more. Within that their tokens are balanced, and each has long and short
+groups alike, so that no update is one of short answers only. Nothing is drawn, and every pass goes over the same parts:
+the same batch is the same step, bit for bit, without a random stream to save.
+
+Invariants:
+- losses, and so gradients, of an update's micro-batches and ranks *add up* to the update's (whoever averages gradients
+  over ranks multiplies by their number);
+- an update's mean is over its own trajectories and tokens; their advantages are of the whole step;
+- π_start, against which a ratio is clipped and by which a token's age is corrected, is of the weights that the step
+  began with, in all of its updates.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.algorithms.loss import LossTokens, policy_loss
+from engine.algorithms.values import value_loss
+from engine.spec.job import AlgorithmSpec
+from engine.training.port import TrainingTrajectory
+from engine.training.step.metrics import Tally
+from engine.training.step.micro_batch import MicroBatch, MiniBatch
+from engine.training.step.scoring import TokenScores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTokens:
+    """All that was fixed before the first update."""
+
+    advantages_M: Tensor
+    shares_M: Tensor
+    """In the mean of the update that a token is part of."""
+    reference_M: Tensor | None
+    values_M: Tensor | None
+    returns_M: Tensor | None
+    start_M: Tensor | None
+    """Log-probs of the policy that the step began with, where a later update asks for them. The first mini-batch's are
+    filled in by its own first update, which computes them anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroLoss:
+    policy: Tensor
+    value: Tensor | None
+    is_last: bool
+    """Of its update; the same on every rank."""
+
+    @property
+    def of_parts(self) -> tuple[Tensor, ...]:
+        """In the order of the trained parts: the policy's, and the critic's if there is one."""
+        return (self.policy,) if self.value is None else (self.policy, self.value)
+
+
+def cut(trajectories: Sequence[TrainingTrajectory], num_parts: int) -> list[list[int]]:
+    """Indices of each part's trajectories, in their order. Fewer parts where fewer groups have something to learn."""
+    tokens: dict[int, int] = {}
+    for each in trajectories:
+        is_read = any(each.written or (True,))
+        num = len(each.prompt_ids) + len(each.response_ids) if is_read else 0
+        tokens[each.group] = tokens.get(each.group, 0) + num
+    num_parts = min(num_parts, sum(num > 0 for num in tokens.values()))
+    loads, part_of = [0] * num_parts, dict[int, int]()
+    longest_first = sorted(tokens, key=tokens.__getitem__, reverse=True)
+    for start in range(0, len(longest_first), num_parts):  # a group for each part: the longest where there is least
+        emptiest_first = sorted(range(num_parts), key=loads.__getitem__)
+        for part, group in zip(emptiest_first, longest_first[start : start + num_parts], strict=False):
+            part_of[group] = part
+            loads[part] += tokens[group]
+    parts: list[list[int]] = [[] for _ in range(num_parts)]
+    for index, each in enumerate(trajectories):
+        parts[part_of[each.group]].append(index)
+    return parts
+
+
+class UpdateLoss:
+    def __init__(
+        self,
+        algorithm: AlgorithmSpec,
+        *,
+        policy: Callable[[MicroBatch], TokenScores],
+        critic: Callable[[MicroBatch], Tensor] | None,
+        tokens: StepTokens,
+        tally: Tally,
+        learns: bool,
+        at_micro_batch: Callable[[MicroBatch], AbstractContextManager[None]],
+    ) -> None:
+        self._algorithm = algorithm
+        self._policy, self._critic = policy, critic
+        self._tokens = tokens
+        self._tally = tally
+        self._learns = learns
+        self._at_micro_batch = at_micro_batch
+
+    def of(self, mini_batch: MiniBatch, *, moved: bool) -> Iterator[MicroLoss]:
+        """The losses, one by one. Whatever the caller does with one counts to its micro-batch. `moved`: an update of
+        this step was before it."""
+        num_losses = sum(not batch.silent for batch in mini_batch.micro_batches)
+        number = 0
+        for batch in mini_batch.micro_batches:
+            with self._at_micro_batch(batch):
+                if batch.silent:
+                    with torch.no_grad():
+                        self._policy_loss(batch, mini_batch, moved)
+                    continue
+                number += 1
+                yield MicroLoss(
+                    policy=self._policy_loss(batch, mini_batch, moved),
+                    value=self._value_loss(batch, mini_batch),
+                    is_last=number == num_losses,
+                )
+
+    def _policy_loss(self, batch: MicroBatch, mini_batch: MiniBatch, moved: bool) -> Tensor:
+        scores, tokens = self._policy(batch), self._tokens
+        outcome = policy_loss(
+            scores.logprobs_N,
+            scores.entropy_N,
+            LossTokens(
+                behaviour_logprobs_N=batch.behaviour_logprobs_N,
+                advantages_N=tokens.advantages_M[batch.slots_N],
+                shares_N=tokens.shares_M[batch.slots_N],
+                staleness_N=batch.staleness_N,
+                rows_N=batch.rows_N,
+                num_rows=batch.num_rows,
+                reference_logprobs_N=None if tokens.reference_M is None else tokens.reference_M[batch.slots_N],
+                step_begin_logprobs_N=tokens.start_M[batch.slots_N] if moved and tokens.start_M is not None else None,
+                moved=moved,
+            ),
+            spec=self._algorithm,
+            num_tokens=mini_batch.num_tokens,
+        )
+        if not moved and tokens.start_M is not None and not batch.idle:
+            tokens.start_M[batch.slots_N] = scores.logprobs_N.detach()
+        self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
+        return self._of(batch, outcome.loss)
+
+    def _value_loss(self, batch: MicroBatch, mini_batch: MiniBatch) -> Tensor | None:
+        tokens = self._tokens
+        if self._critic is None:
+            return None
+        assert tokens.values_M is not None and tokens.returns_M is not None
+        outcome = value_loss(
+            self._critic(batch),
+            tokens.values_M[batch.slots_N],
+            tokens.returns_M[batch.slots_N],
+            clip=self._algorithm.critic.value_clip,
+            num_tokens=mini_batch.num_tokens,
+        )
+        self._tally.count(outcome.sums, {}, idle=batch.idle)
+        return self._of(batch, outcome.loss)
+
+    def _of(self, batch: MicroBatch, loss: Tensor) -> Tensor:
+        return loss * 0.0 if batch.idle or not self._learns else loss

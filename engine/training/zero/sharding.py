@@ -1,0 +1,248 @@
+"""Parameters whose training state DeepSpeed divides among the ranks: step them, read them whole, fill them whole.
+
+    stage   each rank holds its part of
+    1       AdamW's moments and the float32 weights that they update
+    2       the gradients too
+    3       the weights that are computed with too; a layer's are gathered when it is its turn
+
+A trained part (the policy or its adapter, the critic) has an engine of its own, since DeepSpeed clips all gradients of
+an engine together, and a critic's must not shorten the policy's step. Parameters that an adapter leaves as they are
+belong to the module and not to the optimizer: no moments, no gradients, and in stage 3 divided like the others.
+
+Invariants:
+- weights, gradients and moments are float32. Computing in bfloat16 is autocast inside of the module: in DeepSpeed's own
+  bfloat16 mode norms and embeddings would be rounded too, unlike the torch trainer's, and stage 1 would go through
+  another optimizer class of its;
+- every method is collective: all ranks call it, in the same order;
+- an update happens on every rank or on none: the global norm of the gradients decides, which has the same bits on each.
+  When it is not finite, DeepSpeed leaves weights and moments as they were and drops the gradients;
+- one matrix at a time is made whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.decoder import Decoder, DecoderConfig
+from engine.spec.job import OptimizerSpec
+from engine.training.checkpoint.content import under
+from engine.training.parts.layout import Place, decoder_places, places_of, whole_shape
+from engine.training.parts.lora import Adapter
+from engine.training.parts.trained import MOMENTS, TrainedPart
+from engine.training.ranks.world import World
+from engine.training.zero.guest import bound_collectives, import_deepspeed
+
+# DeepSpeed's default: parameters up to this size stay whole on every rank, since gathering norms costs more time than
+# they cost memory.
+PERSISTENT_NUMEL: Final = 100_000
+
+# DeepSpeed's default, at most: it takes that much memory for every engine, though an adapter's gradients are far fewer.
+REDUCE_NUMEL: Final = 500_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The way in which DeepSpeed divides, and the ranks among which it does."""
+
+    stage: int
+    world: World
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    updated: bool
+    grad_norm: float
+
+
+class ShardedPart:
+    def __init__(self, part: TrainedPart, module: nn.Module, optimizer: OptimizerSpec, division: Division) -> None:
+        """`module` computes with the part's parameters. It stands on decoders from `empty_decoder`, in a world that has
+        been entered."""
+        self._deepspeed = import_deepspeed(division.device)
+        self._part, self._division = part, division
+        self._places = places_of(part.parameters, part.views)
+        groups = [
+            {"params": parameters, "weight_decay": decay}
+            for parameters, decay in part.decay_groups(optimizer.weight_decay)
+        ]
+        # torch's own AdamW: DeepSpeed's compiles for a minute at its first start.
+        adamw = torch.optim.AdamW(groups, lr=0.0, betas=optimizer.betas, eps=optimizer.eps, fused=True)
+        num_trained = sum(place.shape.numel() for place in self._places.values())
+        config = _config(division.stage, max_grad_norm=optimizer.max_grad_norm, num_trained=num_trained)
+        self._engine: Any = self._deepspeed.initialize(model=module, optimizer=adamw, config=config)[0]
+        bound_collectives(division.world)
+        self._reset_moments(num_updates=0)
+
+    @property
+    def prefix(self) -> str:
+        return self._part.prefix
+
+    @property
+    def stored_exactly(self) -> bool:
+        return self._part.stored_exactly
+
+    def close(self) -> None:
+        self._engine.destroy()
+
+    # One step ----------------------------------------------------------------------------------------------------
+
+    def forward(self, *inputs: object) -> Any:
+        return self._engine(*inputs)
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Losses of all calls and ranks add up; DeepSpeed takes the mean over ranks, hence the factor."""
+        self._engine.set_gradient_accumulation_boundary(is_last)
+        self._engine.backward(loss * self._division.world.count, scale_wrt_gas=False)
+
+    def has_finite_gradients(self) -> bool:
+        """After the last backward pass. What `step` asks itself, for those who must know before."""
+        zero = self._engine.optimizer
+        groups = zero.fp16_groups if self._division.stage == 3 else zero.params_in_partition
+        norms = [zero.get_grad_norm_direct(zero.averaged_gradients[i], group) for i, group in enumerate(groups)]
+        return all(norm.item() >= 0.0 for norm in norms)  # DeepSpeed says -1 of one that is not finite
+
+    def spoil_gradients(self) -> None:
+        """The next step shall not happen: something is not finite, which need not show in these gradients."""
+        parameter = next(iter(self._part.parameters.values()))
+        spoiled = torch.full(whole_shape(parameter), torch.nan, device=self._division.device)
+        self._deepspeed.utils.safe_set_full_grad(parameter, spoiled)
+
+    def step(self, share: float) -> StepOutcome:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = self._part.learning_rate * share
+        self._engine.step()
+        return StepOutcome(
+            updated=bool(self._engine.was_step_applied()), grad_norm=float(self._engine.get_global_grad_norm())
+        )
+
+    # The whole state ---------------------------------------------------------------------------------------------
+
+    def exact_state(self) -> Iterator[tuple[str, Tensor]]:
+        """Name in a checkpoint and values, to be copied before the next is asked for."""
+        prefix, parameters = self._part.prefix, self._part.parameters
+        if not self._part.stored_exactly:
+            for name, parameter in parameters.items():
+                with whole(parameter):
+                    for public, values in self._places[name].split(parameter.detach()):
+                        yield f"{prefix}master/{public}", values
+        for moment in MOMENTS:
+            for name, parameter in parameters.items():
+                whole_moment = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, moment)
+                for public, values in self._places[name].split(whole_moment):
+                    yield f"{prefix}{moment}/{public}", values
+
+    def restore(self, stored: Mapping[str, Tensor], state: Mapping[str, Tensor], *, num_updates: int) -> None:
+        """From the weights file and the rest of a checkpoint that rank 0 has; what the others give is not looked at."""
+        prefix = self._part.prefix
+        weights = stored if self._part.stored_exactly else under(f"{prefix}master/", state)
+        _send(self._part.parameters, self._places, weights, world=self._division.world)
+        self._engine.optimizer.refresh_fp32_params()
+        self._reset_moments(num_updates=num_updates)
+        for moment in MOMENTS:
+            self._send_moment(moment, under(f"{prefix}{moment}/", state))
+
+    def _send_moment(self, moment: str, tensors: Mapping[str, Tensor]) -> None:
+        world = self._division.world
+        for name, parameter in self._part.parameters.items():
+            place = self._places[name]
+            values = torch.empty(place.shape, device=self._division.device)
+            if world.index == 0:
+                place.fill(values, tensors)
+            world.send(values)
+            self._deepspeed.utils.safe_set_full_optimizer_state(parameter, values, moment)
+
+    def _reset_moments(self, *, num_updates: int) -> None:
+        """Zero, and from here on there on every rank: DeepSpeed links those that exist after the first group's first
+        update, and would never find the second group's."""
+        zero, stage = self._engine.optimizer, self._division.stage
+        flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
+        for flat in flats:
+            zero.optimizer.state[flat] = {
+                "step": torch.tensor(float(num_updates), device=flat.device),
+                **{moment: torch.zeros_like(flat) for moment in MOMENTS},
+            }
+        if stage < 3:
+            zero._hp_optimizer_states_linked = False
+            zero._lazy_init_hp_params_optimizer_state()
+
+
+def empty_decoder(config: DecoderConfig, division: Division) -> Decoder:
+    """Weights in float32 that nobody has filled yet; in stage 3 divided among the ranks from the first one on."""
+    deepspeed = import_deepspeed(division.device)
+    if division.stage < 3:
+        with torch.device(division.device):
+            return Decoder(config, torch.float32)
+    # The configuration, which asks for no 16 bits, makes it float32. A `dtype` given here would be ignored wherever the
+    # processor does not compute in float16 (DeepSpeed 0.19.8), and weights rounded to bfloat16 would be trained.
+    with deepspeed.zero.Init(config_dict_or_path=_config(division.stage), mem_efficient_linear=False):
+        return Decoder(config, torch.float32)
+
+
+def frozen(module: nn.Module, division: Division) -> Callable[..., Any]:
+    """A module that is only computed with; in stage 3 its weights are gathered layer by layer too."""
+    module.requires_grad_(False)
+    if division.stage < 3:
+        return module
+    engine: Callable[..., Any] = import_deepspeed(division.device).initialize(model=module, config=_config(3))[0]
+    return engine
+
+
+def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World) -> None:
+    """From rank 0, by Hugging Face's names; what the others give is not looked at."""
+    parameters = dict(model.named_parameters())
+    _send(parameters, decoder_places(model.config, parameters), tensors, world=world)
+
+
+def published(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
+    """Hugging Face name and values, to be copied before the next is asked for. An adapter is merged."""
+    parameters = dict(model.named_parameters()) if adapter is None else adapter.base
+    for name, place in decoder_places(model.config, parameters).items():
+        needed = [parameters[name]] if adapter is None else adapter.needed_for(name)
+        with whole(*needed):
+            yield from place.split(parameters[name].detach() if adapter is None else adapter.merged_values(name))
+
+
+def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractContextManager[Any]:
+    """Inside, parameters have all their values; outside, of stage 3, this rank's, as the `writer` left them."""
+    divided = [parameter for parameter in parameters if _is_divided(parameter)]
+    if not divided:
+        return nullcontext()
+    from deepspeed.runtime.zero import GatheredParameters
+
+    gathered: AbstractContextManager[Any] = GatheredParameters(divided, modifier_rank=writer)
+    return gathered
+
+
+@torch.no_grad()
+def _send(
+    parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], tensors: Mapping[str, Tensor], *, world: World
+) -> None:
+    for name, parameter in parameters.items():
+        with whole(parameter, writer=0):
+            if world.index == 0:
+                places[name].fill(parameter, tensors)
+            if not _is_divided(parameter):
+                world.send(parameter.detach())
+
+
+def _is_divided(parameter: nn.Parameter) -> bool:
+    return hasattr(parameter, "ds_id")
+
+
+def _config(stage: int, *, max_grad_norm: float = 1.0, num_trained: int = 0) -> dict[str, object]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,  # required and not looked at: boundaries of steps are set by hand
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": max_grad_norm,
+        "zero_optimization": {
+            "stage": stage,
+            "reduce_bucket_size": min(max(num_trained, 1), REDUCE_NUMEL),
+            "stage3_param_persistence_threshold": PERSISTENT_NUMEL,
+            "memory_efficient_linear": False,  # would replace torch.nn.functional.linear for the whole process
+        },
+    }

@@ -1,0 +1,217 @@
+"""One step by several processes with a device each: the losses of engine/training/step/loss.py, DeepSpeed's ZeRO.
+
+Invariants:
+- every rank runs the same calls with the same batch; the answer for the caller is returned by rank 0, the others
+  return something empty;
+- an update happens whole, of policy and critic and on all ranks, or not at all: before it, all have looked at the
+  losses and at both gradients;
+- a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
+  the same ones it goes on bit for bit;
+- rank 0 alone reads checkpoints and weights and writes them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from engine.models.decoder import Decoder
+from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
+from engine.policy.lineage import WeightsId
+from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
+from engine.training.optimizer.learning_rate import share_of_rate
+from engine.training.parts.exact_dtype import check_dtypes
+from engine.training.parts.layout import whole_shape
+from engine.training.parts.lora import Adapter
+from engine.training.parts.trained import TrainedPart, critic_part, policy_part
+from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
+from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.step.activations import how_to_hold
+from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.metrics import UpdateOutcome
+from engine.training.step.micro_batch import MicroBatch, check_trajectories
+from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.scoring import Critic, TokenScores
+from engine.training.zero.guest import ALONE, surroundings
+from engine.training.zero.sharding import (
+    Division,
+    ShardedPart,
+    empty_decoder,
+    frozen,
+    published,
+    send_weights,
+)
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import pack_weights
+
+
+class DeepSpeedTrainer:
+    def __init__(self, model_folder: Path, settings: TrainerSettings, *, device: str, world: World = ALONE) -> None:
+        torch.manual_seed(settings.seed)
+        self._settings, self._device, self._world = settings, torch.device(device), world
+        self._division = Division(stage=settings.trainer.zero_stage, world=world, device=device)
+        self._folder, self._config = model_folder, read_config(model_folder)
+        self._companions = companion_files(model_folder)
+        self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
+        self._parts: list[ShardedPart] = []
+        self._modules: dict[str, nn.Module] = {}
+        world.enter(device, surroundings())
+        try:
+            models = self._divide()
+            self._check_dtypes()
+        except BaseException:
+            self.close()
+            raise
+        self._step_loss = StepLoss(
+            settings,
+            models=models,
+            device=device,
+            num_weights=self._num_parameters,
+            attention_width=self._config.attention_width,
+            ranks=world,
+        )
+
+    def _divide(self) -> StepModels:
+        settings, algorithm = self._settings, self._settings.algorithm
+        self._model = self._modules["policy"] = self._loaded()
+        self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
+        self._adapter = Adapter.asked_for(self._model, settings.trainer, base_name=self._folder.name)
+        part = policy_part(self._model, self._adapter, settings.optimizer)
+        policy = scores_of(self._sharded(part, PolicyPass(self._model, settings)))
+        critic = None
+        if needs_critic(algorithm):
+            values = self._modules["critic"] = Critic(self._loaded())
+            critic = self._sharded(critic_part(values, algorithm), CriticPass(values, settings))
+        reference = self._reference(policy) if needs_reference(algorithm) else None
+        return StepModels(policy=policy, reference=reference, critic=critic)
+
+    def _sharded(self, part: TrainedPart, module: nn.Module) -> Callable[..., Any]:
+        self._check_dtypes()  # before DeepSpeed, whose own assertion has no words
+        self._parts.append(ShardedPart(part, module, self._settings.optimizer, self._division))
+        return self._parts[-1].forward
+
+    def _reference(self, policy: Callable[[MicroBatch], TokenScores]) -> Callable[[MicroBatch], TokenScores]:
+        adapter = self._adapter
+        if adapter is None:
+            model = self._modules["reference"] = self._loaded()
+            return scores_of(frozen(PolicyPass(model, self._settings), self._division))
+
+        def base_scores(batch: MicroBatch) -> TokenScores:
+            with adapter.base_only():
+                return policy(batch)
+
+        return base_scores
+
+    def _loaded(self) -> Decoder:
+        """The job's model, read by rank 0."""
+        model = empty_decoder(self._config, self._division)
+        model.hold_activations(how_to_hold(self._settings, self._config, self._device))
+        # Not straight onto the device: in stage 3 the whole model need not fit on one.
+        source = self._world.first(partial(load_decoder, self._folder, device="cpu", dtype=torch.float32))
+        send_weights(model, model_tensors(source) if source else {}, world=self._world)
+        return model
+
+    def _check_dtypes(self) -> None:
+        check_dtypes(self._modules, torch.float32)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+        self._world.leave()
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the published model."""
+        return self._num_parameters
+
+    # One step ----------------------------------------------------------------------------------------------------
+
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+        check_trajectories(trajectories, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
+        step = self._step_loss.begin(trajectories)
+        return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
+
+    def _backward(self, losses: MicroLoss) -> None:
+        for part, loss in zip(self._parts, losses.of_parts, strict=True):
+            part.backward(loss, is_last=losses.is_last)
+
+    def _update(self, finite: bool) -> UpdateOutcome:
+        if not (finite and self._have_finite_gradients()):
+            for part in self._parts:
+                part.spoil_gradients()
+        share = share_of_rate(self._settings, self._progress.num_updates)
+        outcomes = {part.prefix: part.step(share) for part in self._parts}
+        updated = {outcome.updated for outcome in outcomes.values()}
+        assert len(updated) == 1, "policy and critic did not agree whether to make the update"
+        self._progress = self._progress.after(updated=all(updated))
+        return UpdateOutcome(
+            updated=all(updated),
+            grad_norms={prefix: outcome.grad_norm for prefix, outcome in outcomes.items()},
+            learning_rate=self._settings.optimizer.learning_rate * share,
+        )
+
+    def _have_finite_gradients(self) -> bool:
+        """The same answer on every rank. Of one part alone, its own step asks."""
+        return len(self._parts) == 1 or all(part.has_finite_gradients() for part in self._parts)
+
+    # Weights and checkpoints -------------------------------------------------------------------------------------
+
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        """On other ranks than the first: of nothing."""
+        return pack_weights(self._published(), weights=weights, allocate=allocate)
+
+    def prepare_save(self, folder: Path) -> Write:
+        """Gathered and copied here; rank 0's call writes, the others' do nothing."""
+        weights = self._published()
+        state = random_streams(self._device)
+        for part in self._parts:
+            state |= self._copied(part.exact_state(), torch.float32)
+        if self._world.index:
+            return _write_nothing
+        checkpoint = TrainerCheckpoint(
+            companions=self._companions,
+            weights=weights,
+            state=state,
+            progress=self._progress,
+            adapter_config=None if self._adapter is None else self._adapter.config,
+        )
+        return partial(checkpoint.write, folder)
+
+    def load(self, folder: Path) -> None:
+        nothing: tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]] = (torch.zeros(2, dtype=torch.int64), {}, {})
+        counts, state, stored = self._world.first(partial(self._read, folder)) or nothing
+        num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
+        for part in self._parts:
+            part.restore(stored, state, num_updates=num_updates)
+        take_over_random_streams(state, self._device, self._world.send)
+        self._check_dtypes()
+        self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
+
+    def _read(self, folder: Path) -> tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Counts of updates, the exact state, and the weights if they are stored exactly."""
+        progress = read_progress(folder, self._config, current=self._progress)
+        stored: Mapping[str, Tensor] = {}
+        if any(part.stored_exactly for part in self._parts):
+            stored = model_tensors(load_decoder(folder, device="cpu", dtype=torch.float32))
+        return torch.tensor([progress.num_updates, progress.num_skipped]), load_file(folder / OPTIMIZER_FILE), stored
+
+    def _published(self) -> dict[str, Tensor]:
+        """Copies on rank 0's host, in the dtype that rollouts run in."""
+        return self._copied(published(self._model, self._adapter), self._config.dtype)
+
+    def _copied(self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Every rank goes through all of them, since each is gathered from every rank."""
+        is_first = self._world.index == 0
+        return {name: tensor.to("cpu", dtype, copy=True) for name, tensor in tensors if is_first}
+
+
+def _write_nothing() -> None:
+    """The act of a rank that has nothing to write."""

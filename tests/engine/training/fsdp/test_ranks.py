@@ -1,0 +1,167 @@
+"""Two processes make the steps of one, and of the torch trainer, while FSDP2 divides weights between them; what each
+keeps, and what travels."""
+
+import multiprocessing
+import multiprocessing.queues
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.models.loading import load_decoder, read_config, weight_files
+from engine.training.fsdp.sharding import Sharding
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.parts.layout import decoder_places, own_part
+from engine.training.parts.stored_rows import StoredRows
+from engine.training.ranks.passes import PolicyPass
+from engine.training.ranks.world import World
+from engine.training.step.micro_batch import MicroBatch, batch_step
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.ranks.two_ranks import (
+    KINDS,
+    TwoRanksConformance,
+    asked,
+    story,
+    tell,
+    told_by,
+    two_processes,
+    world_of,
+)
+from tests.engine.training.trainer_conformance import trajectories_of
+
+DIVIDED: Final = "divided"
+LOW: Final = "bfloat16"
+THIN: Final = "adapter of rank 1"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def micro_batch() -> MicroBatch:
+    return batch_step(trajectories_of(0), max_tokens=10_000, device="cpu").micro_batches[0]
+
+
+def bytes_for_backward(whole_pass: Callable[[MicroBatch], Any], *, beside: nn.Module) -> int:
+    """The bytes that are still there after a forward pass, beside the memory of a module's parameters."""
+    its_own = {own_part(parameter).untyped_storage().data_ptr() for parameter in beside.parameters()}
+    kept = {}
+
+    def note(saved: Tensor) -> Tensor:
+        kept[saved.untyped_storage()._cdata] = saved.untyped_storage()
+        return saved
+
+    with saved_tensors_hooks(note, lambda saved: saved):
+        scores = whole_pass(micro_batch())
+    num_bytes = sum(storage.nbytes() for storage in kept.values() if storage.data_ptr() not in its_own)
+    del scores
+    return num_bytes
+
+
+def divided(folder: Path, world: World) -> dict[str, int]:
+    """Bytes that a rank has of a model's weights, and what its forward pass keeps."""
+    world.enter("cpu")
+    sharding = Sharding(world, torch.device("cpu"), torch.float32)
+    model = sharding.empty_decoder(read_config(folder))
+    places = decoder_places(model.config, dict(model.named_parameters()))
+    whole_pass = PolicyPass(model, asked("whole"))
+    sharding.divide(whole_pass, model)
+    with StoredRows(weight_files(folder)) as stored:
+        sharding.fill(dict(model.named_parameters()), places, stored)
+    facts = {
+        "of_weights": sum(own_part(parameter).nbytes for parameter in model.parameters()),
+        "for_backward": bytes_for_backward(whole_pass, beside=model),
+    }
+    world.leave()
+    return facts
+
+
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The dtypes of what is gathered and of what is added up over the ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: dict[str, set[str]] = {"_allgather_base_": set(), "_reduce_scatter_base_": set()}
+
+    def __torch_dispatch__(self, call: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        if call.namespace == "c10d" and call.overloadpacket.__name__ in self.dtypes:
+            self.dtypes[call.overloadpacket.__name__].add(str(given[1].dtype))
+        return call(*given, **(named or {}))
+
+
+def in_bfloat16(folder: Path, world: World) -> dict[str, Any]:
+    trainer = FsdpTrainer(folder, asked("whole", compute_dtype="bfloat16"), device="cpu", world=world)
+    with Traffic() as traffic:
+        metrics = trainer.train_step(trajectories_of(0)).metrics
+    trainer.close()
+    return {"metrics": metrics, "dtypes": {call: sorted(dtypes) for call, dtypes in traffic.dtypes.items()}}
+
+
+def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
+    settings = asked("adapter")
+    trainer_spec = settings.trainer.model_copy(update={"lora_rank": 1})
+    trainer = FsdpTrainer(folder, replace(settings, trainer=trainer_spec), device="cpu", world=world)
+    metrics = [trainer.train_step(trajectories_of(step)).metrics for step in range(2)]
+    trainer.close()
+    return {"metrics": metrics}
+
+
+def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
+    torch.set_num_threads(1)
+    world = world_of(rank, addresses)
+    for kind in KINDS:
+        for activations in ("kept", "recomputed"):
+            mine = results / kind / activations
+            mine.mkdir(exist_ok=True)
+            trainer = FsdpTrainer(folder, asked(kind, activations=activations), device="cpu", world=world)
+            tell(story(trainer, mine), mine, rank)
+            trainer.close()
+    for name, find in ((DIVIDED, divided), (LOW, in_bfloat16), (THIN, thin_adapter)):
+        (results / name).mkdir(exist_ok=True)
+        tell(find(folder, world), results / name, rank)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return two_processes(run_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(params=[f"{kind}/{activations}" for kind in KINDS for activations in ("kept", "recomputed")])
+def variant(request: pytest.FixtureRequest) -> str:
+    named: str = request.param
+    return named
+
+
+class TestTwoFsdpRanks(TwoRanksConformance):
+    pass
+
+
+def test_each_rank_has_its_half_of_every_matrix(two_ranks: Path, make_llama: MakeLlama) -> None:
+    whole = sum(parameter.numel() * 4 for parameter in load_decoder(make_llama(), device="cpu").parameters())
+    assert [told_by(two_ranks, DIVIDED, rank)["of_weights"] for rank in (0, 1)] == [whole // 2, whole // 2]
+
+
+def test_no_gathered_matrix_is_kept_for_the_backward_pass(two_ranks: Path, make_llama: MakeLlama) -> None:
+    """A rank keeps what one process keeps beside its weights, to the byte."""
+    model = load_decoder(make_llama(dtype="bfloat16"), device="cpu", dtype=torch.float32)
+    alone = bytes_for_backward(PolicyPass(model, asked("whole")), beside=model)
+    assert [told_by(two_ranks, DIVIDED, rank)["for_backward"] for rank in (0, 1)] == [alone, alone]
+
+
+def test_in_bfloat16_weights_travel_in_it_and_gradients_are_added_up_in_float32(two_ranks: Path) -> None:
+    first, second = (told_by(two_ranks, LOW, rank) for rank in (0, 1))
+    assert first == second
+    assert first["dtypes"] == {"_allgather_base_": ["torch.bfloat16"], "_reduce_scatter_base_": ["torch.float32"]}
+    exact = told_by(two_ranks, "whole/kept")["told"][0]
+    assert first["metrics"]["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
+    assert first["metrics"]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.05)
+
+
+def test_a_rank_that_has_no_row_of_a_matrix_makes_the_steps_too(two_ranks: Path, make_llama: MakeLlama) -> None:
+    """The A of an adapter of rank 1 is one row."""
+    first, second = (told_by(two_ranks, THIN, rank)["metrics"] for rank in (0, 1))
+    assert first == second and all(metrics["train/skipped"] == 0.0 for metrics in first)

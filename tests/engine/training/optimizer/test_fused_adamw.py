@@ -1,0 +1,149 @@
+"""Our AdamW is torch's, bit for bit, without the class that loads the compiler; and what moments are kept in."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import engine.training.optimizer.fused_adamw as fused_adamw
+from engine.spec.job import OptimizerSpec
+from engine.training.optimizer.fused_adamw import FusedAdamW, KeptApart, ParameterGroup
+
+BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.1
+
+
+def layers(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(7, 5), nn.LayerNorm(5), nn.Linear(5, 3)).to(dtype)
+
+
+def test_parameters_and_moments_are_those_of_torchs_own_class() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        ours, theirs = layers(dtype), layers(dtype)
+        matrices = [[each for each in model.parameters() if each.dim() > 1] for model in (ours, theirs)]
+        vectors = [[each for each in model.parameters() if each.dim() == 1] for model in (ours, theirs)]
+        mine = FusedAdamW(
+            groups=[
+                ParameterGroup(parameters=matrices[0], weight_decay=DECAY, full_lr=1e-2),
+                ParameterGroup(parameters=vectors[0], weight_decay=0.0, full_lr=1e-2),
+            ],
+            betas=BETAS,
+            eps=EPS,
+        )
+        groups: list[dict[str, Any]] = [{"params": matrices[1], "weight_decay": DECAY}]
+        groups.append({"params": vectors[1], "weight_decay": 0.0})
+        reference = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, eps=EPS, fused=True)
+        for update in range(6):
+            inputs = torch.randn(4, 7, generator=torch.Generator().manual_seed(update)).to(dtype)
+            for model in (ours, theirs):
+                model(inputs).square().mean().backward()
+            for group, theirs_too in zip(mine.groups, reference.param_groups, strict=True):
+                group.lr = theirs_too["lr"] = 1e-2 * (update + 1) / 6
+            mine.step()
+            reference.step()
+            mine.zero_grad()
+            reference.zero_grad()
+        for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(own, other)
+            assert all(torch.equal(mine.state[own][name], reference.state[other][name]) for name in mine.state[own])
+            assert set(mine.state[own]) == set(reference.state[other])
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is_and_counts_no_update() -> None:
+    moved, still = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    group = ParameterGroup(parameters=[moved, still], weight_decay=0.5, full_lr=0.1, lr=0.1)
+    optimizer = FusedAdamW(groups=[group], betas=BETAS, eps=EPS)
+    total: Any = moved.sum()
+    total.backward()
+    optimizer.step()
+    assert torch.equal(still, torch.ones(2, 2)) and not torch.equal(moved, still)
+    assert optimizer.state[moved]["step"].item() == 1.0 and not optimizer.state[still]
+
+
+# Kept apart -----------------------------------------------------------------------------------------------------------
+
+NUM_WEIGHTS = 4_096
+IN_BFLOAT16 = KeptApart(dtype=torch.bfloat16, in_host_memory=False)
+IN_HOST_MEMORY = KeptApart(dtype=torch.float32, in_host_memory=True)
+
+
+def optimizer_of(weights: nn.Parameter, kept: KeptApart | None) -> FusedAdamW:
+    group = ParameterGroup(parameters=[weights], weight_decay=DECAY, full_lr=1e-3, lr=1e-3)
+    return FusedAdamW(groups=[group], betas=BETAS, eps=EPS, kept=kept)
+
+
+def after_updates(
+    kept: KeptApart | None, num: int, *, calm_after: int | None = None
+) -> tuple[nn.Parameter, FusedAdamW]:
+    """Weights that began at 0; gradients are a tenth as long from `calm_after` on."""
+    weights = nn.Parameter(torch.zeros(NUM_WEIGHTS))
+    optimizer = optimizer_of(weights, kept)
+    chance = torch.Generator().manual_seed(1)
+    for update in range(num):
+        calm = calm_after is not None and update >= calm_after
+        weights.grad = torch.randn(NUM_WEIGHTS, generator=chance) * (0.1 if calm else 1.0)
+        optimizer.step()
+    return weights, optimizer
+
+
+def test_a_second_moment_in_bfloat16_falls_and_rises_as_in_float32() -> None:
+    """Over 2,000 updates, in whose second half a thousandth off is all that changes. Their mean over the weights, since
+    each for itself is off by chance: by less than a tenth, of which √4,096 leave little more than a thousandth."""
+    exact, near = (after_updates(kept, 2_000, calm_after=1_000) for kept in (None, IN_BFLOAT16))
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert near[1].state[near[0]][name].dtype == torch.bfloat16
+    expected, found = (optimizer.state[weights]["exp_avg_sq"].double() for weights, optimizer in (exact, near))
+    assert 0.2 < expected.mean() < 0.4
+    assert found.mean().item() == pytest.approx(expected.mean().item(), rel=0.01)
+    assert ((found - expected) / expected).std() < 0.1
+    way = exact[0].double().std()
+    assert (near[0] - exact[0]).double().std() < 0.1 * way
+
+
+def test_rounded_to_the_nearest_it_would_not() -> None:
+    """What chance is for: torch's own kernel on moments in bfloat16."""
+    weights = nn.Parameter(torch.zeros(NUM_WEIGHTS, dtype=torch.bfloat16))
+    optimizer = optimizer_of(weights, None)
+    chance = torch.Generator().manual_seed(1)
+    for gradients, num in ((1.0, 1_000), (0.1, 1_000)):
+        before = optimizer.state_of(weights)["exp_avg_sq"].clone()
+        for _ in range(num):
+            weights.grad = (torch.randn(NUM_WEIGHTS, generator=chance) * gradients).to(torch.bfloat16)
+            optimizer.step()
+    left = optimizer.state[weights]["exp_avg_sq"].double().mean() / before.double().mean()
+    assert left > 0.9  # of what falls to a third
+
+
+def test_pieces_in_host_memory_are_together_the_whole_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 1_024)
+    (whole, at_once), (pieces, piecewise) = (after_updates(kept, 3) for kept in (None, IN_HOST_MEMORY))
+    assert torch.equal(whole, pieces)
+    assert all(torch.equal(at_once.state[whole][name], piecewise.state[pieces][name]) for name in at_once.state[whole])
+
+
+def test_pieces_in_bfloat16_are_together_the_whole_but_for_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 bits, on both moments: a hundredth of each step."""
+    monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 1_000)
+    (whole, _), (pieces, _) = (after_updates(kept, 3) for kept in (None, IN_BFLOAT16))
+    torch.testing.assert_close(pieces, whole, rtol=0, atol=3 * 1e-3 * 2.0**-6)
+
+
+def test_chance_is_the_same_for_the_same_update_and_another_for_the_next() -> None:
+    first, again = (after_updates(IN_BFLOAT16, 5) for _ in range(2))
+    assert torch.equal(first[0], again[0])
+    weights, optimizer = first
+    moments = []
+    for num_updates in (5, 5, 6):
+        for name in ("exp_avg", "exp_avg_sq"):
+            optimizer.state[weights][name].copy_(again[1].state[again[0]][name])
+        optimizer.state[weights]["step"].fill_(num_updates)
+        optimizer.step()
+        moments.append(optimizer.state[weights]["exp_avg_sq"].clone())
+    assert torch.equal(moments[0], moments[1]) and not torch.equal(moments[0], moments[2])
+
+
+def test_what_a_job_asks_for_is_what_is_kept() -> None:
+    assert KeptApart.asked_for(OptimizerSpec()) is None
+    assert KeptApart.asked_for(OptimizerSpec(moments="bfloat16")) == IN_BFLOAT16
+    assert KeptApart.asked_for(OptimizerSpec(offload=True)) == IN_HOST_MEMORY

@@ -1,0 +1,137 @@
+"""Sequences that several ranks share: the same steps as those of one process, for every layout and kind of job."""
+
+import json
+import multiprocessing
+import multiprocessing.queues
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from engine.models.loading import read_config
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.port import Trainer
+from engine.training.ranks.sequence_parallel import refuse_heads
+from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import SMOOTH_EPS, assert_same_steps, save, settings, trajectories_of
+from tests.engine.training.trainer_parts_conformance import save_qwen
+
+ENDED_WITHIN_S: Final = 240
+
+KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
+    "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {"activations": "recomputed"}),
+    "critic": (AlgorithmSpec(name="ppo", critic=CriticSpec(gae_lambda=0.9)), {"activations": "kept"}),
+    "adapter": (AlgorithmSpec(), {"activations": "recomputed", "lora_rank": 3}),
+}
+LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",)}
+SHARED_BY: Final = {2: (2,), 4: (2, 4)}
+"""By the number of ranks, how many of them share a sequence."""
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def asked(kind: str, sharers: int = 1) -> TrainerSettings:
+    """Micro-batches of several sequences, some with a prompt in common."""
+    algorithm, trainer = KINDS[kind]
+    return settings(
+        algorithm=algorithm,
+        optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
+        trainer=TrainerSpec(micro_batch_tokens=90, sequence_parallel=sharers, **trainer),
+    )
+
+
+def train(trainer: Trainer, results: Path) -> list[dict[str, float]]:
+    told = [trainer.train_step(trajectories_of(step, tools=True)).metrics for step in range(2)]
+    save(trainer, results)
+    return told
+
+
+def run_rank(
+    rank: int, num_ranks: int, folders: dict[str, Path], results: Path, addresses: "multiprocessing.queues.Queue[str]"
+) -> None:
+    torch.set_num_threads(1)
+    if rank == 0:
+        world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=60)
+        for _ in range(num_ranks - 1):
+            addresses.put(world.address)
+    else:
+        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=60)
+    for layout, folder in folders.items():
+        for kind in LAYOUTS[layout]:
+            for sharers in SHARED_BY[num_ranks]:
+                mine = results / layout / kind / f"{num_ranks}-ranks-{sharers}-share"
+                mine.mkdir(parents=True, exist_ok=True)
+                trainer = FsdpTrainer(folder, asked(kind, sharers), device="cpu", world=world)
+                told = train(trainer, mine / "trained")
+                (mine / f"rank-{rank}.json").write_text(json.dumps(told))
+                trainer.close()
+
+
+@pytest.fixture(scope="module")
+def results(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What processes of their own left behind, and what one process makes of the same batches."""
+    results = tmp_path_factory.mktemp("shared")
+    # Four query heads: two key/value heads are fewer than the four ranks, which then have one twice.
+    qwens = {layout: save_qwen(tmp_path_factory.mktemp(layout), layout) for layout in ("qwen2", "qwen3")}
+    folders = {"llama": make_llama(), **qwens}
+    for layout, folder in folders.items():
+        for kind in LAYOUTS[layout]:
+            alone = results / layout / kind / "alone"
+            alone.mkdir(parents=True)
+            told = train(TorchTrainer(folder, asked(kind), device="cpu"), alone / "trained")
+            (alone / "rank-0.json").write_text(json.dumps(told))
+    for num_ranks in SHARED_BY:
+        context = multiprocessing.get_context("spawn")
+        addresses = context.Queue()
+        ranks = [
+            context.Process(target=run_rank, args=(rank, num_ranks, folders, results, addresses))
+            for rank in range(num_ranks)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(ENDED_WITHIN_S)
+            if rank.is_alive():
+                rank.kill()
+        assert [rank.exitcode for rank in ranks] == [0] * num_ranks
+    return results
+
+
+VARIANTS: Final = [
+    (layout, kind, num_ranks, sharers)
+    for layout, kinds in LAYOUTS.items()
+    for kind in kinds
+    for num_ranks, each in SHARED_BY.items()
+    for sharers in each
+]
+
+
+@pytest.mark.parametrize(("layout", "kind", "num_ranks", "sharers"), VARIANTS)
+def test_ranks_that_share_sequences_make_the_steps_of_one_process(
+    results: Path, layout: str, kind: str, num_ranks: int, sharers: int
+) -> None:
+    alone, shared = (results / layout / kind / name for name in ("alone", f"{num_ranks}-ranks-{sharers}-share"))
+    told = [json.loads((shared / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
+    assert all(each == told[0] for each in told)
+    assert_same_steps(
+        told[0],
+        shared / "trained",
+        expected=json.loads((alone / "rank-0.json").read_text()),
+        expected_checkpoint=alone / "trained",
+    )
+
+
+@pytest.mark.parametrize(("sharers", "is_fine"), [(1, True), (2, True), (4, True), (3, False), (8, False)])
+def test_heads_that_cannot_be_dealt_are_refused(make_llama: MakeLlama, sharers: int, is_fine: bool) -> None:
+    """Four query heads, two of keys and values."""
+    config = read_config(make_llama())
+    if is_fine:
+        refuse_heads(config, num_sharers=sharers)
+    else:
+        with pytest.raises(ValueError, match=r"trainer\.sequence_parallel must divide the model's 4 heads, got"):
+            refuse_heads(config, num_sharers=sharers)

@@ -1,0 +1,171 @@
+"""The promises of two processes that make one step together, whatever divides weights between them.
+
+A test module starts them by `two_processes` and subclasses `TwoRanksConformance`, named Test…. It gives the fixtures
+`two_ranks`, the folder that they left behind, and `variant`, the folder below it of one of the trainers: KIND/NAME.
+"""
+
+import json
+import multiprocessing
+import multiprocessing.queues
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from engine.policy.lineage import WeightsId
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
+from engine.training.port import Trainer, TrainingTrajectory
+from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
+    assert_same_steps,
+    save,
+    settings,
+    trajectories_of,
+)
+
+ENDED_WITHIN_S: Final = 240
+
+KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any], dict[str, int]]]] = {
+    "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {}, {}),
+    # A λ below 1: of one trajectory, the returns differ by much more than by rounding. They are what is standardised.
+    "critic": (
+        AlgorithmSpec(name="ppo", kl=KlSpec(coefficient=0.1, estimator="k1"), critic=CriticSpec(gae_lambda=0.9)),
+        {},
+        {},
+    ),
+    "adapter": (AlgorithmSpec(kl=KlSpec(coefficient=0.1)), {"lora_rank": 3, "lora_alpha": 12.0}, {}),
+    "updates": (AlgorithmSpec(), {}, {"mini_batches": 2, "passes": 2}),
+}
+
+
+def asked(kind: str, **trainer: Any) -> TrainerSettings:
+    """Rectangles so small that ranks have different numbers of micro-batches; a reference, which is divided too."""
+    algorithm, parts, updates = KINDS[kind]
+    return settings(
+        algorithm=algorithm,
+        optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
+        trainer=TrainerSpec(micro_batch_tokens=40, **parts, **trainer),
+        **updates,
+    )
+
+
+def batches() -> list[list[TrainingTrajectory]]:
+    """The second has fewer trajectories than there are ranks; it has a reward, which rounding is nothing beside."""
+    (one,) = trajectories_of(1, num=1)
+    return [trajectories_of(0), [replace(one, reward=1.0)], trajectories_of(2, num=7)]
+
+
+def poisoned() -> list[TrainingTrajectory]:
+    """Trajectories of which only one, so only one rank, has a number that is none."""
+    first, *others = trajectories_of(3)
+    return [replace(first, behaviour_logprobs=(float("nan"),) * len(first.response_ids)), *others]
+
+
+def train(trainer: Trainer) -> list[dict[str, float]]:
+    return [trainer.train_step(batch).metrics for batch in batches()]
+
+
+def story(trainer: Trainer, results: Path) -> dict[str, Any]:
+    told = train(trainer)
+    save(trainer, results / "trained")
+    skipped = trainer.train_step(poisoned()).metrics
+    kept = trainer.snapshot(WeightsId(0, 0)).manifest.sha256
+    trainer.load(results / "trained")
+    loaded = trainer.snapshot(WeightsId(0, 0)).manifest.sha256
+    on = trainer.train_step(trajectories_of(4)).metrics
+    save(trainer, results / "straight")
+    trainer.load(results / "trained")
+    again = trainer.train_step(trajectories_of(4)).metrics
+    save(trainer, results / "resumed")
+    trainer.load(results.parent / "torch")
+    save(trainer, results / "from-torch")
+    return {"told": told, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again}
+
+
+def tell(facts: dict[str, Any], results: Path, rank: int) -> None:
+    (results / f"rank-{rank}.json").write_text(json.dumps(facts))
+
+
+def told_by(results: Path, variant: str, rank: int = 0) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((results / variant / f"rank-{rank}.json").read_text())
+    return told
+
+
+RunRank = Callable[[int, Path, Path, "multiprocessing.queues.Queue[str]"], None]
+"""(rank, the model's folder, where it leaves what it found, to be given to `world_of`)"""
+
+
+def world_of(rank: int, addresses: "multiprocessing.queues.Queue[str]") -> World:
+    if rank:
+        return World.join(addresses.get(timeout=60), rank=rank, num_ranks=2, timeout_s=60)
+    world = World.open(num_ranks=2, host="127.0.0.1", timeout_s=60)
+    addresses.put(world.address)
+    return world
+
+
+def two_processes(run_rank: RunRank, folder: Path, results: Path) -> Path:
+    """`results`, with what they left there; before, what the torch trainer makes of the same batches."""
+    for kind in KINDS:
+        torch_trainer = TorchTrainer(folder, asked(kind), device="cpu")
+        (results / kind).mkdir()
+        (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
+        save(torch_trainer, results / kind / "torch")
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    ranks = [context.Process(target=run_rank, args=(rank, folder, results, addresses)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(ENDED_WITHIN_S)
+        if rank.is_alive():
+            rank.kill()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    return results
+
+
+class TwoRanksConformance:
+    def test_two_ranks_make_the_steps_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
+        of_torch = two_ranks / variant.partition("/")[0]
+        assert_same_steps(
+            told_by(two_ranks, variant)["told"],
+            two_ranks / variant / "trained",
+            expected=json.loads((of_torch / "torch.json").read_text()),
+            expected_checkpoint=of_torch / "torch",
+        )
+
+    def test_every_rank_tells_the_same_of_a_step_and_skips_the_same(self, two_ranks: Path, variant: str) -> None:
+        first, second = told_by(two_ranks, variant, 0), told_by(two_ranks, variant, 1)
+        assert first["told"] == second["told"]
+        assert [metrics["train/skipped"] for metrics in first["told"]] == [0.0, 0.0, 0.0]
+        assert first["skipped"] == second["skipped"]
+        if variant.startswith("updates/"):  # its mini-batch in both passes; the other one's updates are made
+            assert (first["skipped"]["train/skipped"], first["skipped"]["train/updates"]) == (2.0, 2.0)
+            assert [metrics["train/updates"] for metrics in first["told"]] == [4.0, 2.0, 4.0]
+            return
+        assert first["skipped"]["train/skipped"] == 1.0
+        assert first["kept"] == first["loaded"]  # what was saved before the step that was skipped
+
+    def test_two_ranks_resume_bit_for_bit(self, two_ranks: Path, variant: str) -> None:
+        told = told_by(two_ranks, variant)
+        assert told["again"] == told["on"]
+        ends = [two_ranks / variant / name for name in ("straight", "resumed")]
+        assert (ends[0] / MANIFEST_FILE).read_bytes() == (ends[1] / MANIFEST_FILE).read_bytes()
+
+    def test_a_checkpoint_of_the_torch_trainer_is_taken_over_whole(self, two_ranks: Path, variant: str) -> None:
+        taken, of_torch = two_ranks / variant / "from-torch", two_ranks / variant.partition("/")[0] / "torch"
+        verify_checkpoint(taken)
+        assert (taken / MANIFEST_FILE).read_bytes() == (of_torch / MANIFEST_FILE).read_bytes()
+
+    def test_a_checkpoint_of_two_ranks_goes_on_in_one_process(
+        self, two_ranks: Path, variant: str, make_llama: MakeLlama, tmp_path: Path
+    ) -> None:
+        trained = two_ranks / variant / "trained"
+        trainer = TorchTrainer(make_llama(dtype="bfloat16"), asked(variant.partition("/")[0]), device="cpu")
+        trainer.load(trained)
+        again = save(trainer, tmp_path)
+        assert (again / MANIFEST_FILE).read_bytes() == (trained / MANIFEST_FILE).read_bytes()

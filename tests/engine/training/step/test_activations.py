@@ -1,0 +1,68 @@
+"""What layers leave for the backward pass in a job that does not say it: the same in the engine and the arithmetic."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.models.loading import read_config
+from engine.spec.fit.known_models import known_shape
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.job import JobSpec, TrainerSpec
+from engine.training.settings import TrainerSettings
+from engine.training.step.activations import how_to_hold, shape_of
+from tests.engine.conftest import MakeLlama
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("sharers", [1, 4])
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize("tokens", [512, 2_048, 8_192, 65_536])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B"])
+def test_the_trainer_chooses_what_the_arithmetic_counts_on(
+    make_llama: MakeLlama, name: str, tokens: int, algorithm: str, sharers: int
+) -> None:
+    shape = known_shape(name)
+    spec = JobSpec.model_validate(
+        {
+            "name": "t",
+            "algorithm": {"name": algorithm},
+            "trainer": {"micro_batch_tokens": tokens, "sequence_parallel": sharers},
+            "resources": {"trainer_devices": sharers},
+        }
+    )
+    plan = TrainerPlan.of_spec(spec, shape, on_gpu=False)
+    config = replace(
+        read_config(make_llama()),
+        width=shape.width,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        mlp_width=shape.mlp_width,
+        max_positions=shape.max_positions,
+        qk_norm=True,
+    )
+    assert how_to_hold(TrainerSettings.of(spec), config, CPU) == plan.activations
+
+
+def test_little_is_kept_much_is_computed_again_and_what_is_asked_for_is_done(make_llama: MakeLlama) -> None:
+    config = read_config(make_llama())
+
+    def held(layers: int, **trainer: object) -> str:
+        spec = JobSpec(name="t", trainer=TrainerSpec.model_validate(trainer))
+        return how_to_hold(TrainerSettings.of(spec), replace(config, num_layers=layers), CPU)
+
+    assert held(2) == "kept"
+    assert held(10_000) == "recomputed"
+    assert held(2, activations="offloaded") == "offloaded" and held(10_000, activations="kept") == "kept"
+
+
+def test_a_models_shape_is_that_of_its_folder(make_llama: MakeLlama) -> None:
+
+    folder: Path = make_llama(dtype="bfloat16")
+    assert shape_of(read_config(folder)) == ModelShape.of_config(json.loads((folder / "config.json").read_text()))

@@ -1,0 +1,84 @@
+"""Two processes make the steps of one, and of the torch trainer, whatever ZeRO divides between them."""
+
+import multiprocessing
+import multiprocessing.queues
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+import engine.training.zero.sharding as sharding
+from engine.training.checkpoint.folder import MANIFEST_FILE
+from engine.training.settings import TrainerSettings
+from engine.training.zero.trainer import DeepSpeedTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.ranks.two_ranks import (
+    KINDS,
+    TwoRanksConformance,
+    asked,
+    story,
+    tell,
+    two_processes,
+    world_of,
+)
+from tests.engine.training.trainer_conformance import save
+
+STAGES: Final = (1, 2, 3)
+COMPILED: Final = "compiled"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def in_stage(kind: str, stage: int) -> TrainerSettings:
+    return asked(kind, backend="deepspeed", zero_stage=stage)
+
+
+def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
+    os.environ |= {"PATH": "/nowhere", "TORCH_EXTENSIONS_DIR": str(results / COMPILED)}
+    torch.set_num_threads(1)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(sharding, "PERSISTENT_NUMEL", 0)
+    world = world_of(rank, addresses)
+    for kind in KINDS:
+        for stage in STAGES:
+            mine = results / kind / f"stage-{stage}"
+            mine.mkdir(exist_ok=True)
+            trainer = DeepSpeedTrainer(folder, in_stage(kind, stage), device="cpu", world=world)
+            tell(story(trainer, mine), mine, rank)
+            trainer.close()
+
+
+@pytest.fixture(scope="module")
+def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Processes of their own: DeepSpeed numbers what it divides, process by process."""
+    return two_processes(run_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(params=[f"{kind}/stage-{stage}" for kind in KINDS for stage in STAGES])
+def variant(request: pytest.FixtureRequest) -> str:
+    named: str = request.param
+    return named
+
+
+class TestTwoDeepSpeedRanks(TwoRanksConformance):
+    pass
+
+
+def test_no_compiler_was_needed(two_ranks: Path) -> None:
+    assert not list(two_ranks.rglob(COMPILED))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_of_two_ranks_goes_on_alone_and_in_another_stage(
+    two_ranks: Path, make_llama: MakeLlama, tmp_path: Path, kind: str
+) -> None:
+    trained = two_ranks / kind / "stage-3" / "trained"
+    alone = DeepSpeedTrainer(make_llama(dtype="bfloat16"), in_stage(kind, 1), device="cpu")
+    try:
+        alone.load(trained)
+        again = save(alone, tmp_path)
+        assert (again / MANIFEST_FILE).read_bytes() == (trained / MANIFEST_FILE).read_bytes()
+    finally:
+        alone.close()
