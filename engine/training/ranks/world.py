@@ -7,6 +7,7 @@ Invariants:
   alone ends when it is done, or with its process, and the store with it.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -84,6 +85,7 @@ class World:
             self._meanwhile.close()
             if torch_distributed.is_initialized():
                 torch_distributed.destroy_process_group()
+            gc.collect()  # the group ends with its last name, and its threads with it: after Python they would abort
 
     # Ranks -------------------------------------------------------------------------------------------------------
 

@@ -38,9 +38,11 @@ def surroundings() -> Iterator[None]:
     with environment(_ONE_DEVICE | _searchable_path()):
         yield
     from deepspeed import comm
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
     if comm.is_initialized():
         comm.destroy_process_group()  # torch's group, and what DeepSpeed remembers of it
+    FWD_MODULE_STACK.clear()  # where every model that stage 3 divided stays for good, its engine and groups with it
 
 
 def bound_collectives(world: World) -> None:

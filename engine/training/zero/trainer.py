@@ -125,6 +125,8 @@ class DeepSpeedTrainer:
     def close(self) -> None:
         for part in self._parts:
             part.close()
+        self._parts.clear()
+        self._modules.clear()
         self._world.leave()
 
     @property

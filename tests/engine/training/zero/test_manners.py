@@ -1,11 +1,13 @@
 """DeepSpeed as a guest in the process: it takes nothing over."""
 
+import gc
 import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,17 @@ def test_it_comes_and_goes_without_a_trace_and_without_a_word(
     trainer.close()
     assert globals_of_the_process() == before
     assert capfd.readouterr().out == ""
+
+
+def test_a_model_that_was_trained_here_is_not_kept(make_llama: MakeLlama) -> None:
+    """Nor what it was divided by: a group's threads that outlive Python abort the process."""
+    trainer = sharded(make_llama(), zero_stage=3)
+    trainer.train_step(trajectories_of(0))
+    weights = [weakref.ref(parameter) for parameter in trainer._model.parameters()]
+    trainer.close()
+    del trainer
+    gc.collect()
+    assert [each for each in weights if each() is not None] == []
 
 
 def test_trainers_in_one_process_do_not_disturb_each_other(make_llama: MakeLlama) -> None:
