@@ -7,6 +7,7 @@ Invariants:
 
 import re
 import secrets
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from backend.api.rate_limit import SUBMITS, RateExceeded, take
 from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
+from backend.jobs.submitting.fitting import fit_of
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
@@ -88,7 +90,7 @@ def _submit(
             form.blame((), "This form has already made a job. To make another one, submit it again.")
         else:
             form.blame(refusal.errors, refusal.detail)
-        return _show(request, form, targets, target=target)
+        return _show(request, form, targets, target=target, arithmetic=refusal.extensions.get("arithmetic", ()))
     except NotFound:
         form.blame((), NO_CHECKPOINT)
         return _show(request, form, targets, target=target)
@@ -111,10 +113,13 @@ def _show(
     starting_point: StartingPoint | None = None,
     chosen: str | None = None,
     target: SubmitTarget | None = None,
+    arithmetic: Sequence[str] = (),
     status: int | None = None,
 ) -> HttpResponse:
+    """`arithmetic`: by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
+    fit = fit_of(form.spec, target.pool) if form.spec and target else None
     context = {
         "form": form,
         "targets": targets,
@@ -128,6 +133,8 @@ def _show(
         else "",
         "curl_url": curl.api_url("/jobs"),
         "outlook": _outlook(form.spec, target, now=database_now()) if form.spec and target else "",
+        "fit": fit,
+        "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
     }
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))

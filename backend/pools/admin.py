@@ -28,7 +28,7 @@ class QuotaInline(admin.TabularInline):  # type: ignore[type-arg]  # generic onl
 
 @admin.register(ResourcePool)
 class ResourcePoolAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in the stubs
-    list_display = ("name", "flavor", "capacity", "is_open", "id")
+    list_display = ("name", "flavor", "capacity", "device_gb", "is_open", "id")
     inlines: ClassVar = [QuotaInline]
 
 

@@ -28,6 +28,7 @@ class ResourcePool(models.Model):
     name = models.CharField(max_length=80, unique=True)
     flavor = models.CharField(max_length=40)
     capacity = models.PositiveIntegerField()
+    device_gb = models.PositiveIntegerField(null=True, blank=True)  # memory of a device, 10^9 bytes; empty: not judged
     is_open = models.BooleanField(default=True)  # closed: what runs may end, nothing starts
     version = models.PositiveIntegerField(default=1, editable=False)  # of the quotas, for If-Match
 

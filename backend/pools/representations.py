@@ -28,6 +28,7 @@ class PoolOut(BaseModel):
     name: str
     flavor: str
     capacity: int
+    device_gb: int | None = Field(description="Memory of each device, in 10^9 bytes; null: unknown.")
     is_open: bool = Field(description="False: what runs may end, and nothing starts.")
     reserved: int
     quota: QuotaOut
@@ -83,6 +84,7 @@ def represent_pool(pool: ResourcePool, quota: TeamQuota, *, used: int, reserved:
         name=pool.name,
         flavor=pool.flavor,
         capacity=pool.capacity,
+        device_gb=pool.device_gb,
         is_open=pool.is_open,
         reserved=reserved,
         quota=quota_fields(quota, used),

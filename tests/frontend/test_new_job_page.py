@@ -1,7 +1,11 @@
 """A new job: errors beside their fields, nothing typed is lost, and nothing is made twice."""
 
+import json
 import re
+from dataclasses import replace
 from html import unescape
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -10,6 +14,7 @@ from backend.api.rate_limit import Rate
 from backend.jobs.models import Job
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import spec_fields
+from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
 from tests.frontend import seed
@@ -99,6 +104,25 @@ def test_a_stand_in_for_a_wrong_field_is_never_blamed(world: World, owner: Clien
 def test_a_job_that_never_fits_is_refused_beside_the_replicas(world: World, owner: Client) -> None:
     page = text_of(send(owner, filled(world, rollout__replicas="2000")))
     assert re.search(r'id="f-rollout-replicas-error">.*2001 devices', page)
+
+
+@pytest.fixture
+def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path)
+    folder = tmp_path / "models" / "ours"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-32B"]))
+    world.pool.device_gb = 80
+    world.pool.save()
+    return folder.name
+
+
+def test_a_model_that_the_devices_cannot_hold_is_refused_with_the_arithmetic(
+    world: World, owner: Client, model_of_32b: str
+) -> None:
+    page = send(owner, filled(world, model__source=model_of_32b, rollout__engine="vllm")).content.decode()
+    assert re.search(r"needs \d+\.\d GB whatever its batches are and has 80\.0 GB. It fits if you", page)
+    assert "moments, float32" in page and not Job.objects.exists()
 
 
 @pytest.mark.parametrize("target", ["", "x/y", "proj_0/pool_0"])

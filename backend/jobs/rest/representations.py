@@ -104,6 +104,14 @@ class AttemptOut(BaseModel):
     evidence: dict[str, Any] = Field(description="What was seen when it failed; empty if it did not.")
 
 
+class FitOut(BaseModel):
+    """Whether the job fits the memory of the pool's devices."""
+
+    fits: bool = Field(description="Margins included. False: it may not; what cannot fit at all is refused.")
+    message: str
+    arithmetic: list[str] = Field(description="A line a term, for a person.")
+
+
 class PreviewOut(BaseModel):
     spec: dict[str, Any]
     pool: str
@@ -112,6 +120,7 @@ class PreviewOut(BaseModel):
     starts_at_once: bool
     reason: str = Field(description="Why the job would wait, from the closed list.")
     message: str
+    fit: FitOut | None = Field(description="Null: the pool's devices or the model's shape are not known here.")
 
 
 class TemplateOut(BaseModel):

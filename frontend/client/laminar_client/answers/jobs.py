@@ -59,6 +59,15 @@ class Job(Answer):
 
 
 @record
+class Fit(Answer):
+    """Whether a job fits the memory of the pool's devices, and the arithmetic, a line a term."""
+
+    fits: bool
+    message: str
+    arithmetic: list[str]
+
+
+@record
 class Preview(Answer):
     spec: dict[str, Any]
     pool: str
@@ -67,6 +76,7 @@ class Preview(Answer):
     starts_at_once: bool
     reason: str
     message: str
+    fit: Fit | None = None
 
 
 @record

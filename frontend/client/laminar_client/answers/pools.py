@@ -24,6 +24,7 @@ class Pool(Named):
     is_open: bool
     reserved: int
     quota: Quota
+    device_gb: int | None = None
 
 
 @record

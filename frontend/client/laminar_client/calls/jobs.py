@@ -33,7 +33,7 @@ def submit(
 
 
 def preview(spec: Mapping[str, Any], *, pool: str | None = None) -> Procedure[Preview]:
-    """Nothing is submitted: the spec with its defaults, and whether it would start now."""
+    """Nothing is submitted: the spec with its defaults, whether it would start now, and whether it fits the devices."""
     body = {"spec": dict(spec)} | _given(pool=pool)
     return (yield from answer(Preview, post("jobs:preview", body=body, repeatable=True)))
 

@@ -43,7 +43,7 @@ def preview(
     name: str | None,
     pool: str | None,
 ) -> None:
-    """Check a spec and say whether it would start now. SPEC is a .json, .toml or .yaml file, or - for stdin."""
+    """Check a spec and say whether it would start now and fits the devices. SPEC is a .json, .toml or .yaml file, or - for stdin."""
     spec = spec_from(spec_file, template, settings, name, lambda: session.client)
     found = session.client.jobs.preview(spec, pool=pool)
     session.document(found)
@@ -52,6 +52,8 @@ def preview(
     if not found.starts_at_once:
         session.show(Text(f"  {plain(found.message)} [{plain(found.reason)}]"))
     session.show(f"  {found.trajectories_per_step} trajectories a step")
+    if found.fit is not None:
+        session.show(Text(f"  {plain(found.fit.message)}", "" if found.fit.fits else "yellow"))
 
 
 @laminar.command("submit")

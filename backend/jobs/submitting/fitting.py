@@ -1,0 +1,91 @@
+"""Whether a job fits the devices of its pool, as far as that can be known before anything runs.
+
+A pool tells what memory a device of it has, a model its shape: by the config.json of its folder in the store, or by its
+name, if that is a public model's. Where either is unknown nothing is judged here: the engine asks the same arithmetic
+once more, with its device before it.
+
+Invariant: a job is refused for what no batch would change, by a config.json that was read, and for nothing else.
+"""
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from django.conf import settings
+
+from backend.pools.models import ResourcePool
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import GB, Need, gigabytes
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.replica import ReplicaPlan, replica_need
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.fit.verdict import Misfit, will_not_fit
+from engine.spec.job import JobSpec
+
+log = logging.getLogger(__name__)
+
+MOST_CONFIG_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    misfit: Misfit | None
+    sentence: str
+    arithmetic: tuple[str, ...]
+    """A line a term, of each kind of device."""
+    is_refused: bool
+    pointer: str = ""
+    """Into the spec: where the smallest change that helps would be made."""
+
+
+def fit_of(spec: JobSpec, pool: ResourcePool) -> Fit | None:
+    """None: it is not known."""
+    if pool.device_gb is None:
+        return None
+    stored = _stored_shape(spec.model.source)
+    shape = stored or (known_shape(spec.model.source) if spec.model.source in KNOWN_CONFIGS else None)
+    if shape is None:
+        return None
+    misfit = will_not_fit(spec, shape, pool.device_gb * GB)
+    needs = _needs(spec, shape)
+    return Fit(
+        misfit=misfit,
+        sentence=_fits(needs, pool.device_gb) if misfit is None else misfit.sentence,
+        arithmetic=tuple(line for need in needs for line in need.lines),
+        is_refused=misfit is not None and misfit.is_certain and stored is not None,
+        pointer=_pointer(misfit),
+    )
+
+
+def _needs(spec: JobSpec, shape: ModelShape) -> list[Need]:
+    replica = replica_need(shape, ReplicaPlan.of_spec(spec, shape))
+    return [replica] if spec.only_evaluates else [trainer_need(shape, TrainerPlan.of_spec(spec, shape)), replica]
+
+
+def _fits(needs: list[Need], device_gb: int) -> str:
+    each = ", ".join(f"{need.of[0].lower()}{need.of[1:]} needs up to {gigabytes(need.num_bytes)}" for need in needs)
+    return f"It fits devices of {device_gb} GB: {each}."
+
+
+def _pointer(misfit: Misfit | None) -> str:
+    if misfit is None or misfit.changes is None:
+        return "/model/source"
+    [first, *_] = misfit.changes[0].settings
+    return "/" + first.replace(".", "/")
+
+
+def _stored_shape(source: str) -> ModelShape | None:
+    """Of a folder that this process can read; a name leads nowhere else (`ModelSpec.is_name`)."""
+    models = settings.ENVIRONMENT.store_dir / "models"
+    file = models / source / "config.json"
+    try:
+        if file.resolve().parent.parent != models.resolve() or file.stat().st_size > MOST_CONFIG_BYTES:
+            return None
+        return ModelShape.of_config(json.loads(file.read_bytes()))
+    except OSError:
+        return None
+    except (ValueError, AttributeError, TypeError) as error:  # somebody's own file: the engine will say what is wrong
+        log.info("fit=unknown model=%s reason=%s", source, error)
+        return None

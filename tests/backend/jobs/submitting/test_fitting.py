@@ -1,0 +1,116 @@
+"""Whether a job fits its pool's devices, as the control plane knows it: by the pool's memory and the model's shape."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.jobs.models import Job
+from backend.jobs.submitting.fitting import fit_of
+from backend.pools.models import ResourcePool
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.spec.job import JobSpec
+from tests.backend.conftest import MakeSpec
+
+LARGE = "Qwen3-32B"
+
+
+@pytest.fixture
+def models(tmp_path: Path, settings: Any) -> Path:
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, store_dir=tmp_path)
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def stored(models: Path) -> str:
+    """A folder of 32 billion weights, of which the control plane reads the config.json alone."""
+    (models / "ours").mkdir()
+    (models / "ours" / "config.json").write_text(json.dumps(KNOWN_CONFIGS[LARGE]))
+    return "ours"
+
+
+@pytest.fixture
+def gpus(pool: ResourcePool) -> ResourcePool:
+    pool.device_gb = 80
+    pool.save()
+    return pool
+
+
+@pytest.fixture
+def spec_of(make_spec: MakeSpec) -> Any:
+    def make(source: str, *, trainer_devices: int = 1) -> JobSpec:
+        large: dict[str, Any] = {"rollout": {"engine": "vllm", "replicas": 1}, "resources": {"trainer_devices": trainer_devices}}
+        return make_spec(model={"source": source}, **large)
+
+    return make
+
+
+def body(spec: JobSpec) -> dict[str, Any]:
+    return {"spec": spec.model_dump(mode="json", exclude_defaults=True) | {"name": "Large"}}
+
+
+def test_what_no_batch_would_make_fit_is_refused_with_the_arithmetic_and_what_would(
+    api: Any, gpus: ResourcePool, project: Any, stored: str, spec_of: Any
+) -> None:
+    response = api.post("/jobs", {"project": project.pk, **body(spec_of(stored))})
+    assert response.status_code == 422, response.content
+    refusal = response.json()
+    assert refusal["code"] == "does_not_fit" and not Job.objects.exists()
+    assert "has 80.0 GB" in refusal["detail"] and "It fits if you" in refusal["detail"]
+    assert any("gradients, float32" in line for line in refusal["arithmetic"])
+    [error] = refusal["errors"]
+    assert error["pointer"].startswith("/spec/")
+
+
+@pytest.mark.django_db
+def test_the_change_that_is_advised_is_enough(gpus: ResourcePool, stored: str, spec_of: Any) -> None:
+    fit = fit_of(spec_of(stored), gpus)
+    assert fit is not None and fit.misfit is not None and fit.misfit.changes is not None
+    document = spec_of(stored).model_dump(mode="json")
+    for change in fit.misfit.changes:
+        for path, value in change.settings.items():
+            section, name = path.split(".")
+            document[section][name] = value
+    better = fit_of(JobSpec.model_validate(document), gpus)
+    assert better is not None and not better.is_refused and better.misfit is None
+
+
+def test_a_preview_tells_what_each_device_needs(
+    api: Any, gpus: ResourcePool, project: Any, models: Path, spec_of: Any
+) -> None:
+    (models / "small").mkdir()
+    (models / "small" / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
+    fit = api.post("/jobs:preview", body(spec_of("small"))).json()["fit"]
+    assert fit["fits"] and "each replica's device needs up to" in fit["message"] and len(fit["arithmetic"]) > 10
+
+
+@pytest.mark.django_db
+def test_by_a_public_models_name_alone_nobody_is_refused(gpus: ResourcePool, models: Path, spec_of: Any) -> None:
+    """The folder of that name may hold another model."""
+    fit = fit_of(spec_of(LARGE), gpus)
+    assert fit is not None and fit.misfit is not None and not fit.is_refused
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("content", ["{", "[]", '{"model_type": "mamba"}', None])
+def test_what_is_not_known_is_not_judged(gpus: ResourcePool, models: Path, spec_of: Any, content: str | None) -> None:
+    (models / "odd").mkdir()
+    if content is not None:
+        (models / "odd" / "config.json").write_text(content)
+    assert fit_of(spec_of("odd"), gpus) is None
+
+
+@pytest.mark.django_db
+def test_a_pool_that_does_not_tell_its_memory_refuses_nothing(pool: ResourcePool, stored: str, spec_of: Any) -> None:
+    assert fit_of(spec_of(stored), pool) is None
+
+
+@pytest.mark.django_db
+def test_a_link_out_of_the_store_is_not_read(gpus: ResourcePool, models: Path, tmp_path: Path, spec_of: Any) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "config.json").write_text(json.dumps(KNOWN_CONFIGS[LARGE]))
+    (models / "link").symlink_to(tmp_path / "elsewhere")
+    assert fit_of(spec_of("link"), gpus) is None
