@@ -43,7 +43,8 @@ def preview(
     name: str | None,
     pool: str | None,
 ) -> None:
-    """Check a spec and say whether it would start now and fits the devices. SPEC is a .json, .toml or .yaml file, or - for stdin."""
+    """Check a spec and say whether it would start now and fits the devices. SPEC is a .json, .toml or .yaml file, or -
+    for stdin."""
     spec = spec_from(spec_file, template, settings, name, lambda: session.client)
     found = session.client.jobs.preview(spec, pool=pool)
     session.document(found)

@@ -42,7 +42,10 @@ def gpus(pool: ResourcePool) -> ResourcePool:
 @pytest.fixture
 def spec_of(make_spec: MakeSpec) -> Any:
     def make(source: str, *, trainer_devices: int = 1) -> JobSpec:
-        large: dict[str, Any] = {"rollout": {"engine": "vllm", "replicas": 1}, "resources": {"trainer_devices": trainer_devices}}
+        large: dict[str, Any] = {
+            "rollout": {"engine": "vllm", "replicas": 1},
+            "resources": {"trainer_devices": trainer_devices},
+        }
         return make_spec(model={"source": source}, **large)
 
     return make
