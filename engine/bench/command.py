@@ -19,6 +19,7 @@ TITLES: Final = {
     "decode": "tokens per second against transformers, and against vLLM where its environment is",
     "learn": "reward against samples and time, every schedule, several seeds",
     "train": "seconds of a trainer's pass at true widths, against transformers",
+    "gpu": "a GPU's figures of a trainer's work, each beside its bound",
     "peer": "trained samples per second against TRL's GRPOTrainer",
 }
 

@@ -1,0 +1,46 @@
+"""The GPU's bench goes its whole way wherever it is asked to, and says what it has not tried."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from engine.bench.command import bench
+from engine.bench.gpu_probes import OF_A_CPU, OF_A_GPU, PROBES, decoder_of, products_of
+
+
+def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert bench(["gpu", "--json", *words]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_every_figure_is_measured_and_none_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    told = told_by(capsys, "--device", "cpu", "--repeats", "1")
+    figures = {row["figure"]: row["median"] for row in told["rows"]}
+    assert list(PROBES) == list(figures)[: len(PROBES)], told["remarks"]
+    assert all(float(figures[name]) > 0 for name in PROBES)
+    assert not [remark for remark in told["remarks"] if "tried" in str(remark)]
+    assert figures["log-probs in float32 on cpu"] == 0 < float(figures["log-probs in bfloat16 on cpu"])
+
+
+def test_what_there_was_no_time_for_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    told = told_by(capsys, "--device", "cpu", "--seconds", "-1")
+    assert [remark for remark in told["remarks"] if str(remark).startswith("not tried: ")] == [
+        f"not tried: {name}, for want of time" for name in PROBES
+    ]
+
+
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    told = told_by(capsys)
+    assert not told["rows"] and "No GPU here" in str(told["remarks"][0])
+
+
+def test_a_pass_is_counted_by_the_weights_that_multiply() -> None:
+    model = decoder_of(OF_A_CPU.shape, torch.device("cpu"), max_positions=8)
+    assert products_of(OF_A_CPU.shape) == model.num_parameters
+    with torch.device("meta"):
+        large = decoder_of(OF_A_GPU.shape, torch.device("meta"), max_positions=8)
+    assert products_of(OF_A_GPU.shape) == large.num_parameters - large.embedding_VD.numel()
