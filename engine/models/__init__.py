@@ -7,5 +7,6 @@ packing         sequences of many lengths in one row
 tokenizer       token ids out of text, and back
 demo_tokenizer  a small one for the demo task
 make_demo       the demo model made from a seed
+make_random     a public model's true shape with random weights
 demo/           that model's files
 """

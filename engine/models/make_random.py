@@ -1,0 +1,92 @@
+"""`python -m engine.models.make_random SHAPE --to FOLDER`: a public model's true shape with random weights, as a folder.
+
+For trying what size does (memory, time, disk) where the model itself is not: nothing can be learned from it. Its
+tokenizer is the built-in model's, with words that mean nothing up to the whole vocabulary.
+
+Invariant: one layer is in memory at a time, and a file of its own, so that any size can be made.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.models.loading import DEMO_FOLDER, DTYPES, INDEX_FILE, read_config
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+
+STD: Final = 0.02
+SEED: Final = 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.models.make_random", description=__doc__)
+    parser.add_argument("shape", choices=KNOWN_CONFIGS)
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--layers", type=int, default=None, help="fewer than the model has")
+    arguments = parser.parse_args()
+    changes = {} if arguments.layers is None else {"num_hidden_layers": arguments.layers}
+    make_random(arguments.to, {**KNOWN_CONFIGS[arguments.shape], **changes})
+    return 0
+
+
+def make_random(folder: Path, config: Mapping[str, Any]) -> None:
+    """`config`: a config.json's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "config.json", {**config, "eos_token_id": 2, "pad_token_id": 0, "hidden_act": "silu"})
+    for name in ("generation_config.json", "tokenizer_config.json"):
+        shutil.copy(DEMO_FOLDER / name, folder / name)
+    _write(folder / "tokenizer.json", _stretched(json.loads((DEMO_FOLDER / "tokenizer.json").read_text()), config))
+    chance = torch.Generator().manual_seed(SEED)
+    weight_map: dict[str, str] = {}
+    num_bytes = 0
+    for number, tensors in enumerate(_layers(folder, chance)):
+        file = f"model-{number:05}.safetensors"
+        save_file(tensors, folder / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, file)
+        num_bytes += sum(tensor.nbytes for tensor in tensors.values())
+    _write(folder / INDEX_FILE, {"metadata": {"total_size": num_bytes}, "weight_map": weight_map})
+
+
+def _layers(folder: Path, chance: torch.Generator) -> Iterator[dict[str, Tensor]]:
+    """What stands outside of the layers first, then layer by layer, by the names that the decoder reads."""
+    from engine.models.decoder import Decoder
+    from engine.models.loading import model_tensors
+
+    config = read_config(folder)
+    dtype = DTYPES[json.loads((folder / "config.json").read_text())["dtype"]]
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in model_tensors(Decoder(config, dtype)).items()}
+    for number in (None, *range(config.num_layers)):
+        prefix = f"model.layers.{number}."
+        named = {
+            name: shape
+            for name, shape in shapes.items()
+            if (name.startswith(prefix) if number is not None else not name.startswith("model.layers."))
+        }
+        yield {name: _drawn(name, shape, dtype, chance) for name, shape in named.items()}
+
+
+def _drawn(name: str, shape: torch.Size, dtype: torch.dtype, chance: torch.Generator) -> Tensor:
+    if name.endswith("norm.weight"):
+        return torch.ones(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype).normal_(std=STD, generator=chance)
+
+
+def _stretched(tokenizer: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"word{number}": number for number in range(len(vocabulary), config["vocab_size"])}
+    return tokenizer
+
+
+def _write(file: Path, content: object) -> None:
+    file.write_text(json.dumps(content))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
