@@ -1,4 +1,4 @@
-"""`python -m engine.models.make_random SHAPE --to FOLDER`: a public model's true shape with random weights, as a folder.
+"""`python -m engine.models.make_random SHAPE --to FOLDER`: a folder of a public model's true shape and random weights.
 
 For trying what size does (memory, time, disk) where the model itself is not: nothing can be learned from it. Its
 tokenizer is the built-in model's, with words that mean nothing up to the whole vocabulary.
