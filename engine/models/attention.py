@@ -7,6 +7,7 @@ On a GPU that can, all sequences are one call of a kernel that knows where each 
 Attention, in 16 bits only). Elsewhere each rectangle is a call of its own.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -22,16 +23,17 @@ CAUSAL: Final = (-1, 0)  # a window: everything before, nothing after
 class PackedAttention:
     """Attend."""
 
-    def __init__(self, tokens: PackedTokens) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: PackedTokens, windows: Sequence[int | None] = ()) -> None:
+        """`windows`: of each layer, how many tokens back one sees, itself included; none: all that came before."""
+        self._tokens, self._windows = tokens, windows
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        tokens = self._tokens
+        tokens, window = self._tokens, self._windows[layer] if self._windows else None
         q_FHE, k_FKE, v_FKE = (_rows(part, tokens.spread_F) for part in (q_THE, k_TKE, v_TKE))
         if tokens.starts is not None and (dtype := _dtype_of_kernel(q_FHE)) is not None:
-            mixed_FA = _in_one_call(q_FHE.to(dtype), k_FKE.to(dtype), v_FKE.to(dtype), tokens)
+            mixed_FA = _in_one_call(q_FHE.to(dtype), k_FKE.to(dtype), v_FKE.to(dtype), tokens, window)
         else:
-            mixed_FA = _by_rectangles(q_FHE, k_FKE, v_FKE, tokens.rectangles)
+            mixed_FA = _by_rectangles(q_FHE, k_FKE, v_FKE, tokens.rectangles, window)
         return _rows(mixed_FA, tokens.gather_T)
 
 
@@ -42,7 +44,7 @@ def _dtype_of_kernel(q_FHE: Tensor) -> torch.dtype | None:
     return dtype if device == "cuda" and dtype in (torch.bfloat16, torch.float16) else None
 
 
-def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens) -> Tensor:
+def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     assert tokens.starts is not None
@@ -55,27 +57,38 @@ def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedToke
         tokens.starts,
         longest,
         longest,
-        window_size=CAUSAL,
+        window_size=CAUSAL if window is None else (window - 1, 0),
         enable_gqa=q_FHE.shape[1] != k_FKE.shape[1],
     )
     assert isinstance(mixed_FHE, Tensor)
     return mixed_FHE.flatten(1)
 
 
-def _by_rectangles(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, rectangles: tuple[Rectangle, ...]) -> Tensor:
+def _by_rectangles(
+    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, rectangles: tuple[Rectangle, ...], window: int | None
+) -> Tensor:
     sizes = [rectangle.num_tokens for rectangle in rectangles]
     parts = zip(rectangles, *(torch.split(part, sizes) for part in (q_FHE, k_FKE, v_FKE)), strict=True)
     mixed: list[Tensor] = []
     for rectangle, q_SHE, k_SKE, v_SKE in parts:
+        band_WW = _band(rectangle.width, window, q_FHE.device)
         mixed_RHWE = functional.scaled_dot_product_attention(
             in_rows(q_SHE, rectangle),
             in_rows(k_SKE, rectangle),
             in_rows(v_SKE, rectangle),
-            is_causal=True,
+            attn_mask=band_WW,
+            is_causal=band_WW is None,
             enable_gqa=q_FHE.shape[1] != k_FKE.shape[1],
         )
         mixed.append(mixed_RHWE.transpose(1, 2).reshape(rectangle.num_tokens, -1))
     return torch.cat(mixed)
+
+
+def _band(width: int, window: int | None, device: torch.device) -> Tensor | None:
+    """What each column sees, where that is less than all before it."""
+    if window is None or window >= width:
+        return None
+    return torch.ones(width, width, dtype=torch.bool, device=device).tril().triu(1 - window)
 
 
 def _rows(x: Tensor, index: Tensor | None) -> Tensor:

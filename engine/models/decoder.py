@@ -68,6 +68,11 @@ class DecoderConfig:
         """Of all heads of all layers."""
         return self.num_layers * self.num_heads * self.head_dim
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Of each layer's attention, which sees all that came before."""
+        return (None,) * self.num_layers
+
 
 class DecoderLayer(nn.Module):
     activations: Activations = "kept"
@@ -157,6 +162,10 @@ class Decoder(nn.Module):
 
     def logits(self, x_ND: Tensor) -> Tensor:
         return functional.linear(self.normed(x_ND), self.head_VD)
+
+    def drop_head(self) -> None:
+        """Words are none of this model's business: no memory for a head."""
+        self.head_VD = self.embedding_VD
 
     @property
     def num_parameters(self) -> int:

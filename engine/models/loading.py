@@ -57,7 +57,11 @@ def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None)
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
-    targets = model_tensors(model)
+    fill_tensors(model_tensors(model), folder)
+
+
+def fill_tensors(targets: Mapping[str, Tensor], folder: Path) -> None:
+    """By their Hugging Face names."""
     missing = set(targets)
     with torch.no_grad():
         for file in weight_files(folder):

@@ -6,8 +6,7 @@ it: no optimizer, no critic and no adapter is needed to read it.
 
 from pathlib import Path
 
-from engine.models.decoder import Decoder
-from engine.models.loading import load_decoder, model_tensors, read_config
+from engine.models.families.trained_model import TrainedModel, load_model, public_tensors, read_model_config
 from engine.policy.lineage import WeightsId
 from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.port import Allocate
@@ -19,7 +18,7 @@ class HeldWeights:
     def __init__(self, model_folder: Path) -> None:
         """The model's own weights, until a checkpoint is loaded."""
         self._folder = model_folder
-        self._read: Decoder | None = None
+        self._read: TrainedModel | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -27,16 +26,16 @@ class HeldWeights:
 
     def load(self, folder: Path) -> None:
         verify_checkpoint(folder)
-        if read_config(folder) != read_config(self._folder):
+        if read_model_config(folder) != read_model_config(self._folder):
             raise ValueError(f"{folder}: the checkpoint is of another model than this job's")
         self._folder, self._read = folder, None
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        return pack_weights(model_tensors(self._model), weights=weights, allocate=allocate)
+        return pack_weights(public_tensors(self._model), weights=weights, allocate=allocate)
 
     @property
-    def _model(self) -> Decoder:
+    def _model(self) -> TrainedModel:
         """On the CPU, in the dtype that rollouts run in; read once it is known which weights they are."""
         if self._read is None:
-            self._read = load_decoder(self._folder, device="cpu")
+            self._read = load_model(self._folder, device="cpu")
         return self._read

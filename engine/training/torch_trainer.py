@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder
-from engine.models.loading import companion_files, load_decoder, load_weights, model_tensors
+from engine.models.families.trained_model import TrainedModel, load_model, load_weights, public_tensors
+from engine.models.loading import companion_files
 from engine.policy.lineage import WeightsId
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import OptimizedPart, read_exact_state, restore_exact_state
@@ -48,15 +48,15 @@ class TorchTrainer:
         self._settings, self._optimizer_spec = settings, settings.optimizer
         self._device = torch.device(device)
         self._companions = companion_files(model_folder)
-        self._model = load_decoder(model_folder, device=device, dtype=torch.float32)
+        self._model = load_model(model_folder, device=device, dtype=torch.float32)
         self._num_parameters = self._model.num_parameters
         self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
         self._critic = (
-            Critic(load_decoder(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
+            Critic(load_model(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
-        for decoder in (self._model, *(() if self._critic is None else (self._critic.trunk,))):
-            decoder.hold_activations(how_to_hold(settings, self._model.config, self._device))
+        for model in (self._model, *(() if self._critic is None else (self._critic.trunk,))):
+            model.hold_activations(how_to_hold(settings, self._model.config, self._device))
         parts = [policy_part(self._model, self._adapter, settings.optimizer)]
         if self._critic is not None:
             parts.append(critic_part(self._critic, algorithm))
@@ -116,7 +116,7 @@ class TorchTrainer:
         with nullcontext() if self._adapter is None else self._adapter.base_only():
             return self._score(self._reference or self._model, batch)
 
-    def _score(self, model: Decoder, batch: MicroBatch) -> TokenScores:
+    def _score(self, model: TrainedModel, batch: MicroBatch) -> TokenScores:
         settings = self._settings
         return score_tokens(
             model,
@@ -176,14 +176,14 @@ class TorchTrainer:
 
     def _published_tensors(self) -> dict[str, Tensor]:
         """In the dtype that rollouts run in; an adapter is merged."""
-        tensors = model_tensors(self._model) if self._adapter is None else self._adapter.merged()
+        tensors = public_tensors(self._model) if self._adapter is None else self._adapter.merged()
         return {name: tensor.to(self._model.config.dtype) for name, tensor in tensors.items()}
 
-    def _load_reference(self, model_folder: Path) -> Decoder | None:
+    def _load_reference(self, model_folder: Path) -> TrainedModel | None:
         """None: it is this very model without its adapter."""
         if self._adapter is not None:
             return None
-        return load_decoder(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
+        return load_model(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

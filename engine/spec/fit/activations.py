@@ -37,15 +37,16 @@ def norm_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def attention_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms."""
+    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms, and norms that a layer has beside its two."""
     turned = shape.attention_width + shape.key_width
     products = plan.product_bytes * (shape.projected_width + turned + 2 * shape.attention_width)
-    return norm_bytes(shape, plan) + products + 4 * shape.num_heads + head_norm_bytes(shape, plan)
+    norms = (shape.num_norms - 1) * norm_bytes(shape, plan)
+    return norms + products + 4 * shape.num_heads + head_norm_bytes(shape, plan)
 
 
 def head_norm_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """4·(A + K·E), twice beside bfloat16 products, and the length of each head."""
-    if not shape.qk_norm:
+    if not (shape.qk_norm or shape.wide_qk_norm):
         return 0
     copies = 1 if plan.products == "float32" else 2
     return 4 * (copies * (shape.attention_width + shape.key_width) + shape.num_heads + shape.num_kv_heads)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 STORED_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+COUNTED: Final = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "glm4", "olmo2", "phi3")
+WITHOUT_OUTPUT_BIAS: Final = ("glm4",)
 UNCOUNTED: Final = ("shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts")
 """Fields of mixtures that have experts beside those that are chosen."""
 
@@ -32,6 +34,13 @@ class ModelShape:
     max_positions: int
     qkv_bias: bool = False
     qk_norm: bool = False
+    """Of each head."""
+    wide_qk_norm: bool = False
+    """Of all heads together."""
+    output_bias: bool = False
+    mlp_bias: bool = False
+    num_norms: int = 2
+    """Of a layer, as wide as it."""
     num_experts: int = 0
     experts_per_token: int = 0
     expert_width: int = 0
@@ -47,7 +56,7 @@ class ModelShape:
         dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
         if dtype not in STORED_BYTES:
             raise ValueError(f"config.json: dtype must be one of {', '.join(STORED_BYTES)}, got {dtype!r}")
-        model_type, num_heads = str(raw.get("model_type", "")), _count(raw, "num_attention_heads")
+        model_type, num_heads = _family(raw), _count(raw, "num_attention_heads")
         width, num_layers = _count(raw, "hidden_size"), _count(raw, "num_hidden_layers")
         num_experts = int(raw.get("num_experts") or raw.get("num_local_experts") or 0)
         return cls(
@@ -61,8 +70,12 @@ class ModelShape:
             tied=bool(raw.get("tie_word_embeddings", False)),
             stored_bytes=STORED_BYTES[dtype],
             max_positions=int(raw.get("max_position_embeddings", 2048)),
-            qkv_bias=model_type.startswith("qwen2"),
+            qkv_bias=model_type == "qwen2" or bool(raw.get("attention_bias", model_type == "glm4")),
             qk_norm=model_type.startswith("qwen3"),
+            wide_qk_norm=model_type == "olmo2",
+            output_bias=bool(raw.get("attention_bias")) and model_type not in WITHOUT_OUTPUT_BIAS,
+            mlp_bias=bool(raw.get("mlp_bias")),
+            num_norms=4 if model_type == "glm4" else 2,
             num_experts=num_experts,
             experts_per_token=_count(raw, "num_experts_per_tok") if num_experts else 0,
             expert_width=_count(raw, "moe_intermediate_size") if num_experts else 0,
@@ -99,15 +112,17 @@ class ModelShape:
 
     @property
     def attention_weights(self) -> int:
-        """(Q + A)·D, the norms, and biases where the family has them."""
+        """(Q + A)·D, the layer's norms, and norms and biases where the family has them."""
         matrices = (self.projected_width + self.attention_width) * self.width
-        norms = 2 * self.width + (2 * self.head_dim if self.qk_norm else 0)
-        return matrices + norms + (self.projected_width if self.qkv_bias else 0)
+        norms = self.num_norms * self.width + (2 * self.head_dim if self.qk_norm else 0)
+        norms += self.attention_width + self.key_width if self.wide_qk_norm else 0
+        biases = (self.projected_width if self.qkv_bias else 0) + (self.width if self.output_bias else 0)
+        return matrices + norms + biases
 
     def mlp_weights(self, *, mixture: bool, active: bool = False) -> int:
-        """3·F·D; of a mixture 3·M·D for each expert (`active`: for each that a token meets), and the router's X·D."""
+        """3·F·D, 2·F + D of biases; of a mixture 3·M·D for each expert (`active`: that a token meets), and X·D."""
         if not mixture:
-            return 3 * self.mlp_width * self.width
+            return 3 * self.mlp_width * self.width + (2 * self.mlp_width + self.width if self.mlp_bias else 0)
         num_experts = self.experts_per_token if active else self.num_experts
         return (3 * self.expert_width * num_experts + self.num_experts) * self.width
 
@@ -147,6 +162,13 @@ class ModelShape:
         of_attention = 2 * (width + attention) + 2 * (width + key)
         of_mlp = 3 * (width + self.mlp_width)
         return rank * (self.num_layers * of_attention + self.num_dense * of_mlp)
+
+
+def _family(raw: Mapping[str, Any]) -> str:
+    model_type = str(raw.get("model_type", ""))
+    if model_type not in COUNTED:
+        raise ValueError(f"config.json: model_type must be one of {', '.join(COUNTED)}, got {model_type!r}")
+    return model_type
 
 
 def _count(raw: Mapping[str, Any], field: str) -> int:

@@ -15,8 +15,8 @@ from typing import Final, Self
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.models.decoder import DecoderConfig
-from engine.models.loading import WEIGHTS_FILE, read_config
+from engine.models.families.trained_model import ModelConfig, read_model_config
+from engine.models.loading import WEIGHTS_FILE
 from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec, TrainerSpec
 from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
@@ -75,10 +75,10 @@ class TrainerCheckpoint:
         write_checkpoint(folder, files)
 
 
-def read_progress(folder: Path, config: DecoderConfig, *, current: TrainerProgress) -> TrainerProgress:
+def read_progress(folder: Path, config: ModelConfig, *, current: TrainerProgress) -> TrainerProgress:
     """Of a whole checkpoint that a trainer of this model, with the critic and adapter of `current`, can go on from."""
     verify_checkpoint(folder)
-    if read_config(folder) != config:
+    if read_model_config(folder) != config:
         raise ValueError(f"{folder}: the checkpoint is of another model than this trainer's")
     progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
     if replace(progress, num_updates=0, num_skipped=0) != replace(current, num_updates=0, num_skipped=0):

@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from engine.models.decoder import Decoder, DecoderConfig, rotary_tables
+from engine.models.families.trained_model import ModelConfig, TrainedModel, empty_model
 from engine.spec.job import OptimizerSpec
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.parts.layout import Place, own_part, places_of, rows_of
@@ -51,18 +51,14 @@ class Sharding:
 
     # Modules -----------------------------------------------------------------------------------------------------
 
-    def empty_decoder(self, config: DecoderConfig) -> Decoder:
+    def empty_model(self, config: ModelConfig) -> TrainedModel:
         """Weights without memory, until `divide`; the tables of positions are there."""
-        with torch.device("meta"):
-            model = Decoder(config, torch.float32)
-        with torch.device(self.device):
-            model.cos_PE, model.sin_PE = rotary_tables(config)
-        return model
+        return empty_model(config, torch.float32, device=self.device)
 
-    def divide(self, module: nn.Module, decoder: Decoder) -> None:
+    def divide(self, module: nn.Module, model: TrainedModel) -> None:
         """Parameters become this rank's rows, in memory that nobody has filled yet. `module`: the one whose forward
-        pass is the decoder's, and all other work on its weights."""
-        for each in (*decoder.layers, module):
+        pass is the model's, and all other work on its weights."""
+        for each in (*model.layers, module):
             # Of the root too: after a pass without gradients it would stay whole, beyond the next update.
             shard = fully_shard(each, mesh=self._mesh, mp_policy=self._precision, reshard_after_forward=True)
             shard.set_gradient_divide_factor(1.0)

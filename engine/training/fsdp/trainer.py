@@ -22,8 +22,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder
-from engine.models.loading import companion_files, hugging_face_views, read_config, weight_files
+from engine.models.families.trained_model import TrainedModel, public_views, read_model_config
+from engine.models.loading import companion_files, weight_files
 from engine.policy.lineage import WeightsId
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
@@ -56,7 +56,7 @@ class FsdpTrainer:
     def __init__(self, model_folder: Path, settings: TrainerSettings, *, device: str, world: World = ALONE) -> None:
         torch.manual_seed(settings.seed)
         self._settings, self._device, self._world = settings, torch.device(device), world
-        self._folder, self._config = model_folder, read_config(model_folder)
+        self._folder, self._config = model_folder, read_model_config(model_folder)
         self._companions = companion_files(model_folder)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
@@ -96,7 +96,7 @@ class FsdpTrainer:
 
     def _policy(self, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
         settings, sharding = self._settings, self._sharding
-        self._model = self._modules["policy"] = self._empty_decoder()
+        self._model = self._modules["policy"] = self._empty_model()
         self._num_parameters = self._model.num_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
         self._adapter = Adapter.asked_for(
@@ -111,7 +111,7 @@ class FsdpTrainer:
 
     def _critic(self, stored: StoredRows) -> Callable[[MicroBatch], Tensor]:
         settings, sharding = self._settings, self._sharding
-        critic = self._modules["critic"] = Critic(self._empty_decoder())
+        critic = self._modules["critic"] = Critic(self._empty_model())
         whole_pass = CriticPass(critic, settings)
         sharding.divide(whole_pass, critic.trunk)
         trunk = dict(critic.trunk.named_parameters())
@@ -125,7 +125,7 @@ class FsdpTrainer:
     ) -> Callable[[MicroBatch], TokenScores]:
         adapter, sharding = self._adapter, self._sharding
         if adapter is None:
-            model = self._modules["reference"] = self._empty_decoder()
+            model = self._modules["reference"] = self._empty_model()
             whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
             sharding.divide(whole_pass, model)
             sharding.fill(dict(model.named_parameters()), self._places, stored)
@@ -137,8 +137,8 @@ class FsdpTrainer:
 
         return base_scores
 
-    def _empty_decoder(self) -> Decoder:
-        model = self._sharding.empty_decoder(self._config)
+    def _empty_model(self) -> TrainedModel:
+        model = self._sharding.empty_model(self._config)
         model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         return model
 
@@ -190,7 +190,7 @@ class FsdpTrainer:
             dtype = self._config.dtype
             with torch.device("meta"):
                 empty = {name: torch.empty(place.shape, dtype=dtype) for name, place in self._places.items()}
-            layout = hugging_face_views(self._config, empty)
+            layout = public_views(self._config, empty)
         return pack_stream(layout, self._published(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:

@@ -19,8 +19,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from engine.models.decoder import DecoderConfig
-from engine.models.loading import hugging_face_views
+from engine.models.families.trained_model import ModelConfig, public_views
 
 Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 """Tensors shaped and named like parameters → views of them, by public name."""
@@ -82,8 +81,8 @@ def places_of(parameters: Mapping[str, nn.Parameter], views: Views) -> dict[str,
     return {name: Place(each.shape, tuple(sorted(parts[name], key=itemgetter(2)))) for name, each in own.items()}
 
 
-def decoder_places(config: DecoderConfig, parameters: Mapping[str, nn.Parameter]) -> dict[str, Place]:
-    return places_of(parameters, lambda own: hugging_face_views(config, own))
+def decoder_places(config: ModelConfig, parameters: Mapping[str, nn.Parameter]) -> dict[str, Place]:
+    return places_of(parameters, lambda own: public_views(config, own))
 
 
 def own_part(tensor: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from engine.models.decoder import Attend, Decoder, DecoderLayer
+from engine.models.families.trained_model import TrainedModel
 from engine.models.loading import hugging_face_views
 from engine.spec.job import TrainerSpec
 from engine.training.parts.layout import Place, decoder_places
@@ -157,10 +158,15 @@ class Adapter:
 
     @classmethod
     def asked_for(
-        cls, model: Decoder, spec: TrainerSpec, *, base_name: str, device: torch.device | None = None
+        cls, model: TrainedModel, spec: TrainerSpec, *, base_name: str, device: torch.device | None = None
     ) -> "Adapter | None":
         if not spec.lora_rank:
             return None
+        if not isinstance(model, Decoder):
+            raise ValueError(
+                f"trainer.lora_rank must be 0 for a model of transformers' own classes: adapters are of the decoder's "
+                f"matrices; got {spec.lora_rank}"
+            )
         return cls(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name, device=device)
 
     @property

@@ -12,8 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder
-from engine.models.loading import hugging_face_views
+from engine.models.families.trained_model import TrainedModel, public_views
 from engine.spec.job import AlgorithmSpec, OptimizerSpec
 from engine.training.parts.layout import Views, whole_shape
 from engine.training.parts.lora import Adapter
@@ -46,12 +45,12 @@ class TrainedPart:
         return groups
 
 
-def policy_part(model: Decoder, adapter: Adapter | None, spec: OptimizerSpec) -> TrainedPart:
+def policy_part(model: TrainedModel, adapter: Adapter | None, spec: OptimizerSpec) -> TrainedPart:
     config = model.config
     return TrainedPart(
         prefix="",
         parameters=dict(model.named_parameters()) if adapter is None else adapter.parameters,
-        views=(lambda own: hugging_face_views(config, own)) if adapter is None else (lambda own: own),
+        views=(lambda own: public_views(config, own)) if adapter is None else (lambda own: own),
         stored_exactly=adapter is None and config.dtype == torch.float32,
         learning_rate=spec.learning_rate,
     )
@@ -63,7 +62,7 @@ def critic_part(critic: Critic, spec: AlgorithmSpec) -> TrainedPart:
     def views(own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         trunk = {name.removeprefix("trunk."): tensor for name, tensor in own.items()}
         value_D = trunk.pop("value_D")
-        return {"value.weight": value_D, **hugging_face_views(config, trunk)}
+        return {"value.weight": value_D, **public_views(config, trunk)}
 
     return TrainedPart(
         prefix="critic_",

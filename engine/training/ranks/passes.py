@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder
+from engine.models.families.trained_model import TrainedModel
 from engine.training.settings import TrainerSettings
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.scoring import ComputeDtype, Critic, TokenScores, computing_in, score_tokens
 
 
 class PolicyPass(nn.Module):
-    def __init__(self, model: Decoder, settings: TrainerSettings) -> None:
+    def __init__(self, model: TrainedModel, settings: TrainerSettings) -> None:
         super().__init__()
         self.model = model
         self._settings = settings

@@ -17,6 +17,7 @@ Invariants:
 - where there are fewer key/value heads than ranks, each goes to all ranks whose query heads read it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional
 
-from engine.models.decoder import Attend, DecoderConfig
+from engine.models.decoder import Attend
+from engine.models.families.trained_model import ModelConfig
 from engine.training.ranks.world import World
 from engine.training.step.micro_batch import MicroBatch
 
@@ -47,9 +49,9 @@ class SharedMicroBatch(MicroBatch):
     def positions(self) -> Tensor:
         return self.positions_L
 
-    def attention(self) -> Attend:
+    def attention(self, windows: Sequence[int | None]) -> Attend:
         # super() without arguments does not know a class that was made again for its slots.
-        return self.sharers.around(MicroBatch.attention(self), num_tokens=len(self.tokens.ids_T))
+        return self.sharers.around(MicroBatch.attention(self, windows), num_tokens=len(self.tokens.ids_T))
 
 
 class Sharers:
@@ -129,7 +131,7 @@ class Sharers:
         return -(-num_tokens // self._num_sharers)
 
 
-def refuse_heads(config: DecoderConfig, *, num_sharers: int) -> None:
+def refuse_heads(config: ModelConfig, *, num_sharers: int) -> None:
     """Raises `ValueError` of a model whose heads cannot be dealt."""
     heads, kv_heads = config.num_heads, config.num_kv_heads
     if heads % num_sharers:

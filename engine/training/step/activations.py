@@ -5,7 +5,9 @@ Either way the gradients are the same to the bit: it is memory against a third m
 
 import torch
 
-from engine.models.decoder import Activations, DecoderConfig
+from engine.models.decoder import Activations
+from engine.models.families.settings import FamilyConfig
+from engine.models.families.trained_model import ModelConfig
 from engine.spec.fit.activations import affordable
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan
 from engine.spec.fit.shape import ModelShape
@@ -14,7 +16,7 @@ from engine.training.step.loss import needs_critic
 from engine.training.step.scoring import dtype_of_products
 
 
-def how_to_hold(settings: TrainerSettings, config: DecoderConfig, device: torch.device) -> Activations:
+def how_to_hold(settings: TrainerSettings, config: ModelConfig, device: torch.device) -> Activations:
     trainer = settings.trainer
     if trainer.activations is not None:
         return trainer.activations
@@ -32,7 +34,9 @@ def how_to_hold(settings: TrainerSettings, config: DecoderConfig, device: torch.
     return affordable(shape_of(config), plan)
 
 
-def shape_of(config: DecoderConfig) -> ModelShape:
+def shape_of(config: ModelConfig) -> ModelShape:
+    if isinstance(config, FamilyConfig):
+        return config.shape
     return ModelShape(
         vocab_size=config.vocab_size,
         width=config.width,

@@ -58,8 +58,9 @@ class MicroBatch:
     def positions(self) -> Tensor:
         return self.tokens.positions_T
 
-    def attention(self) -> Attend:
-        return PackedAttention(self.tokens)
+    def attention(self, windows: Sequence[int | None]) -> Attend:
+        """`windows`: of the model's layers."""
+        return PackedAttention(self.tokens, windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

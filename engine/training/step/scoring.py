@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder, empty_parameter, rms_norm, take_rows
+from engine.models.decoder import empty_parameter, take_rows
+from engine.models.families.trained_model import TrainedModel
 from engine.training.step.head import head_scores, rows_of_a_chunk
 from engine.training.step.micro_batch import MicroBatch
 
@@ -24,7 +25,7 @@ class TokenScores:
 
 
 def score_tokens(
-    model: Decoder,
+    model: TrainedModel,
     batch: MicroBatch,
     *,
     temperature: float,
@@ -34,7 +35,7 @@ def score_tokens(
     """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded."""
     device = batch.targets_N.device
     with computing_in(compute_dtype, device):
-        hidden_TD = model(batch.ids, batch.positions, batch.attention())
+        hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows))
         normed_ND = model.normed(take_rows(hidden_TD, batch.predicting_N))
     logprobs_N, entropy_N = head_scores(
         normed_ND,
@@ -54,18 +55,18 @@ class Critic(nn.Module):
     Its own, and not the policy's trunk: the value's gradient then cannot pull at the policy, whose published weights
     stay those of a plain model, and no weight between two losses is to be tuned. The price is a second model."""
 
-    def __init__(self, trunk: Decoder) -> None:
+    def __init__(self, trunk: TrainedModel) -> None:
         super().__init__()
         self.trunk = trunk
-        with torch.device(trunk.embedding_VD.device):
+        with trunk.embedding_VD.device:
             self.value_D = empty_parameter(trunk.config.width, dtype=torch.float32)
         nn.init.zeros_(self.value_D)  # begins by expecting nothing
-        trunk.head_VD = trunk.embedding_VD  # words are not this model's business: no memory for a head
+        trunk.drop_head()
 
     def forward(self, batch: MicroBatch) -> Tensor:
-        hidden_TD = self.trunk(batch.ids, batch.positions, batch.attention())
+        hidden_TD = self.trunk(batch.ids, batch.positions, batch.attention(self.trunk.config.windows))
         hidden_ND = take_rows(hidden_TD, batch.predicting_N)
-        normed_ND = rms_norm(hidden_ND, self.trunk.final_norm_D, self.trunk.config.norm_eps)
+        normed_ND = self.trunk.normed(hidden_ND)
         return (normed_ND.float() * self.value_D).sum(dim=-1)  # a product of matrices would be bfloat16 in autocast
 
 

@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from engine.models.decoder import Decoder
+from engine.models.decoder import Decoder, DecoderConfig
+from engine.models.families.trained_model import read_model_config
 from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
 from engine.policy.lineage import WeightsId
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
@@ -58,7 +59,7 @@ class DeepSpeedTrainer:
         torch.manual_seed(settings.seed)
         self._settings, self._device, self._world = settings, torch.device(device), world
         self._division = Division(stage=settings.trainer.zero_stage, world=world, device=device)
-        self._folder, self._config = model_folder, read_config(model_folder)
+        self._folder, self._config = model_folder, _own_config(model_folder)
         self._companions = companion_files(model_folder)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
@@ -213,6 +214,14 @@ class DeepSpeedTrainer:
         """Every rank goes through all of them, since each is gathered from every rank."""
         is_first = self._world.index == 0
         return {name: tensor.to("cpu", dtype, copy=True) for name, tensor in tensors if is_first}
+
+
+def _own_config(folder: Path) -> DecoderConfig:
+    try:
+        return read_config(folder)
+    except ValueError as error:
+        read_model_config(folder)  # an error of its own, of what nobody here computes
+        raise ValueError(f"trainer.backend must be torch for this model, got deepspeed: {error}") from error
 
 
 def _write_nothing() -> None:

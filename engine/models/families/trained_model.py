@@ -1,0 +1,74 @@
+"""A model that a trainer takes, of whichever code: the decoder of this project where it honours all that a folder's
+configuration says, transformers' layers otherwise (engine/decisions.md).
+
+Both have a forward pass over packed tokens that ends before the last norm, `normed`, `head_VD`, `layers`,
+`hold_activations`, `drop_head`, `num_parameters`, and a `config` with the facts that trainers ask for.
+
+Invariant: names and shapes of a model's public tensors do not depend on which code computes it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.models.decoder import Decoder, DecoderConfig, rotary_tables
+from engine.models.families.family_model import FamilyModel
+from engine.models.families.settings import FAMILIES, FamilyConfig
+from engine.models.loading import MODEL_TYPES, fill_tensors, hugging_face_views, load_decoder, read_config
+
+ModelConfig = DecoderConfig | FamilyConfig
+TrainedModel = Decoder | FamilyModel
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Raises `ValueError`."""
+    model_type = json.loads((folder / "config.json").read_text()).get("model_type")
+    if model_type not in MODEL_TYPES:
+        if model_type not in FAMILIES:
+            known = ", ".join(sorted({*MODEL_TYPES, *FAMILIES}))
+            raise ValueError(f"config.json: model_type must be one of {known}, got {model_type!r}")
+        return FamilyConfig.read(folder)
+    try:
+        return read_config(folder)
+    except ValueError:
+        if model_type not in FAMILIES:
+            raise
+        return FamilyConfig.read(folder)
+
+
+def empty_model(config: ModelConfig, dtype: torch.dtype, *, device: torch.device) -> TrainedModel:
+    """Weights without memory; the tables of positions are there, on `device`."""
+    if isinstance(config, FamilyConfig):
+        return FamilyModel(config, dtype, device=device)
+    with torch.device("meta"):
+        model = Decoder(config, dtype)
+    with torch.device(device):
+        model.cos_PE, model.sin_PE = rotary_tables(config)
+    return model
+
+
+def load_model(folder: Path, *, device: str, dtype: torch.dtype | None = None) -> TrainedModel:
+    """`dtype`: as stored, unless given."""
+    config, there = read_model_config(folder), torch.device(device)
+    if isinstance(config, DecoderConfig):
+        return load_decoder(folder, device=device, dtype=dtype)
+    model = FamilyModel(config, dtype or config.dtype, device=there).with_memory(there)
+    load_weights(model, folder)
+    return model
+
+
+def load_weights(model: TrainedModel, folder: Path) -> None:
+    fill_tensors(public_tensors(model), folder)
+
+
+def public_tensors(model: TrainedModel) -> dict[str, Tensor]:
+    """Views of the parameters under their public names."""
+    return public_views(model.config, {name: value.detach() for name, value in model.named_parameters()})
+
+
+def public_views(config: ModelConfig, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`own` is shaped like the model's parameters: weights, gradients, or an optimizer's moments."""
+    return dict(own) if isinstance(config, FamilyConfig) else hugging_face_views(config, own)

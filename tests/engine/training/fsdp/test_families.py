@@ -1,0 +1,174 @@
+"""Models of transformers' own classes in the trainers: two ranks, that share sequences or do not, make the steps of one
+process; what is saved is what transformers reads."""
+
+import json
+import multiprocessing
+import multiprocessing.queues
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from engine.policy.lineage import WeightsId
+from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.held_weights import HeldWeights
+from engine.training.port import Trainer
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from engine.training.zero.trainer import DeepSpeedTrainer
+from engine.weights.snapshot import map_weights
+from tests.engine.models.families.tiny import VARIANTS, save_tiny
+from tests.engine.training.ranks.two_ranks import ENDED_WITHIN_S, world_of
+from tests.engine.training.trainer_conformance import (
+    SMOOTH_EPS,
+    assert_same_steps,
+    hash_of,
+    save,
+    settings,
+    trajectories_of,
+)
+
+# Those that the decoder knows too are its own; with a setting that it refuses they are not.
+FAMILIES: Final = ("llama-biases", "qwen2-windows", "qwen3-yarn", "mistral-windows", "glm4", "olmo2", "phi3")
+SHARERS: Final = (1, 2)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def asked(sharers: int = 1, **trainer: Any) -> TrainerSettings:
+    """Packed micro-batches of several sequences, layers computed again, a reference that is divided too."""
+    return settings(
+        algorithm=AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01),
+        optimizer=OptimizerSpec(learning_rate=1e-3, warmup_steps=3, weight_decay=0.1, eps=SMOOTH_EPS),
+        trainer=TrainerSpec(
+            micro_batch_tokens=90, sequence_parallel=sharers, **{"activations": "recomputed", **trainer}
+        ),
+    )
+
+
+def train(trainer: Trainer, folder: Path) -> list[dict[str, float]]:
+    told = [trainer.train_step(trajectories_of(step, tools=True)).metrics for step in range(2)]
+    save(trainer, folder)
+    return told
+
+
+def run_rank(
+    rank: int, folders: dict[str, Path], results: Path, addresses: "multiprocessing.queues.Queue[str]"
+) -> None:
+    torch.set_num_threads(1)
+    world = world_of(rank, addresses)
+    for family, folder in folders.items():
+        for sharers in SHARERS:
+            mine = results / family / f"{sharers}-share"
+            mine.mkdir(parents=True, exist_ok=True)
+            trainer = FsdpTrainer(folder, asked(sharers), device="cpu", world=world)
+            told = train(trainer, mine / "trained")
+            before = hash_of(trainer)
+            trainer.load(results / family / "alone" / "trained")
+            (mine / f"rank-{rank}.json").write_text(json.dumps({"told": told, "weights": [before, hash_of(trainer)]}))
+            trainer.close()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {family: save_tiny(tmp_path_factory.mktemp(family), family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="module")
+def results(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("families")
+    for family, folder in folders.items():
+        alone = results / family / "alone"
+        alone.mkdir(parents=True)
+        trainer = TorchTrainer(folder, asked(activations="kept"), device="cpu")
+        told = train(trainer, alone / "trained")
+        (alone / "rank-0.json").write_text(json.dumps({"told": told, "weights": hash_of(trainer)}))
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    ranks = [context.Process(target=run_rank, args=(rank, folders, results, addresses)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(ENDED_WITHIN_S)
+        if rank.is_alive():
+            rank.kill()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    return results
+
+
+def told_in(folder: Path, rank: int = 0) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / f"rank-{rank}.json").read_text())
+    return told
+
+
+@pytest.mark.parametrize("sharers", SHARERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sharers: int) -> None:
+    alone, shared = (results / family / name for name in ("alone", f"{sharers}-share"))
+    assert told_in(shared, 0)["told"] == told_in(shared, 1)["told"]
+    assert_same_steps(
+        told_in(shared)["told"],
+        shared / "trained",
+        expected=told_in(alone)["told"],
+        expected_checkpoint=alone / "trained",
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_go_on_from_the_checkpoint_of_one_process(results: Path, family: str) -> None:
+    before, loaded = told_in(results / family / "1-share")["weights"]
+    assert loaded == told_in(results / family / "alone")["weights"] != before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_reads_what_was_saved_and_says_what_was_trained(
+    results: Path, folders: dict[str, Path], family: str
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    trained = results / family / "2-share" / "trained"
+    with safe_open(folders[family] / "model.safetensors", framework="pt") as begun:
+        stored = load_file(trained / "model.safetensors")
+        assert sorted(stored) == sorted(begun.keys())
+    model, told = AutoModelForCausalLM.from_pretrained(trained, output_loading_info=True)
+    assert not any(told.values())
+    assert all(torch.equal(dict(model.named_parameters())[name], tensor) for name, tensor in stored.items())
+
+
+def test_what_is_published_is_in_the_dtype_of_rollouts(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path, "phi3", dtype=torch.bfloat16)
+    trainer = TorchTrainer(folder, asked(), device="cpu")
+    stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(WeightsId(0, 0)))
+    assert {name: tensor.dtype for name, tensor in published.items()} == dict.fromkeys(stored, torch.bfloat16)
+    assert all(torch.equal(published[name], tensor) for name, tensor in stored.items())
+    assert hash_of(HeldWeights(folder)) == hash_of(trainer)
+
+
+def test_a_critic_of_such_a_model_goes_on_exactly(folders: dict[str, Path], tmp_path: Path) -> None:
+    with_critic = replace(asked(), algorithm=AlgorithmSpec(name="ppo"))
+    straight = TorchTrainer(folders["olmo2"], with_critic, device="cpu")
+    straight.train_step(trajectories_of(0))
+    save(straight, tmp_path)
+    expected = straight.train_step(trajectories_of(1)).metrics
+    resumed = TorchTrainer(folders["olmo2"], with_critic, device="cpu")
+    resumed.load(tmp_path)
+    assert resumed.train_step(trajectories_of(1)).metrics == expected
+
+
+def test_an_adapter_is_refused_by_name(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.lora_rank must be 0 for a model of transformers'.*got 3"):
+        TorchTrainer(folders["glm4"], asked(lora_rank=3), device="cpu")
+
+
+def test_deepspeed_is_refused_by_name(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.backend must be torch for this model, got deepspeed"):
+        DeepSpeedTrainer(folders["glm4"], asked(), device="cpu")
+
+
+def test_every_family_is_here() -> None:
+    assert {family.partition("-")[0] for family in FAMILIES} == {family.partition("-")[0] for family in VARIANTS}
