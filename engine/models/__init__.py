@@ -8,5 +8,6 @@ tokenizer       token ids out of text, and back
 demo_tokenizer  a small one for the demo task
 make_demo       the demo model made from a seed
 make_random     a public model's true shape with random weights
+families        models of transformers' own classes
 demo/           that model's files
 """

@@ -21,6 +21,7 @@ from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
+from engine.live.run.model_check import check_model
 from engine.live.run.model_source import confined
 from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
@@ -95,6 +96,7 @@ class Attempt:
         plan = self._plan
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
+        check_model(spec, interrupted=self._interruptions.check)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
         self._recorder = recorder = Recorder(self._sink, start_step=start_step)

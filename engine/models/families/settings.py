@@ -94,11 +94,12 @@ class FamilyConfig:
 
 
 def _made(raw: dict[str, Any]) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
     try:
         return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, StrictDataclassError) as error:
         raise ValueError(f"config.json: {error}") from error
 
 

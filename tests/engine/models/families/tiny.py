@@ -58,7 +58,7 @@ def save_tiny(folder: Path, variant: str, *, dtype: torch.dtype = torch.float32)
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(configuration(variant))
+    model: Any = AutoModelForCausalLM.from_config(configuration(variant))  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:  # so that each of them matters
             torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.3)

@@ -66,7 +66,7 @@ def divided(folder: Path, world: World) -> dict[str, int]:
     """Bytes that a rank has of a model's weights, and what its forward pass keeps."""
     world.enter("cpu")
     sharding = Sharding(world, torch.device("cpu"), torch.float32)
-    model = sharding.empty_decoder(read_config(folder))
+    model = sharding.empty_model(read_config(folder))
     places = decoder_places(model.config, dict(model.named_parameters()))
     whole_pass = PolicyPass(model, asked("whole"))
     sharding.divide(whole_pass, model)

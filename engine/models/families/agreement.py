@@ -1,0 +1,121 @@
+"""A model's folder, held against itself: its configuration, its tokenizer and the tensors of its files. Only the files'
+headers are read, so that it takes no memory and no time worth the name however large the model is.
+
+Invariant: what disagrees is a ValueError that names the file, what stands there and what would be accepted. A model
+that is let through has every weight that its configuration asks for, in its shape, and no other that would be left out;
+every id that its tokenizer makes is a row of its tables; and what ends a text is the same token to both.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
+from engine.models.families.trained_model import ModelConfig, empty_model, public_views, read_model_config
+from engine.models.loading import INDEX_FILE, weight_files
+from engine.models.tokenizer import read_eos_ids
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+STORED_IN: Final = ("F32", "BF16", "F16")
+SPECIAL: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+HEAD: Final = "lm_head.weight"
+TABLES: Final = ".rotary_emb.inv_freq"  # older files hold them; every model makes them itself
+SHOWN: Final = 5
+
+
+def check_folder(folder: Path) -> ModelConfig:
+    """Raises `ValueError`."""
+    config = read_model_config(folder)
+    _check_tokenizer(folder, config)
+    _check_tensors(_stored_shapes(folder), _asked_shapes(config), config)
+    return config
+
+
+# The tokenizer ---------------------------------------------------------------------------------------------------
+
+
+def _check_tokenizer(folder: Path, config: ModelConfig) -> None:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ValueError(f"{folder}: a model needs a tokenizer.json")
+    ids = Tokenizer.from_file(str(file)).get_vocab(with_added_tokens=True)
+    last = max(ids.values())
+    if last >= config.vocab_size:
+        raise ValueError(f"tokenizer.json: ids must be below config.json's vocab_size, {config.vocab_size}, got {last}")
+    known = set(ids.values())
+    for name, field, value in _special_ids(folder):
+        if value not in known:
+            raise ValueError(f"{name}: {field} must be the id of a token of tokenizer.json, got {value}")
+    end = _words_end(folder)
+    if end in ids and ids[end] not in (ends := read_eos_ids(folder)):
+        raise ValueError(
+            f"tokenizer_config.json: eos_token must be one of the tokens that end a text by generation_config.json or "
+            f"config.json, {', '.join(map(str, ends))}; got {end!r}, which is {ids[end]}"
+        )
+
+
+def _special_ids(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """File, field and id; -1 is how older files say none."""
+    for name in ("config.json", "generation_config.json"):
+        settings = _read(folder / name)
+        for field in SPECIAL:
+            value = settings.get(field)
+            for each in value if isinstance(value, list) else (value,):
+                if each is not None and each != -1:
+                    yield name, field, each
+
+
+def _words_end(folder: Path) -> str | None:
+    end = _read(folder / "tokenizer_config.json").get("eos_token")
+    return end["content"] if isinstance(end, dict) else end
+
+
+def _read(file: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    return settings
+
+
+# The tensors -----------------------------------------------------------------------------------------------------
+
+
+def _stored_shapes(folder: Path) -> Shapes:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in weight_files(folder):
+        if not file.is_file():
+            raise ValueError(f"{INDEX_FILE}: names {file.name}, which is not in {folder}")
+        try:
+            with safe_open(file, framework="pt") as stored:
+                for name in stored.keys():  # noqa: SIM118
+                    part = stored.get_slice(name)
+                    if (dtype := part.get_dtype()) not in STORED_IN:
+                        raise ValueError(f"{file.name}: {name} must be one of {', '.join(STORED_IN)}, got {dtype}")
+                    shapes[name] = tuple(part.get_shape())
+        except SafetensorError as error:
+            raise ValueError(f"{file.name}: not a whole safetensors file: {error}") from error
+    return shapes
+
+
+def _asked_shapes(config: ModelConfig) -> Shapes:
+    model = empty_model(config, torch.float32, device=torch.device("cpu"))
+    own = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: tuple(tensor.shape) for name, tensor in public_views(config, own).items()}
+
+
+def _check_tensors(stored: Shapes, asked: Shapes, config: ModelConfig) -> None:
+    if missing := sorted(asked.keys() - stored.keys()):
+        raise ValueError(f"config.json asks for tensors that no file has: {_some(missing)}")
+    for name, shape in asked.items():
+        if stored[name] != shape:
+            raise ValueError(f"{name} has shape {stored[name]}, config.json asks for {shape}")
+    beside = {name for name in stored.keys() - asked.keys() if not name.endswith(TABLES)}
+    if others := sorted(beside - ({HEAD} if config.tied else set())):
+        raise ValueError(f"the files have tensors that config.json does not ask for: {_some(others)}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

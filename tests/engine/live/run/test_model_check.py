@@ -1,0 +1,63 @@
+"""What a job asks of its model is checked before any device is held, by a process of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.run.model_check import check_model, refuse_model
+from engine.spec.job import JobSpec
+from tests.engine.models.families.test_agreement import whole
+
+
+def spec(folder: Path, **parts: dict[str, Any]) -> JobSpec:
+    return JobSpec.model_validate({"name": "x", "model": {"source": str(folder)}, **parts})
+
+
+VLLM = {"engine": "vllm"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "parts", "told"),
+    [
+        ("olmo2", {}, r"rollout\.engine must be vllm for this model, got torch: .*model_type"),
+        ("llama-biases", {}, r"rollout\.engine must be vllm for this model, got torch: .*attention_bias"),
+        (
+            "olmo2",
+            {"rollout": VLLM, "trainer": {"backend": "deepspeed"}},
+            r"trainer\.backend must be torch for this model, got deepspeed",
+        ),
+        (
+            "olmo2",
+            {"rollout": VLLM, "trainer": {"lora_rank": 4}},
+            r"trainer\.lora_rank must be 0 for this model, got 4",
+        ),
+    ],
+)
+def test_what_only_the_decoder_does_is_refused_of_others(
+    tmp_path: Path, variant: str, parts: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        refuse_model(spec(whole(tmp_path, variant), **parts))
+
+
+@pytest.mark.parametrize(("variant", "parts"), [("olmo2", {"rollout": VLLM}), ("qwen3", {"trainer": {"lora_rank": 4}})])
+def test_what_is_done_is_let_through(tmp_path: Path, variant: str, parts: dict[str, Any]) -> None:
+    refuse_model(spec(whole(tmp_path, variant), **parts))
+
+
+def never() -> None:
+    pass
+
+
+def test_a_process_of_its_own_tells_why(tmp_path: Path) -> None:
+    folder = whole(tmp_path, "glm4")
+    check_model(spec(folder, rollout=VLLM), interrupted=never)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "gone.safetensors"}}')
+    with pytest.raises(ValueError, match=r"^model\.safetensors\.index\.json: names gone\.safetensors, which is not in"):
+        check_model(spec(folder, rollout=VLLM), interrupted=never)
+
+
+def test_a_built_in_model_is_not_asked_about(tmp_path: Path) -> None:
+    check_model(spec(Path("demo")), interrupted=never)
