@@ -96,7 +96,8 @@ class Attempt:
         plan = self._plan
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
-        check_model(spec, interrupted=self._interruptions.check)
+        if resume is None:  # else it has been trained on already
+            check_model(spec, interrupted=self._interruptions.check)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
         self._recorder = recorder = Recorder(self._sink, start_step=start_step)

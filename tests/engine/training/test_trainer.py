@@ -68,7 +68,7 @@ def test_weights_of_another_dtype_are_named_when_built_and_after_a_load(
     trainer._critic.value_D.data = trainer._critic.value_D.data.bfloat16()
     with pytest.raises(WrongDtype, match=r"float32: critic's value_D is bfloat16$"):
         trainer.load(saved)
-    monkeypatch.setattr(torch_trainer, "load_decoder", lambda folder, **_: load_decoder(folder, device="cpu"))
+    monkeypatch.setattr(torch_trainer, "load_model", lambda folder, **_: load_decoder(folder, device="cpu"))
     with pytest.raises(WrongDtype, match=r"float32: policy's embedding_VD is bfloat16, .* more$"):
         trainer_of(make_llama(dtype="bfloat16"))
 
