@@ -87,6 +87,18 @@ def own_weights(reference: Reference, *, version: int) -> WeightVersion:
     return pack_weights(load_file(reference.folder / "model.safetensors"), weights=WeightsId(0, version))
 
 
+def make_family(folder: Path, variant: str) -> Reference:
+    """Of transformers' further families, with heads of the same width."""
+    from transformers import AutoModelForCausalLM
+
+    from tests.engine.models.families.tiny import save_tiny
+
+    save_tiny(folder, variant, vocab_size=VOCAB_SIZE, hidden_size=128, max_position_embeddings=MAX_POSITIONS)
+    _save_tokenizer(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    return Reference(folder=folder, model=model.eval())
+
+
 def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 

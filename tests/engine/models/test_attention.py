@@ -1,6 +1,7 @@
 """One call for all sequences, as on a GPU: what it is given, on tensors that only say they are there."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -23,21 +24,24 @@ def packed(sequences: list[list[int]], *, padding: int, shareable: list[int] | N
 
 
 def sequence_by_sequence(
-    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, starts: Tensor, *others: object, **asked: object
+    q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, starts: Tensor, *others: object, **asked: Any
 ) -> Tensor:
     """What `varlen_attn` is documented to do."""
-    assert asked["window_size"] == (-1, 0) and asked["enable_gqa"] == (q_FHE.shape[1] != k_FKE.shape[1])
+    assert asked["enable_gqa"] == (q_FHE.shape[1] != k_FKE.shape[1])
+    before, after = asked["window_size"]
     bounds = starts.tolist()
     mixed = []
     for start, end in pairwise(bounds):
         q, k, v = (part[start:end].transpose(0, 1).unsqueeze(0) for part in (q_FHE, k_FKE, v_FKE))
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        distance_WW = torch.arange(end - start).unsqueeze(1) - torch.arange(end - start)
+        seen_WW = (distance_WW >= -after) & ((distance_WW <= before) | (before < 0))
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen_WW, enable_gqa=True)
         mixed.append(out.squeeze(0).transpose(0, 1))
     return torch.cat(mixed)
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=12))
-def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=12), st.integers(1, 10))
+def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple[int, int]], window: int) -> None:
     """`drawn`: of each sequence the length of its prompt, which others share, and of its answer."""
     sequences = [[prompt] * prompt + [9] * rest for prompt, rest in drawn]
     prompts = [prompt for prompt, _ in drawn]
@@ -45,11 +49,13 @@ def test_one_call_over_where_sequences_begin_is_all_rectangles(drawn: list[tuple
     assert sorted(tokens.ids_T.tolist()) == sorted(loose.ids_T.tolist())
     num = len(tokens.ids_T)
     q_THE, k_TKE, v_TKE = torch.randn(num, 4, 8), torch.randn(num, 2, 8), torch.randn(num, 2, 8)
-    by_rectangles = PackedAttention(tokens)(0, q_THE, k_TKE, v_TKE)
+    attend = PackedAttention(tokens, (None, window))
+    by_rectangles = [attend(layer, q_THE, k_TKE, v_TKE) for layer in (0, 1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_dtype_of_kernel", lambda q_FHE: torch.float32)
         patch.setattr("torch.nn.attention.varlen.varlen_attn", sequence_by_sequence)
-        torch.testing.assert_close(PackedAttention(tokens)(0, q_THE, k_TKE, v_TKE), by_rectangles)
+        for layer, expected in enumerate(by_rectangles):
+            torch.testing.assert_close(attend(layer, q_THE, k_TKE, v_TKE), expected)
 
 
 def test_sequences_of_many_lengths_have_no_padding_for_a_kernel_that_needs_none() -> None:

@@ -48,17 +48,20 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def configuration(variant: str) -> Any:
+def configuration(variant: str, **changed: Any) -> Any:
     from transformers import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[variant.partition("-")[0]](**COMMON | VARIANTS[variant])
+    settings = COMMON | VARIANTS[variant] | changed
+    if "head_dim" in settings:  # of a width that all heads share
+        settings["head_dim"] = settings["head_dim"] * settings["hidden_size"] // COMMON["hidden_size"]
+    return CONFIG_MAPPING[variant.partition("-")[0]](**settings)
 
 
-def save_tiny(folder: Path, variant: str, *, dtype: torch.dtype = torch.float32) -> Path:
+def save_tiny(folder: Path, variant: str, *, dtype: torch.dtype = torch.float32, **changed: Any) -> Path:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(configuration(variant))  # type: ignore[no-untyped-call]
+    model: Any = AutoModelForCausalLM.from_config(configuration(variant, **changed))  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:  # so that each of them matters
             torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.3)

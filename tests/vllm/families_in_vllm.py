@@ -1,0 +1,25 @@
+"""Families that only vLLM rolls out: it says what transformers says, with the folder's weights and with those that a
+trainer hands over by the names in the files."""
+
+import pytest
+
+from tests.engine.inference.rollout_engine_builders import answer, ask, make_family, perturbed
+from tests.vllm.conftest import MakeVllm
+
+PROMPT = tuple(5 + i % 40 for i in range(20))
+
+
+@pytest.mark.parametrize("variant", ["llama-biases", "qwen3-yarn", "mistral-windows", "glm4", "olmo2", "phi3-windows"])
+def test_says_what_transformers_says_before_and_after_a_hand_over(
+    make_engine: MakeVllm, tmp_path_factory: pytest.TempPathFactory, variant: str
+) -> None:
+    base = make_family(tmp_path_factory.mktemp(variant), variant)
+    # OLMo2 it runs by transformers' own class, which it then wraps for the whole process.
+    base.model.base_model.do_not_compile = True
+    engine = make_engine(base.folder)
+    weights, changed = perturbed(base, version=1)
+    for reference in (base, changed):
+        output = answer(engine, ask("a", PROMPT, temperature=1.0, seed=1))
+        expected = reference.logprobs(PROMPT, output.token_ids, 1.0)
+        assert output.logprobs == pytest.approx(expected, abs=1e-3)
+        engine.install(weights)
