@@ -9,6 +9,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,35 +21,62 @@ from engine.spec.recipes import RECIPES
 _STD_FLOOR = 1e-6  # keeps rewards that differ by rounding only from becoming advantages of 1
 
 
-def token_advantages(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantages:
+    """Of each token, or, where all tokens of a trajectory have the same one, of each trajectory: M or N numbers."""
+
+    values: Tensor
+    of_tokens: bool
+    returns_M: Tensor | None = None
+    """For a critic."""
+
+    def means_N(self, lengths: Sequence[int]) -> Tensor:
+        """Of each trajectory, over its tokens; 0 of one without a token."""
+        lengths_N = torch.tensor(lengths)
+        if not self.of_tokens:
+            return torch.where(lengths_N > 0, self.values, 0.0)
+        parts = torch.split(self.values, list(lengths))
+        return torch.stack([part.mean() if len(part) else part.new_zeros(()) for part in parts])
+
+    def over_tokens(self, lengths: Sequence[int]) -> tuple[float, float]:
+        """(mean, standard deviation) over all tokens."""
+        weights = torch.ones(len(self.values)) if self.of_tokens else torch.tensor(lengths)
+        shares = weights.double() / weights.sum()
+        mean = (shares * self.values).sum()
+        return mean.item(), (shares * (self.values - mean).square()).sum().sqrt().item()
+
+
+def find_advantages(
     spec: AlgorithmSpec,
     *,
     rewards: Sequence[float],
     groups: Sequence[int],
     lengths: Sequence[int],
-    costs_M: Tensor,
+    costs_M: Tensor | None,
     values_M: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """(advantages_M, returns_M for a critic). `costs_M` come off the reward of the token that has them, or, where a
-    trajectory has one advantage, off its reward."""
+) -> Advantages:
+    """`costs_M` come off the reward of the token that has them, or, where a trajectory has one advantage, off its
+    reward."""
     kind, lengths_N = RECIPES[spec.name].advantage, torch.tensor(lengths)
-    rows_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
     rewards_N = torch.tensor(rewards, dtype=torch.float64)
     if kind != "critic" and kind != "rewards_to_go":
-        costs_N = torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
-        return group_advantages(rewards_N - costs_N, torch.tensor(groups), kind)[rows_M].double(), None
-    rewards_M = -costs_M
+        if costs_M is not None:
+            rows_M = torch.arange(len(lengths)).repeat_interleave(lengths_N)
+            rewards_N = rewards_N - torch.zeros_like(rewards_N).index_add(0, rows_M, costs_M)
+        values_N = group_advantages(rewards_N, torch.tensor(groups), kind).double()
+        return Advantages(values=values_N, of_tokens=False)
+    rewards_M = torch.zeros(sum(lengths), dtype=torch.float64) if costs_M is None else -costs_M
     written_N = lengths_N > 0
     rewards_M[lengths_N.cumsum(0)[written_N] - 1] += rewards_N[written_N]
     if kind == "rewards_to_go":
         to_go_M = generalised_advantages(rewards_M, torch.zeros_like(rewards_M), lengths, gamma=1.0, gae_lambda=1.0)
-        return whitened(to_go_M), None
+        return Advantages(values=whitened(to_go_M), of_tokens=True)
     assert values_M is not None
     known_M = values_M.double().cpu()
     advantages_M = generalised_advantages(
         rewards_M, known_M, lengths, gamma=spec.critic.gamma, gae_lambda=spec.critic.gae_lambda
     )
-    return whitened(advantages_M), advantages_M + known_M
+    return Advantages(values=whitened(advantages_M), of_tokens=True, returns_M=advantages_M + known_M)
 
 
 def group_advantages(

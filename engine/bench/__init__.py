@@ -13,5 +13,6 @@ relay_publisher  its trainer, which does not train
 train            a trainer's pass at true widths
 gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures
+batch            a batch's way in
 peer             samples per second, against TRL
 """

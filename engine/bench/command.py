@@ -20,6 +20,7 @@ TITLES: Final = {
     "learn": "reward against samples and time, every schedule, several seeds",
     "train": "seconds of a trainer's pass at true widths, against transformers",
     "gpu": "a GPU's figures of a trainer's work, each beside its bound",
+    "batch": "seconds of a batch's way from single trajectories to a rank's micro-batches, and how even ranks' work is",
     "peer": "trained samples per second against TRL's GRPOTrainer",
 }
 

@@ -16,10 +16,13 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Ints = NDArray[np.int64]
 
 # One more rectangle costs about as much time as this many tokens of padding (measured on one CPU core, and a GPU's
 # launches make rectangles costlier still, so this errs on the side of little padding).
@@ -50,8 +53,42 @@ class PackedTokens:
     """The place in F of each of T; of a shared beginning, in one of its rows."""
     starts: Tensor | None
     """The places in F where sequences begin, and where the last one ends; None: there is padding."""
-    places: dict[int, Sequence[int]]
+    places: dict[int, Ints]
     """The places in T of each member's tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SequenceArrays:
+    """Sequences in one array of tokens: each a beginning, which others may have too, and a rest of its own.
+
+    N sequences"""
+
+    ids: NDArray[np.int32]
+    beginning_starts_N: Ints
+    """Of those that begin alike, the same place."""
+    beginning_lengths_N: Ints
+    rest_starts_N: Ints
+    rest_lengths_N: Ints
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]], shareable: Sequence[int]) -> "SequenceArrays":
+        ids: list[int] = []
+        begun: dict[tuple[int, ...], int] = {}
+        rows: list[tuple[int, int, int, int]] = []
+        for sequence, num_shareable in zip(sequences, shareable, strict=True):
+            beginning = tuple(sequence[:num_shareable])
+            start = begun.setdefault(beginning, len(ids))
+            ids += beginning if start == len(ids) else ()
+            rows.append((start, len(beginning), len(ids), len(sequence) - len(beginning)))
+            ids += sequence[len(beginning) :]
+        starts_N, lengths_N, rests_N, rest_lengths_N = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+        return cls(
+            ids=np.array(ids, dtype=np.int32),
+            beginning_starts_N=starts_N,
+            beginning_lengths_N=lengths_N,
+            rest_starts_N=rests_N,
+            rest_lengths_N=rest_lengths_N,
+        )
 
 
 def lay_out(
@@ -80,19 +117,6 @@ def lay_out(
     return rectangles
 
 
-def split_by_tokens(rectangles: Sequence[Rectangle], *, max_tokens: int) -> list[list[Rectangle]]:
-    """Micro-batches of at most `max_tokens` tokens each, unless one rectangle is larger."""
-    batches: list[list[Rectangle]] = []
-    room = 0
-    for rectangle in rectangles:
-        if not batches or rectangle.num_tokens > room:
-            batches.append([])
-            room = max_tokens
-        batches[-1].append(rectangle)
-        room -= rectangle.num_tokens
-    return batches
-
-
 def padding_fraction(lengths: Sequence[int], rectangles: Sequence[Rectangle]) -> float:
     num_tokens = sum(rectangle.num_tokens for rectangle in rectangles)
     num_real = sum(lengths[member] for rectangle in rectangles for member in rectangle.members)
@@ -108,47 +132,62 @@ def pack(
 ) -> PackedTokens:
     """`rectangles` may name only some of the sequences. `shareable`: how many of each sequence's first tokens others
     may begin with too."""
-    row = _Row()
-    spread: list[int] = []
-    gather: list[int] = []
-    for rectangle in rectangles:
-        for member in rectangle.members:
-            sequence = sequences[member]
-            num_known = row.add(member, sequence, num_shareable=0 if shareable is None else shareable[member])
-            gather += range(len(spread) + num_known, len(spread) + len(sequence))
-            places = row.places[member]
-            spread += places
-            spread += [places[0] if places else 0] * (rectangle.width - len(sequence))
-    widths = [rectangle.width for rectangle in rectangles for _ in rectangle.members]
-    is_padded = len(spread) > sum(len(sequences[member]) for each in rectangles for member in each.members)
-    is_same = spread == list(range(len(row.ids)))
+    return pack_arrays(SequenceArrays.of(sequences, shareable or [0] * len(sequences)), rectangles, device)
+
+
+def pack_arrays(sequences: SequenceArrays, rectangles: Sequence[Rectangle], device: torch.device | str) -> PackedTokens:
+    """S sequences in the order of the rectangles' rows    P tokens of all sequences, one after the other"""
+    members_S = np.array([member for each in rectangles for member in each.members], dtype=np.int64)
+    widths_S = np.array([each.width for each in rectangles for _ in each.members], dtype=np.int64)
+    beginnings_S = sequences.beginning_lengths_N[members_S]
+    rests_S = sequences.rest_lengths_N[members_S]
+    kinds_S = np.where(beginnings_S > 0, sequences.beginning_starts_N[members_S], -1)
+    _, first_S, kind_S = np.unique(kinds_S, return_index=True, return_inverse=True)
+    reader_S = first_S[kind_S]  # the row by which its beginning is read in
+    known_S = np.where(reader_S == np.arange(len(members_S)), 0, beginnings_S)
+    own_S, lengths_S = beginnings_S + rests_S - known_S, beginnings_S + rests_S
+    row_starts_S, starts_S, wide_starts_S = _starts(own_S), _starts(lengths_S), _starts(widths_S)
+    read = ranges(
+        _in_turns(sequences.beginning_starts_N[members_S], sequences.rest_starts_N[members_S]),
+        _in_turns(beginnings_S - known_S, rests_S),
+    )
+    places_P = ranges(
+        _in_turns(row_starts_S[reader_S], row_starts_S + beginnings_S - known_S), _in_turns(beginnings_S, rests_S)
+    )
+    spread_F = gather_T = None
+    is_padded = int(widths_S.sum()) > len(places_P)
+    if is_padded or known_S.any():
+        first_places_S = np.append(places_P, 0)[np.where(lengths_S > 0, starts_S, len(places_P))]
+        spread_F = np.repeat(first_places_S, widths_S)
+        spread_F[ranges(wide_starts_S, lengths_S)] = places_P
+        gather_T = ranges(wide_starts_S + known_S, own_S)
+
+    def on_device(array: Ints) -> Tensor:
+        return torch.from_numpy(array).to(device)
+
     return PackedTokens(
-        ids_T=torch.tensor(row.ids, device=device),
-        positions_T=torch.tensor(row.positions, device=device),
+        ids_T=on_device(sequences.ids[read].astype(np.int64)),
+        positions_T=on_device(ranges(known_S, own_S)),
         rectangles=tuple(rectangles),
-        spread_F=None if is_same else torch.tensor(spread, device=device),
-        gather_T=None if is_same else torch.tensor(gather, device=device),
-        starts=None if is_padded else torch.tensor([0, *accumulate(widths)], dtype=torch.int32, device=device),
-        places=row.places,
+        spread_F=None if spread_F is None else on_device(spread_F),
+        gather_T=None if gather_T is None else on_device(gather_T),
+        starts=None if is_padded else on_device(np.append(wide_starts_S, widths_S.sum()).astype(np.int32)),
+        places={
+            int(member): places_P[start : start + length]
+            for member, start, length in zip(members_S, starts_S, lengths_S, strict=True)
+        },
     )
 
 
-class _Row:
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.positions: list[int] = []
-        self.places: dict[int, Sequence[int]] = {}
-        self._beginnings: dict[tuple[int, ...], range] = {}
+def ranges(starts: Ints, lengths: Ints) -> Ints:
+    """All numbers of each range, one range after the other."""
+    return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
 
-    def add(self, member: int, sequence: Sequence[int], *, num_shareable: int) -> int:
-        """The number of its tokens that are here already."""
-        beginning = tuple(sequence[:num_shareable])
-        known = self._beginnings.get(beginning, range(0))
-        start = len(self.ids)
-        self.ids += sequence[len(known) :]
-        self.positions += range(len(known), len(sequence))
-        own = range(start, len(self.ids))
-        self.places[member] = (*known, *own) if known else own
-        if beginning and not known:
-            self._beginnings[beginning] = own[:num_shareable]
-        return len(known)
+
+def _starts(lengths: Ints) -> Ints:
+    """Of parts that lie one after the other."""
+    return lengths.cumsum() - lengths
+
+
+def _in_turns(one: Ints, other: Ints) -> Ints:
+    return np.stack([one, other], axis=1).ravel()

@@ -1,6 +1,7 @@
 """Training: the way from trajectories to a step, of one optimizer update or several, on one device or several.
 
 port           the calls of every trainer and holder of weights
+batch          trajectories as arrays, which ranks share
 settings       the part of a spec that a trainer takes
 torch_trainer  one process, one device
 fsdp           several processes, by torch's FSDP2

@@ -7,32 +7,15 @@ Invariants:
 - `snapshot()` is a copy: training on does not change it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from engine.policy.lineage import WeightsId
+from engine.training.batch import TrainingTrajectory as TrainingTrajectory
+from engine.training.batch import Trajectories
 from engine.weights.port import WeightVersion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingTrajectory:
-    group: int
-    """Trajectories with the same number are samples of one prompt."""
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    behaviour_logprobs: tuple[float, ...]
-    reward: float
-    trusted: bool = True
-    """False: nothing is learned from it, and no other trajectory is measured against it."""
-    written: tuple[bool, ...] = ()
-    """The response tokens that the model wrote: the others are a tool's words, which are read and not learned. Empty:
-    all. `behaviour_logprobs` of the others are 0."""
-    staleness: tuple[int, ...] = ()
-    """Of each response token: the version that is trained less the version that wrote it. Empty: all 0."""
-    cut: bool = False
-    """It reached the longest length allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +45,7 @@ class WeightHolder(Protocol):
 
 
 class Trainer(WeightHolder, Protocol):
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult: ...
+    def train_step(self, trajectories: Trajectories) -> StepResult: ...
 
     def prepare_save(self, folder: Path) -> Write:
         """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,

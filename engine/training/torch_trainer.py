@@ -10,7 +10,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from engine.models.families.trained_model import TrainedModel, load_model, load_weights, public_tensors
 from engine.models.loading import companion_files
 from engine.policy.lineage import WeightsId
+from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import OptimizedPart, read_exact_state, restore_exact_state
 from engine.training.optimizer.fused_adamw import FusedAdamW
@@ -29,12 +30,12 @@ from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.lora import Adapter
 from engine.training.parts.trained import TrainedPart, critic_part, policy_part
-from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.port import Allocate, StepResult, Write
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
-from engine.training.step.micro_batch import MicroBatch, check_trajectories
+from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.scoring import Critic, TokenScores, computing_in, score_tokens
 from engine.weights.port import WeightVersion
@@ -86,11 +87,12 @@ class TorchTrainer:
 
     # One step ----------------------------------------------------------------------------------------------------
 
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+    def train_step(self, trajectories: Trajectories) -> StepResult:
+        batch = TrainingBatch.of(trajectories)
         config = self._model.config
-        check_trajectories(trajectories, vocab_size=config.vocab_size, max_positions=config.max_positions)
+        check_batch(batch, vocab_size=config.vocab_size, max_positions=config.max_positions)
         self._drop_gradients()
-        step = self._step_loss.begin(trajectories)
+        step = self._step_loss.begin(batch)
         return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
 
     def _backward(self, losses: MicroLoss) -> None:

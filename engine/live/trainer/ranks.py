@@ -20,7 +20,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from engine.live.process.devices import claim_device
 from engine.policy.lineage import WeightsId
-from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
+from engine.training.batch import TrainingBatch, Trajectories
+from engine.training.port import Allocate, StepResult, Trainer, Write
 from engine.weights.port import WeightVersion
 
 # Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
@@ -104,9 +105,10 @@ class RankGroup:
     def num_parameters(self) -> int:
         return self._own.num_parameters
 
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
-        batch = ray.put(list(trajectories))  # once, and not for each rank
-        return self._together(self._tell("train_step", batch), lambda: self._own.train_step(trajectories))
+    def train_step(self, trajectories: Trajectories) -> StepResult:
+        batch = TrainingBatch.of(trajectories)
+        shared = ray.put(batch)  # ranks of a host map its arrays where they lie, and read the pages of their own share
+        return self._together(self._tell("train_step", shared), lambda: self._own.train_step(batch))
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Only this rank's copy leaves it."""

@@ -12,7 +12,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from engine.models.families.trained_model import TrainedModel, public_views, read_model_config
 from engine.models.loading import companion_files, weight_files
 from engine.policy.lineage import WeightsId
+from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
 from engine.training.fsdp.sharding import ShardedPart, Sharding
@@ -34,7 +35,7 @@ from engine.training.parts.layout import decoder_places, own_part, whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.parts.stored_rows import StoredRows
 from engine.training.parts.trained import critic_part, policy_part
-from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
@@ -42,7 +43,7 @@ from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
-from engine.training.step.micro_batch import MicroBatch, check_trajectories, itself
+from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import WeightVersion
@@ -155,10 +156,11 @@ class FsdpTrainer:
 
     # One step ----------------------------------------------------------------------------------------------------
 
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
-        check_trajectories(trajectories, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
+    def train_step(self, trajectories: Trajectories) -> StepResult:
+        batch = TrainingBatch.of(trajectories)
+        check_batch(batch, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
         self._drop_gradients()
-        step = self._step_loss.begin(trajectories)
+        step = self._step_loss.begin(batch)
         return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
 
     def _backward(self, losses: MicroLoss) -> None:

@@ -91,7 +91,7 @@ class Sharers:
             own_N[0] = True  # something to compute with, which counts for nothing
         shared = {
             name: getattr(batch, name)[own_N]
-            for name in ("targets_N", "behaviour_logprobs_N", "staleness_N", "slots_N", "rows_N")
+            for name in ("targets_N", "behaviour_logprobs_N", "staleness_N", "slots_N", "trajectories_N", "rows_N")
         }
         return SharedMicroBatch(
             tokens=batch.tokens,

@@ -6,10 +6,10 @@
     backward(losses)     forward passes happen before it, one micro-batch at a time; `losses.of_parts` go backward
     update(finite)       all losses of a mini-batch have gone backward: the optimizer's turn, unless one was not finite
 
-    M written tokens of the step, in the trajectories' order
+    M written tokens of the step, in the trajectories' order    S trajectories of the step
 
 Invariants:
-- every rank is given all trajectories of the step and takes its share of each mini-batch;
+- every rank knows the numbers of all trajectories of the step, and takes its share of each mini-batch;
 - rewards, advantages and values of the step, and the log-probs that it begins with, are fixed before its first update;
 - a step of one update computes no log-probs of its beginning: it trains on them;
 - a trajectory whose reward is not trusted is no part of the step: no loss, no mean and no baseline knows it. Where
@@ -22,20 +22,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from engine.algorithms.advantages import overlong_penalty, token_advantages
+from engine.algorithms.advantages import Advantages, find_advantages, overlong_penalty
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
 from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
-from engine.training.port import TrainingTrajectory
+from engine.training.batch import Ints, TrainingBatch, Trajectories
 from engine.training.settings import TrainerSettings
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
-from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself, written_places
+from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.scoring import TokenScores
@@ -84,21 +85,22 @@ class StepLoss:
         self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
 
-    def begin(self, given: Sequence[TrainingTrajectory]) -> "Step":
+    def begin(self, trajectories: Trajectories) -> "Step":
+        given = TrainingBatch.of(trajectories)
         members = _members(given)
-        trajectories = [given[index] for index in members] or [replace(each, reward=0.0) for each in given]
-        lengths = [len(written_places(each)) for each in trajectories]
-        penalties = self._penalties(trajectories, lengths)
+        batch = given.only(members) if len(members) else given.without_rewards()
+        lengths = batch.num_written_N.tolist()
+        penalties = self._penalties(batch, lengths)
         advantages = partial(
-            token_advantages,
+            find_advantages,
             self._algorithm,
-            rewards=[each.reward + penalty for each, penalty in zip(trajectories, penalties, strict=True)],
-            groups=[each.group for each in trajectories],
+            rewards=(batch.rewards_N + penalties).tolist(),
+            groups=batch.groups_N.tolist(),
             lengths=lengths,
         )
-        parts = cut(trajectories, self._mini_batches)
+        parts = cut(batch, self._mini_batches)
         batched = batch_step(
-            trajectories,
+            batch,
             max_tokens=self._micro_batch_tokens,
             device=self._device,
             parts=parts,
@@ -109,23 +111,17 @@ class StepLoss:
             work_of=self._work_of,
         )
         looked = self._look(batched)
-        advantages_M, returns_M = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
-        tally = Tally(
-            trajectories=trajectories,
-            penalties=penalties,
-            batched=batched,
-            advantages_M=advantages_M,
-            ranks=self._ranks,
-        )
+        found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
+        tally = Tally(penalties=penalties, batched=batched, advantages=found, ranks=self._ranks)
         tokens = StepTokens(
-            advantages_M=advantages_M.float().to(self._device),
-            shares_M=self._shares(lengths, parts).to(self._device),
+            advantages=replace(found, values=found.values.float().to(self._device)),
+            shares_S=self._shares(lengths, parts).to(self._device),
             reference_M=looked.reference_M,
             values_M=looked.values_M,
-            returns_M=None if returns_M is None else returns_M.float().to(self._device),
+            returns_M=None if found.returns_M is None else found.returns_M.float().to(self._device),
             start_M=looked.start_M,
         )
-        loss = self._loss(tokens, tally, learns=bool(members))
+        loss = self._loss(tokens, tally, learns=len(members) > 0)
         learned = Learned(members=members, num_given=len(given))
         return Step(loss, batched=batched, passes=self._passes, tally=tally, learned=learned)
 
@@ -146,16 +142,16 @@ class StepLoss:
         return at_work("micro-batch", num_flops=num_flops, device=str(self._device))
 
     def _shares(self, lengths: Sequence[int], parts: Sequence[Sequence[int]]) -> Tensor:
-        """Of each token, in the mean of its mini-batch."""
+        """Of each trajectory's tokens, in the mean of its mini-batch."""
         mean, shares = RECIPES[self._algorithm.name].mean, [0.0] * len(lengths)
         for part in parts:
             of_part = token_shares([lengths[i] for i in part], mean=mean, max_new_tokens=self._max_new_tokens)
             for index, share in zip(part, of_part, strict=True):
                 shares[index] = share
-        return torch.tensor(shares).repeat_interleave(torch.tensor(lengths))
+        return torch.tensor(shares)
 
     def _silent(
-        self, advantages: "Advantages", lengths: Sequence[int], parts: Sequence[Sequence[int]]
+        self, advantages: "FindAdvantages", lengths: Sequence[int], parts: Sequence[Sequence[int]]
     ) -> frozenset[int]:
         """Trajectories that the step only looks at: all samples of their prompt were equally good, and nothing else in
         the loss has a gradient of theirs. None of a mini-batch in which that is all of them: the optimizer makes its
@@ -163,19 +159,20 @@ class StepLoss:
         models = self._models
         if models.reference is not None or models.critic is not None or self._algorithm.entropy_coefficient:
             return frozenset()
-        known_M, _ = advantages(costs_M=torch.zeros(sum(lengths), dtype=torch.float64), values_M=None)
-        loud = {index for index, own_M in enumerate(torch.split(known_M, list(lengths))) if own_M.any()}
+        found = advantages(costs_M=None, values_M=None)
+        by_trajectory = torch.split(found.values, list(lengths)) if found.of_tokens else found.values.unbind()
+        loud = {index for index, own in enumerate(by_trajectory) if own.any()}
         return frozenset(index for part in parts if loud.intersection(part) for index in part if index not in loud)
 
-    def _penalties(self, trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]) -> list[float]:
+    def _penalties(self, batch: TrainingBatch, lengths: Sequence[int]) -> list[float]:
         return [
             overlong_penalty(
                 length,
-                cut=each.cut,
+                cut=was_cut,
                 max_new_tokens=self._max_new_tokens,
                 overlong_tokens=self._algorithm.overlong_tokens,
             )
-            for each, length in zip(trajectories, lengths, strict=True)
+            for was_cut, length in zip(batch.cut_N.tolist(), lengths, strict=True)
         ]
 
     # Passes without gradients, before the first update ------------------------------------------------------------
@@ -184,7 +181,7 @@ class StepLoss:
         kl, every = self._algorithm.kl, batched.micro_batches
         reference_M = self._pass(batched, every, self._models.reference)
         values_M = self._pass(batched, every, self._models.critic)
-        costs_M, now_M = torch.zeros(batched.num_tokens, dtype=torch.float64), None
+        costs_M = now_M = None
         if reference_M is not None and kl.estimator == "k1":
             now_M = self._pass(batched, every, self._models.policy)
             assert now_M is not None
@@ -222,15 +219,15 @@ class StepLoss:
         return self._ranks.sum(found_M)
 
 
-Advantages = Callable[..., tuple[Tensor, Tensor | None]]
-"""(costs_M, values_M) to (advantages_M, returns_M)."""
+FindAdvantages = Callable[..., Advantages]
+"""Of `costs_M` and `values_M`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     reference_M: Tensor | None
     values_M: Tensor | None
-    costs_M: Tensor
+    costs_M: Tensor | None
     start_M: Tensor | None
 
 
@@ -238,7 +235,7 @@ class Looked:
 class Learned:
     """The given trajectories that are part of the step; none: it only looks at them."""
 
-    members: tuple[int, ...]
+    members: Ints
     num_given: int
 
 
@@ -253,8 +250,10 @@ class Step:
     @property
     def advantages(self) -> tuple[float, ...]:
         """One for each trajectory given: the mean over its tokens; 0 for one that is no part of the step."""
-        known = dict(zip(self._learned.members, self._tally.trajectory_advantages, strict=False))
-        return tuple(known.get(index, 0.0) for index in range(self._learned.num_given))
+        means, learned = np.zeros(self._learned.num_given), self._learned
+        if len(learned.members):
+            means[learned.members] = self._tally.trajectory_advantages
+        return tuple(means.tolist())
 
     def train(
         self, *, backward: Callable[[MicroLoss], None], update: Callable[[bool], UpdateOutcome]
@@ -276,6 +275,6 @@ class Step:
                 moved = True
 
 
-def _members(given: Sequence[TrainingTrajectory]) -> tuple[int, ...]:
-    trusted = tuple(index for index, each in enumerate(given) if each.trusted)
-    return trusted if any(written_places(given[index]) for index in trusted) else ()
+def _members(given: TrainingBatch) -> Ints:
+    trusted = np.flatnonzero(given.trusted_N)
+    return trusted if given.num_written_N[trusted].any() else trusted[:0]

@@ -17,7 +17,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from engine.training.port import TrainingTrajectory
+from engine.algorithms.advantages import Advantages
 from engine.training.step.micro_batch import BatchedStep
 from engine.training.step.ranks import Ranks
 
@@ -48,16 +48,14 @@ class Tally:
     def __init__(
         self,
         *,
-        trajectories: Sequence[TrainingTrajectory],
         penalties: Sequence[float],
         batched: BatchedStep,
-        advantages_M: Tensor,
+        advantages: Advantages,
         ranks: Ranks,
     ) -> None:
-        self.trajectories = trajectories
         self.penalties = penalties
         self.batched = batched
-        self.advantages_M = advantages_M.double().cpu()
+        self.advantages = advantages
         self._ranks = ranks
         self._sums: dict[str, Tensor] = {}
         self._peaks: dict[str, Tensor] = {}
@@ -66,8 +64,13 @@ class Tally:
 
     @property
     def trajectory_advantages(self) -> tuple[float, ...]:
-        lengths = [len(places) for places in self.batched.written]
-        return tuple(part.mean().item() if len(part) else 0.0 for part in torch.split(self.advantages_M, lengths))
+        return tuple(self.advantages.means_N(self.lengths).tolist())
+
+    @property
+    def lengths(self) -> list[int]:
+        """The written tokens of each trajectory."""
+        lengths: list[int] = self.batched.batch.num_written_N.tolist()
+        return lengths
 
     def count(self, sums: Mapping[str, Tensor], peaks: Mapping[str, Tensor], *, idle: bool) -> None:
         """An idle micro-batch names the series that it would have counted, so that ranks agree on the sums."""
@@ -122,8 +125,8 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
     counted = [each for each, _ in _told(tally)]
     sums = {name: sum(each.sums[name] for each in counted) for name in counted[0].sums}
     peaks = {name: max(each.peaks[name] for each in counted) for name in counted[0].peaks}
-    num, trajectories, advantages_M = sums["tokens"], tally.trajectories, tally.advantages_M
-    rewards_N = torch.tensor([each.reward for each in trajectories], dtype=torch.float64)
+    num, batch = sums["tokens"], tally.batched.batch
+    advantage, deviation = tally.advantages.over_tokens(tally.lengths)
     metrics = {
         "train/loss": sums["loss"] / len(counted),
         "train/entropy": sums["entropy"] / num,
@@ -137,14 +140,14 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
         "train/effective_sample_fraction": sums["ratio"] ** 2 / (num * sums["ratio_squared"]),
         "train/correction_weight": sums["correction_weight"] / num,
         "train/corrected_away": sums["corrected_away"] / num,
-        "train/advantage_mean": advantages_M.mean().item(),
-        "train/advantage_std": advantages_M.std(correction=0).item(),
+        "train/advantage_mean": advantage,
+        "train/advantage_std": deviation,
         "train/padding_fraction": tally.batched.padding_fraction,
         "train/shared_fraction": tally.batched.shared_fraction,
-        "train/tokens": float(sum(len(each.prompt_ids) + len(each.response_ids) for each in trajectories)),
+        "train/tokens": float(batch.num_tokens),
         "train/trained_tokens": float(tally.batched.num_tokens),
-        "reward/mean": rewards_N.mean().item(),
-        "reward/std": rewards_N.std(correction=0).item(),
+        "reward/mean": float(batch.rewards_N.mean()),
+        "reward/std": float(batch.rewards_N.std()),
     }
     if sums["fresh_tokens"]:
         metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]

@@ -6,16 +6,18 @@ Invariants:
 - every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
 - the last written token predicts nothing, so neither it nor what follows it is input;
 - trajectories of which no gradient comes are in micro-batches of their own, which come first in their mini-batch;
-- all ranks have equally many micro-batches in each mini-batch, since a forward pass may be a collective: a rank that
-  has fewer repeats one, marked idle, which counts for nothing.
+- a micro-batch is made when its turn comes, out of the tokens of its own trajectories alone: of a large step's tensors
+  only one micro-batch's are in memory.
 """
 
-import heapq
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.models.attention import PackedAttention
@@ -24,12 +26,12 @@ from engine.models.packing import (
     PADDING_PER_RECTANGLE,
     PackedTokens,
     Rectangle,
-    lay_out,
-    pack,
-    padding_fraction,
-    split_by_tokens,
+    SequenceArrays,
+    pack_arrays,
+    ranges,
 )
-from engine.training.port import TrainingTrajectory
+from engine.training.batch import Ints, TrainingBatch, Trajectories
+from engine.training.step.dealing import Costs, MicroBatchPlan, padded_fraction, plans_of_ranks, shared_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +44,13 @@ class MicroBatch:
     staleness_N: Tensor
     slots_N: Tensor
     """The place in M of each target."""
+    trajectories_N: Tensor
+    """Of the step, to which each belongs."""
     rows_N: Tensor
-    """The trajectory of each, counted within the micro-batch."""
+    """The same, counted within the micro-batch."""
     num_rows: int
     idle: bool
+    """It counts for nothing."""
     silent: bool
     """No gradient comes of it."""
 
@@ -63,21 +68,48 @@ class MicroBatch:
         return PackedAttention(self.tokens, windows)
 
 
+class MicroBatches(Sequence[MicroBatch]):
+    """Of this rank. Each is made when it is asked for, and as often."""
+
+    def __init__(self, plans: Iterable[MicroBatchPlan], make: Callable[[MicroBatchPlan], MicroBatch]) -> None:
+        self.plans = tuple(plans)
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @overload
+    def __getitem__(self, at: int) -> MicroBatch: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> "MicroBatches": ...
+
+    def __getitem__(self, at: int | slice) -> "MicroBatch | MicroBatches":
+        if isinstance(at, slice):
+            return MicroBatches(self.plans[at], self._make)
+        return self._make(self.plans[at])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniBatch:
     """The trajectories of one update."""
 
-    micro_batches: tuple[MicroBatch, ...]
-    """This rank's."""
+    micro_batches: MicroBatches
     num_tokens: int
     """Written, on all ranks."""
+
+    @property
+    def num_losses(self) -> int:
+        return sum(not plan.silent for plan in self.micro_batches.plans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchedStep:
+    batch: TrainingBatch
+    """All trajectories of the step, whichever rank has them."""
     mini_batches: tuple[MiniBatch, ...]
-    written: tuple[tuple[int, ...], ...]
-    """Of each trajectory of the step, whichever rank has it: the places of its written tokens in its response."""
+    micro_batches: MicroBatches
+    """Of all mini-batches."""
     padding_fraction: float
     """Of all places that attention sees, on all ranks."""
     shared_fraction: float
@@ -85,11 +117,7 @@ class BatchedStep:
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(places) for places in self.written)
-
-    @property
-    def micro_batches(self) -> tuple[MicroBatch, ...]:
-        return tuple(batch for each in self.mini_batches for batch in each.micro_batches)
+        return self.batch.num_written
 
 
 Share = Callable[[MicroBatch], MicroBatch]
@@ -100,7 +128,7 @@ def itself(batch: MicroBatch) -> MicroBatch:
 
 
 def batch_step(
-    trajectories: Sequence[TrainingTrajectory],
+    trajectories: Trajectories,
     *,
     max_tokens: int,
     device: str | torch.device,
@@ -114,169 +142,96 @@ def batch_step(
     """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes.
     `share`: this rank's part of a micro-batch that it has in common with others. `work_of`: what a sequence of so many
     tokens costs, which is dealt evenly."""
-    written = tuple(map(written_places, trajectories))
-    inputs = [
-        (*each.prompt_ids, *each.response_ids[: places[-1]]) if places else ()
-        for each, places in zip(trajectories, written, strict=True)
-    ]
-    lengths = [len(ids) for ids in inputs]
-    work = [work_of(length) for length in lengths]
+    batch = TrainingBatch.of(trajectories)
+    lengths = batch.input_lengths_N.tolist()
+    costs = Costs(lengths=lengths, work=[work_of(length) for length in lengths])
     # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
-    starts = [0]
-    for places in written:
-        starts.append(starts[-1] + len(places))
-    prompts = [len(each.prompt_ids) for each in trajectories]
+    make = partial(_made, MicroBatchMaker(batch, device), share)
     mini_batches: list[MiniBatch] = []
-    every: list[list[Rectangle]] = []
-    for part in parts or [range(len(trajectories))]:
-        batches: list[MicroBatch] = []
+    every: list[MicroBatchPlan] = []
+    for part in parts or [range(len(batch))]:
+        own: list[MicroBatchPlan] = []
         for is_silent in (True, False):
-            members = [index for index in part if inputs[index] and (index in silent) == is_silent]
-            plans = _plans(members, lengths, work, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks)
-            every += [each for plan in plans for each in plan]
-            batches += [
-                share(
-                    _micro_batch(
-                        trajectories,
-                        pack(inputs, each, device, shareable=prompts),
-                        written,
-                        starts,
-                        device=device,
-                        idle=idle,
-                        silent=is_silent,
-                    )
-                )
-                for each, idle in _of_rank(rank, plans)
-            ]
-        num_tokens = sum(len(written[index]) for index in part)
-        mini_batches.append(MiniBatch(micro_batches=tuple(batches), num_tokens=num_tokens))
+            members = [index for index in part if lengths[index] and (index in silent) == is_silent]
+            plans = plans_of_ranks(
+                members, costs, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks, silent=is_silent
+            )
+            every += [plan for of_rank in plans for plan in of_rank]
+            own += plans[rank]
+        num_tokens = int(batch.num_written_N[list(part)].sum())
+        mini_batches.append(MiniBatch(micro_batches=MicroBatches(own, make), num_tokens=num_tokens))
     return BatchedStep(
+        batch=batch,
         mini_batches=tuple(mini_batches),
-        written=written,
-        padding_fraction=padding_fraction(lengths, [rectangle for each in every for rectangle in each]),
-        shared_fraction=_shared_fraction(every, trajectories, lengths),
+        micro_batches=MicroBatches((plan for each in mini_batches for plan in each.micro_batches.plans), make),
+        padding_fraction=padded_fraction(every, lengths),
+        shared_fraction=shared_fraction(every, batch),
     )
 
 
-def _plans(
-    members: Sequence[int],
-    lengths: Sequence[int],
-    work: Sequence[float],
-    *,
-    max_tokens: int,
-    padding: int,
-    num_ranks: int,
-) -> list[list[list[Rectangle]]]:
-    """Each rank's micro-batches."""
-    return [
-        split_by_tokens(lay_out(lengths, max_tokens=max_tokens, only=share, padding=padding), max_tokens=max_tokens)
-        for share in deal(members, work, num_ranks)
-    ]
+def _made(maker: "MicroBatchMaker", share: Share, plan: MicroBatchPlan) -> MicroBatch:
+    return share(maker.make(plan))
 
 
-def _of_rank(rank: int, plans: list[list[list[Rectangle]]]) -> list[tuple[list[Rectangle], bool]]:
-    """(rectangles, idle) of each of its micro-batches: as many as the rank with the most has."""
-    own = plans[rank]
-    num_idle = max(len(plan) for plan in plans) - len(own)
-    repeated = min(own or next(filter(None, plans), []), key=_num_tokens, default=[])
-    return [(each, False) for each in own] + [(repeated, True)] * num_idle
+class MicroBatchMaker:
+    def __init__(self, batch: TrainingBatch, device: str | torch.device) -> None:
+        self._batch, self._device = batch, device
+        self._slot_starts_N = batch.num_written_N.cumsum() - batch.num_written_N
+        self._sequences = SequenceArrays(
+            ids=batch.tokens.ids_A,
+            beginning_starts_N=batch.prompt_starts_N,
+            beginning_lengths_N=batch.prompt_lengths_N,
+            rest_starts_N=batch.first_responses_A + batch.response_starts_N,
+            rest_lengths_N=batch.last_written_N,
+        )
 
+    def make(self, plan: MicroBatchPlan) -> MicroBatch:
+        """S trajectories of the micro-batch    C tokens of their responses, up to the last written one"""
+        if not plan.rectangles:
+            return self._filler(silent=plan.silent)
+        batch, arrays = self._batch, self._batch.tokens
+        members_S = np.array(plan.members)
+        tokens = pack_arrays(self._sequences, plan.rectangles, self._device)
+        lengths_S = batch.last_written_N[members_S] + 1
+        said_C = ranges(batch.response_starts_N[members_S], lengths_S)
+        written_C = arrays.written_R[said_C]
+        # The token before the first of a response is its prompt's last, so that rows of C match the end of each input.
+        before_C = np.concatenate(
+            [tokens.places[member][-length:] for member, length in zip(plan.members, lengths_S, strict=True)]
+        )
+        said_N = said_C[written_C]
+        counts_S = batch.num_written_N[members_S]
+        return MicroBatch(
+            tokens=tokens,
+            predicting_N=self._tensor(before_C[written_C]),
+            targets_N=self._tensor(arrays.ids_A[batch.first_responses_A + said_N].astype(np.int64)),
+            behaviour_logprobs_N=self._tensor(arrays.logprobs_R[said_N]),
+            staleness_N=self._tensor(arrays.staleness_R[said_N].astype(np.int64)),
+            slots_N=self._tensor(ranges(self._slot_starts_N[members_S], counts_S)),
+            trajectories_N=self._tensor(np.repeat(members_S, counts_S)),
+            rows_N=self._tensor(np.repeat(np.arange(len(members_S)), counts_S)),
+            num_rows=len(members_S),
+            idle=False,
+            silent=plan.silent,
+        )
 
-def deal(members: Sequence[int], work: Sequence[float], num_ranks: int) -> list[list[int]]:
-    """The largest first, each to the rank that has the least to do."""
-    shares: list[list[int]] = [[] for _ in range(num_ranks)]
-    loads = [(0.0, rank) for rank in range(num_ranks)]
-    for member in sorted(members, key=work.__getitem__, reverse=True):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + work[member], rank))
-        shares[rank].append(member)
-    return shares
+    def _filler(self, *, silent: bool) -> MicroBatch:
+        sequences = SequenceArrays.of([[0]], [0])
+        nothing_N = torch.zeros(1, dtype=torch.int64, device=self._device)
+        return MicroBatch(
+            tokens=pack_arrays(sequences, [Rectangle(members=(0,), width=1)], self._device),
+            predicting_N=nothing_N,
+            targets_N=nothing_N,
+            behaviour_logprobs_N=torch.zeros(1, device=self._device),
+            staleness_N=nothing_N,
+            slots_N=nothing_N,
+            trajectories_N=nothing_N,
+            rows_N=nothing_N,
+            num_rows=1,
+            idle=True,
+            silent=silent,
+        )
 
-
-def check_trajectories(trajectories: Sequence[TrainingTrajectory], *, vocab_size: int, max_positions: int) -> None:
-    if not trajectories:
-        raise ValueError("trajectories: a step needs at least one")
-    for index, each in enumerate(trajectories):
-        if not each.prompt_ids or not each.response_ids:
-            raise ValueError(f"trajectory {index}: prompt and response need at least one token each")
-        num_tokens = len(each.response_ids)
-        for what, given in (
-            ("log-prob", each.behaviour_logprobs),
-            ("mark whether it was written", each.written or each.response_ids),
-            ("staleness", each.staleness or each.response_ids),
-        ):
-            if len(given) != num_tokens:
-                raise ValueError(
-                    f"trajectory {index}: one {what} for each of {num_tokens} response tokens, got {len(given)}"
-                )
-        if not math.isfinite(each.reward):
-            raise ValueError(f"trajectory {index}: reward must be finite, got {each.reward}")
-        length = len(each.prompt_ids) + num_tokens
-        if length - 1 > max_positions:
-            raise ValueError(f"trajectory {index}: at most {max_positions} tokens fit this model, got {length}")
-        if not 0 <= min(*each.prompt_ids, *each.response_ids) <= max(*each.prompt_ids, *each.response_ids) < vocab_size:
-            raise ValueError(f"trajectory {index}: token ids must be from 0 to {vocab_size - 1}")
-    if not any(any(each.written or (True,)) for each in trajectories):
-        raise ValueError("trajectories: a step needs at least one token that the model wrote")
-
-
-def written_places(trajectory: TrainingTrajectory) -> tuple[int, ...]:
-    if not trajectory.written:
-        return tuple(range(len(trajectory.response_ids)))
-    return tuple(place for place, written in enumerate(trajectory.written) if written)
-
-
-def _shared_fraction(
-    batches: Sequence[Sequence[Rectangle]], trajectories: Sequence[TrainingTrajectory], lengths: Sequence[int]
-) -> float:
-    num_tokens = num_shared = 0
-    for rectangles in batches:
-        members = [member for rectangle in rectangles for member in rectangle.members]
-        num_tokens += sum(lengths[member] for member in members)
-        num_shared += sum(len(trajectories[member].prompt_ids) for member in members)
-        num_shared -= sum(map(len, {trajectories[member].prompt_ids for member in members}))
-    return num_shared / num_tokens if num_tokens else 0.0
-
-
-def _num_tokens(rectangles: list[Rectangle]) -> int:
-    return sum(rectangle.num_tokens for rectangle in rectangles)
-
-
-def _micro_batch(
-    trajectories: Sequence[TrainingTrajectory],
-    tokens: PackedTokens,
-    written: Sequence[Sequence[int]],
-    starts: Sequence[int],
-    *,
-    device: str | torch.device,
-    idle: bool,
-    silent: bool,
-) -> MicroBatch:
-    predicting: list[int] = []
-    targets: list[int] = []
-    behaviour: list[float] = []
-    staleness: list[int] = []
-    slots: list[int] = []
-    rows: list[int] = []
-    for row, (member, inputs) in enumerate(tokens.places.items()):
-        trajectory, places = trajectories[member], written[member]
-        before = len(trajectory.prompt_ids) - 1
-        predicting += [inputs[before + place] for place in places]
-        targets += [trajectory.response_ids[place] for place in places]
-        behaviour += [trajectory.behaviour_logprobs[place] for place in places]
-        staleness += [trajectory.staleness[place] if trajectory.staleness else 0 for place in places]
-        slots += range(starts[member], starts[member] + len(places))
-        rows += [row] * len(places)
-    return MicroBatch(
-        tokens=tokens,
-        predicting_N=torch.tensor(predicting, device=device),
-        targets_N=torch.tensor(targets, device=device),
-        behaviour_logprobs_N=torch.tensor(behaviour, device=device),
-        staleness_N=torch.tensor(staleness, device=device),
-        slots_N=torch.tensor(slots, device=device),
-        rows_N=torch.tensor(rows, device=device),
-        num_rows=len(tokens.places),
-        idle=idle,
-        silent=silent,
-    )
+    def _tensor(self, array: Ints | NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

@@ -1,6 +1,6 @@
 """One update of a step: the trajectories that it learns from, and their losses.
 
-    N written tokens of a micro-batch    M written tokens of the step, in the trajectories' order
+    N written tokens of a micro-batch    M written tokens of the step, in its trajectories' order    S trajectories
 
 A batch is cut by whole groups: a prompt is read in once for all of its samples, and an update sees a group's good and
 bad answers together. Every part has as many groups as the others, give or take one, because each takes its own mean:
@@ -16,17 +16,18 @@ Invariants:
   began with, in all of its updates.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from engine.algorithms.advantages import Advantages
 from engine.algorithms.loss import LossTokens, policy_loss
 from engine.algorithms.values import value_loss
 from engine.spec.job import AlgorithmSpec
-from engine.training.port import TrainingTrajectory
+from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.step.metrics import Tally
 from engine.training.step.micro_batch import MicroBatch, MiniBatch
 from engine.training.step.scoring import TokenScores
@@ -36,15 +37,20 @@ from engine.training.step.scoring import TokenScores
 class StepTokens:
     """All that was fixed before the first update."""
 
-    advantages_M: Tensor
-    shares_M: Tensor
-    """In the mean of the update that a token is part of."""
+    advantages: Advantages
+    """In float32."""
+    shares_S: Tensor
+    """Of each token of a trajectory, in the mean of the update that it is part of."""
     reference_M: Tensor | None
     values_M: Tensor | None
     returns_M: Tensor | None
     start_M: Tensor | None
     """Log-probs of the policy that the step began with, where a later update asks for them. The first mini-batch's are
     filled in by its own first update, which computes them anyway."""
+
+    def advantages_of(self, batch: MicroBatch) -> Tensor:
+        values: Tensor = self.advantages.values[batch.slots_N if self.advantages.of_tokens else batch.trajectories_N]
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +66,15 @@ class MicroLoss:
         return (self.policy,) if self.value is None else (self.policy, self.value)
 
 
-def cut(trajectories: Sequence[TrainingTrajectory], num_parts: int) -> list[list[int]]:
+def cut(trajectories: Trajectories, num_parts: int) -> list[list[int]]:
     """Indices of each part's trajectories, in their order. Fewer parts where fewer groups have something to learn."""
-    tokens: dict[int, int] = {}
-    for each in trajectories:
-        is_read = any(each.written or (True,))
-        num = len(each.prompt_ids) + len(each.response_ids) if is_read else 0
-        tokens[each.group] = tokens.get(each.group, 0) + num
+    batch, tokens = TrainingBatch.of(trajectories), dict[int, int]()
+    groups = batch.groups_N.tolist()
+    is_read_N = batch.num_written_N > 0
+    for group, num in zip(
+        groups, ((batch.prompt_lengths_N + batch.response_lengths_N) * is_read_N).tolist(), strict=True
+    ):
+        tokens[group] = tokens.get(group, 0) + num
     num_parts = min(num_parts, sum(num > 0 for num in tokens.values()))
     loads, part_of = [0] * num_parts, dict[int, int]()
     longest_first = sorted(tokens, key=tokens.__getitem__, reverse=True)
@@ -76,8 +84,8 @@ def cut(trajectories: Sequence[TrainingTrajectory], num_parts: int) -> list[list
             part_of[group] = part
             loads[part] += tokens[group]
     parts: list[list[int]] = [[] for _ in range(num_parts)]
-    for index, each in enumerate(trajectories):
-        parts[part_of[each.group]].append(index)
+    for index, group in enumerate(groups):
+        parts[part_of[group]].append(index)
     return parts
 
 
@@ -103,7 +111,6 @@ class UpdateLoss:
     def of(self, mini_batch: MiniBatch, *, moved: bool) -> Iterator[MicroLoss]:
         """The losses, one by one. Whatever the caller does with one counts to its micro-batch. `moved`: an update of
         this step was before it."""
-        num_losses = sum(not batch.silent for batch in mini_batch.micro_batches)
         number = 0
         for batch in mini_batch.micro_batches:
             with self._at_micro_batch(batch):
@@ -115,7 +122,7 @@ class UpdateLoss:
                 yield MicroLoss(
                     policy=self._policy_loss(batch, mini_batch, moved),
                     value=self._value_loss(batch, mini_batch),
-                    is_last=number == num_losses,
+                    is_last=number == mini_batch.num_losses,
                 )
 
     def _policy_loss(self, batch: MicroBatch, mini_batch: MiniBatch, moved: bool) -> Tensor:
@@ -125,8 +132,8 @@ class UpdateLoss:
             scores.entropy_N,
             LossTokens(
                 behaviour_logprobs_N=batch.behaviour_logprobs_N,
-                advantages_N=tokens.advantages_M[batch.slots_N],
-                shares_N=tokens.shares_M[batch.slots_N],
+                advantages_N=tokens.advantages_of(batch),
+                shares_N=tokens.shares_S[batch.trajectories_N],
                 staleness_N=batch.staleness_N,
                 rows_N=batch.rows_N,
                 num_rows=batch.num_rows,

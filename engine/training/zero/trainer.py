@@ -10,7 +10,7 @@ Invariants:
 - rank 0 alone reads checkpoints and weights and writes them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.trained_model import read_model_config
 from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
 from engine.policy.lineage import WeightsId
+from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
 from engine.training.optimizer.learning_rate import share_of_rate
@@ -31,14 +32,14 @@ from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.layout import whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.parts.trained import TrainedPart, critic_part, policy_part
-from engine.training.port import Allocate, StepResult, TrainingTrajectory, Write
+from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
-from engine.training.step.micro_batch import MicroBatch, check_trajectories
+from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.scoring import Critic, TokenScores
 from engine.training.zero.guest import ALONE, surroundings
@@ -137,9 +138,10 @@ class DeepSpeedTrainer:
 
     # One step ----------------------------------------------------------------------------------------------------
 
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
-        check_trajectories(trajectories, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
-        step = self._step_loss.begin(trajectories)
+    def train_step(self, trajectories: Trajectories) -> StepResult:
+        batch = TrainingBatch.of(trajectories)
+        check_batch(batch, vocab_size=self._config.vocab_size, max_positions=self._config.max_positions)
+        step = self._step_loss.begin(batch)
         return StepResult(metrics=step.train(backward=self._backward, update=self._update), advantages=step.advantages)
 
     def _backward(self, losses: MicroLoss) -> None:

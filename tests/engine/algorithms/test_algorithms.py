@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.algorithms.advantages import generalised_advantages, group_advantages, overlong_penalty, token_advantages
+from engine.algorithms.advantages import find_advantages, generalised_advantages, group_advantages, overlong_penalty
 from engine.algorithms.loss import LossTokens, PolicyLoss, policy_loss, token_shares
 from engine.algorithms.values import value_loss
 from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
@@ -294,15 +294,17 @@ def test_gae_of_three_tokens_and_one() -> None:
 def advantages_of(
     name: AlgorithmName, *, costs: list[float], values: Tensor | None = None
 ) -> tuple[list[float], Tensor | None]:
-    advantages_M, returns_M = token_advantages(
+    lengths = [3, 1, 0]
+    found = find_advantages(
         AlgorithmSpec(name=name),
         rewards=[1.0, 0.0, 7.0],
         groups=[0, 0, 0],
-        lengths=[3, 1, 0],
+        lengths=lengths,
         costs_M=torch.tensor(costs, dtype=torch.float64),
         values_M=values,
     )
-    return advantages_M.tolist(), returns_M
+    values_M = found.values if found.of_tokens else found.values.repeat_interleave(torch.tensor(lengths))
+    return values_M.tolist(), found.returns_M
 
 
 def test_costs_come_off_the_reward_of_the_token_or_of_its_trajectory() -> None:

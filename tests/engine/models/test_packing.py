@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.models.packing import lay_out, pack, padding_fraction, split_by_tokens
+from engine.models.packing import lay_out, pack, padding_fraction
 
 lengths_given = st.lists(st.integers(0, 60), max_size=40)
 
@@ -16,14 +16,6 @@ def test_every_sequence_is_in_exactly_one_row_wide_enough(lengths: list[int], ma
     for one in rectangles:
         assert one.width == max(lengths[member] for member in one.members)
         assert one.num_tokens <= max_tokens or len(one.members) == 1
-
-
-@given(lengths_given, st.integers(60, 200))
-def test_micro_batches_keep_the_bound_and_lose_nothing(lengths: list[int], max_tokens: int) -> None:
-    rectangles = lay_out(lengths, max_tokens=max_tokens)
-    batches = split_by_tokens(rectangles, max_tokens=max_tokens)
-    assert [one for batch in batches for one in batch] == rectangles
-    assert all(sum(one.num_tokens for one in batch) <= max_tokens for batch in batches)
 
 
 def test_padding_is_only_for_attention_and_positions_count_from_zero() -> None:
