@@ -1,27 +1,43 @@
-"""Seconds of a batch's way in: from arrays of single trajectories to a rank's first pass, and all its micro-batches.
+"""Seconds of a batch's way in: from data's process, where it is records of finished groups, to a rank's micro-batches.
 
-One thread; of several ranks, the first one. The bound is of memory: the bytes of a token, read and written once each,
-at the speed of a plain copy on this machine. What a step fixes before its first pass reads no tokens, and has none.
+    data ──message──▶ trainer: one batch of arrays ──shared memory──▶ rank: a step begun ──▶ its micro-batches
+
+On a Ray of this machine, one thread in each process; the median of several ways. The bound is of memory: the bytes of a
+token that must be read and written once, at the speed of a plain copy here. What a step fixes before its first pass
+reads no tokens, and has none.
 """
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 
-from engine.bench.report import Report, Row, rounded
+from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.runs import own_ray
+from engine.pipeline.messages.to_trainer import BatchReady
+from engine.pipeline.packed import Floats, Ints
+from engine.pipeline.records import (
+    BufferView,
+    CompleteGroup,
+    DataProgress,
+    GroupKey,
+    SampleKey,
+    Trajectory,
+    TrajectoryContent,
+)
+from engine.policy.lineage import WeightsId
 from engine.policy.pace import flops_of_sequence
 from engine.spec.fit.known_models import known_shape
 from engine.spec.job import JobSpec, TrainerSpec
-from engine.training.batch import TrainingBatch, TrajectoryArrays
+from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings
 from engine.training.step.dealing import Costs, deal
 from engine.training.step.loss import StepLoss, StepModels
-from engine.training.step.micro_batch import BatchedStep, MicroBatch, batch_step
+from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.ranks import Alone
 from engine.training.step.scoring import TokenScores
 
@@ -30,10 +46,11 @@ Made = TypeVar("Made")
 GROUP_SIZE: Final = 16
 MAX_TOKENS: Final = 8_192
 LONGEST: Final = 32_768
-# Of each token: id, log-prob, staleness and mark, as they come, and as a micro-batch has them: ids, positions, places,
-# targets, slots, trajectories, rows and staleness of 8 bytes, log-probs of 4.
-BYTES_IN: Final = 4 + 4 + 4 + 1
-BYTES_OUT: Final = 8 * 8 + 4
+# Of each token: its id and log-prob, as they travel; beside them its age and mark in the batch; and in a micro-batch
+# ids, positions, places, targets, ages, slots, trajectories and rows of 8 bytes, and log-probs of 4.
+TRAVELS: Final = 4 + 4
+JOINED: Final = 4 + 4 + 4 + 1
+MADE: Final = 8 * 8 + 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=4_096, help="tokens of each, a tenth of them a prompt")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--model", default="Qwen3-8B", help="whose work is dealt to the ranks")
+    parser.add_argument("--repeats", type=int, default=5)
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    torch.set_num_threads(1)
     work_of = _work_of(arguments.model)
     speed = _copied_bytes_per_s()
-    rows = [*_way_in(arguments, work_of, speed), *_balance(arguments, work_of)]
+    with own_ray():
+        rows = [*_way_in(arguments, speed), *_balance(arguments, work_of)]
     remarks = [
         f"{arguments.samples:,} samples of {arguments.length:,} tokens, micro-batches of {MAX_TOKENS:,}",
         f"bound: bytes read and written once at {speed / 1e9:.1f} GB/s, a plain copy",
@@ -57,29 +75,86 @@ def measure(arguments: argparse.Namespace) -> Report:
     return Report(bench="batch", rows=rows, remarks=remarks)
 
 
-def _way_in(arguments: argparse.Namespace, work_of: Callable[[int], float], speed: float) -> Iterator[Row]:
-    trajectories = list(_trajectories(arguments.samples, arguments.length))
-    num_tokens = arguments.samples * arguments.length
+def _way_in(arguments: argparse.Namespace, speed: float) -> Iterator[Row]:
+    import ray
 
-    def row(part: str, num: int, seconds: float, num_bytes: float = 0.0) -> Row:
-        bound = num * num_bytes / speed
-        return {
+    groups = tuple(_groups(arguments.samples // GROUP_SIZE, arguments.length))
+    trainer: Any = ray.remote(_Trainer).remote()
+    rank: Any = ray.remote(_Rank).remote()
+    all_tokens = len(groups) * GROUP_SIZE * arguments.length
+    own_tokens = all_tokens // arguments.ranks
+    moved: dict[str, tuple[int, int]] = {
+        "sent to the trainer": (all_tokens, TRAVELS),
+        "one batch of arrays": (all_tokens, JOINED),
+        "into shared memory": (all_tokens, JOINED),
+        f"step begun, 1 of {arguments.ranks} ranks": (own_tokens, 0),
+        f"all its micro-batches, 1 of {arguments.ranks} ranks": (own_tokens, JOINED + MADE),
+        "step begun, 1 rank": (all_tokens, 0),
+        "all its micro-batches, 1 rank": (all_tokens, JOINED + MADE),
+    }
+    found = [_one_way(groups, trainer, rank, arguments) for _ in range(arguments.repeats + 1)][1:]
+    for at, (part, (num_tokens, num_bytes)) in enumerate(moved.items()):
+        spread, bound = Spread.of([seconds[at] for seconds in found]), num_tokens * 2 * num_bytes / speed
+        yield {
             "part": part,
-            "million_tokens": round(num / 1e6, 1),
-            "seconds": rounded(seconds),
+            "million_tokens": round(num_tokens / 1e6, 1),
+            **spread.columns("seconds"),
             "bound": rounded(bound) or None,
-            "times_the_bound": rounded(seconds / bound) if bound else None,
+            "times_the_bound": rounded(spread.median / bound) if bound else None,
         }
+    spread = Spread.of([sum(seconds[:4]) for seconds in found])
+    yield {
+        "part": f"until the first pass of {arguments.ranks} ranks",
+        "million_tokens": round(all_tokens / 1e6, 1),
+        **spread.columns("seconds"),
+    }
 
-    seconds, batch = _timed(lambda: TrainingBatch.joined(trajectories))
-    yield row("joined", num_tokens, seconds, BYTES_IN)
-    for num_ranks in sorted({1, arguments.ranks}):
-        own = num_tokens // num_ranks
-        seconds, _ = _timed(partial(_loss(arguments.model, num_ranks).begin, batch))
-        yield row(f"begun, {num_ranks} ranks", own, seconds)
-        step = batch_step(batch, max_tokens=MAX_TOKENS, device="cpu", num_ranks=num_ranks, work_of=work_of)
-        seconds, _ = _timed(partial(_make_all, step))
-        yield row(f"micro-batches, {num_ranks} ranks", own, seconds, BYTES_IN + BYTES_OUT)
+
+def _one_way(
+    groups: tuple[CompleteGroup, ...], trainer: Any, rank: Any, arguments: argparse.Namespace
+) -> Sequence[float]:
+    import ray
+
+    ray.get([trainer.start.remote(), rank.start.remote()])
+    message = BatchReady(
+        step=1, groups=groups, progress=DataProgress(), buffer=BufferView(num_ready=1, num_in_progress=0)
+    )
+    sent = time.perf_counter()
+    delivered: float = ray.get(trainer.deliver.remote(message))
+    joined, shared, holder = ray.get(trainer.share.remote())
+    begun: list[float] = []
+    for num_ranks in (arguments.ranks, 1):
+        begun += ray.get(rank.begin.remote(holder[0], arguments.model, num_ranks))
+    return delivered - sent, joined, shared, *begun
+
+
+class _Trainer:
+    def start(self) -> None:
+        import engine.live.trainer.batch  # noqa: F401 - before it is measured
+
+    def deliver(self, message: BatchReady) -> float:
+        self._message = message
+        return time.perf_counter()  # the same clock in every process of a machine
+
+    def share(self) -> tuple[float, float, list[Any]]:
+        import ray
+
+        from engine.live.trainer.batch import batch_of
+
+        joining, batch = _timed(partial(batch_of, self._message.groups, self._message.lineage, at=0))
+        sharing, shared = _timed(partial(ray.put, batch))
+        return joining, sharing, [shared]
+
+
+class _Rank:
+    def start(self) -> None:
+        torch.set_num_threads(1)
+
+    def begin(self, batch: TrainingBatch, model: str, num_ranks: int) -> tuple[float, float]:
+        beginning, _ = _timed(partial(_loss(model, num_ranks).begin, batch))
+        step = batch_step(batch, max_tokens=MAX_TOKENS, device="cpu", num_ranks=num_ranks, work_of=_work_of(model))
+        making, _ = _timed(lambda: sum(1 for _ in step.micro_batches))
+        return beginning, making
 
 
 class _FirstOf(Alone):
@@ -104,29 +179,38 @@ def _no_pass(batch: MicroBatch) -> TokenScores:
     raise AssertionError("nothing is scored before the first update")
 
 
-def _make_all(step: BatchedStep) -> None:
-    for _ in step.micro_batches:
-        pass
-
-
-def _trajectories(num: int, length: int) -> Iterator[TrajectoryArrays]:
+def _groups(num_groups: int, length: int) -> Iterator[CompleteGroup]:
     draw = np.random.default_rng(0)
     prompt_length = max(length // 10, 1)
-    nothing_N = np.empty(0, dtype=np.int32)
-    for index in range(num):
-        if index % GROUP_SIZE == 0:
-            prompt = draw.integers(0, 150_000, prompt_length, dtype=np.int32)
-        num_said = length - prompt_length
-        yield TrajectoryArrays(
-            group=index // GROUP_SIZE,
-            prompt_ids=prompt,
-            response_ids=draw.integers(0, 150_000, num_said, dtype=np.int32),
-            behaviour_logprobs=np.full(num_said, -1.0, dtype=np.float32),
-            written=nothing_N.astype(np.bool_),
-            staleness=nothing_N,
-            reward=float(index % 2),
-            trusted=True,
-            cut=False,
+
+    def ids(num: int) -> Ints:
+        return Ints(draw.integers(0, 150_000, num, dtype=np.int32).tobytes())
+
+    for ordinal in range(num_groups):
+        prompt, key = ids(prompt_length), GroupKey(ordinal=ordinal)
+        answers = [
+            TrajectoryContent(
+                prompt_ids=prompt,
+                response_ids=ids(length - prompt_length),
+                logprobs=Floats(np.full(length - prompt_length, -1.0, np.float32).tobytes()),
+                prompt_text="x" * 4 * prompt_length,
+                response_text="x" * 4 * (length - prompt_length),
+                remark="",
+            )
+            for _ in range(GROUP_SIZE)
+        ]
+        yield CompleteGroup(
+            key=key,
+            trajectories=tuple(
+                Trajectory(
+                    key=SampleKey(group=key, sample=sample),
+                    weights=WeightsId(0, 0),
+                    reward=float(sample % 2),
+                    num_tokens=len(content.response_ids),
+                    content=content,
+                )
+                for sample, content in enumerate(answers)
+            ),
         )
 
 
@@ -145,8 +229,7 @@ def _balance(arguments: argparse.Namespace, work_of: Callable[[int], float]) -> 
 
 def _work_of(model: str) -> Callable[[int], float]:
     shape = known_shape(model)
-    width = shape.num_layers * shape.num_heads * shape.head_dim
-    return partial(flops_of_sequence, shape.num_weights, width)
+    return partial(flops_of_sequence, shape.num_weights, shape.num_layers * shape.num_heads * shape.head_dim)
 
 
 def _copied_bytes_per_s() -> float:

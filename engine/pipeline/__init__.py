@@ -3,6 +3,7 @@
 effects    orders of a brain to its body
 plan       the part of a job's spec that brains need
 records    keys, trajectories, groups, progress
+packed     numbers of one kind as one piece of memory
 journal    the records that data logs to survive its death
 
 messages/  messages, a module for each receiver

@@ -1,9 +1,13 @@
 """Records that messages are made of: keys, trajectories, groups, and the data's progress for a checkpoint."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from engine.environments.port import FailureKind, Split
+from engine.pipeline.packed import Floats, Ints, Marks
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
+
+ALL_WRITTEN: Final = Marks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +29,13 @@ class SampleKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryContent:
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    prompt_ids: Ints
+    response_ids: Ints
+    logprobs: Floats
     prompt_text: str
     response_text: str
     remark: str
-    written: tuple[bool, ...] = ()
+    written: Marks = ALL_WRITTEN
     """The response tokens that the model wrote; the others are an environment's words. Empty: all."""
 
 

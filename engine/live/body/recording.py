@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from engine.pipeline.effects import Effect
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
+from engine.pipeline.packed import Packed
 
 _OPAQUE: Final = frozenset({"payload", "state", "reach"})
 
@@ -65,7 +66,7 @@ def plain(value: object) -> Any:
         return {each.name: None if each.name in _OPAQUE else plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | Packed):
         return [plain(each) for each in value]
     if isinstance(value, set | frozenset):
         return sorted(json.dumps(plain(each), sort_keys=True) for each in value)

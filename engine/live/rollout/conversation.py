@@ -15,7 +15,16 @@ from itertools import groupby
 
 from engine.environments.port import Prompt, Turn, Verdict
 from engine.inference.port import KvPages, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
-from engine.pipeline.records import Failure, SampleKey, SampleProgress, Trajectory, TrajectoryContent, VersionRun
+from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.records import (
+    ALL_WRITTEN,
+    Failure,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+    TrajectoryContent,
+    VersionRun,
+)
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
@@ -123,10 +132,10 @@ class Conversation:
             environment_s=self.environment_s,
             failure=failure,
             content=TrajectoryContent(
-                prompt_ids=self.prompt_ids,
-                response_ids=tuple(self.response_ids),
-                logprobs=tuple(self.logprobs),
-                written=() if all(self.written) else tuple(self.written),
+                prompt_ids=Ints.of(self.prompt_ids),
+                response_ids=Ints.of(self.response_ids),
+                logprobs=Floats.of(self.logprobs),
+                written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
                 prompt_text=self.prompt.text,
                 response_text=self.text,
                 remark=remark,

@@ -2,5 +2,6 @@
 
 actor  the backend that the spec asks for, built
 body   the brain's effects carried out
+batch  records of finished groups as arrays
 ranks  several devices: every rank but the first in an actor of its own
 """

@@ -12,6 +12,7 @@ from typing import Final
 
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.checkpoints.writer import CheckpointWriter, Told
+from engine.live.trainer.batch import batch_of
 from engine.live.weights.handover import Handover
 from engine.pipeline.effects import (
     Effect,
@@ -25,11 +26,10 @@ from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
-from engine.pipeline.records import Trajectory
 from engine.pipeline.trainer.brain import TrainerBrain
-from engine.policy.lineage import Lineage, WeightsId
+from engine.policy.lineage import WeightsId
 from engine.signs import at_work
-from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
+from engine.training.port import Trainer, WeightHolder
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
@@ -133,15 +133,8 @@ class TrainerBody(WeightsBody):
                 return super().perform(effect)
 
     def _train(self, effect: TrainOn) -> BatchTrained:
-        consumed_by = effect.step - 1
         with self._over_all_weights("step"):  # the optimizer's part; micro-batches count by themselves
-            result = self._trainer.train_step(
-                [
-                    _for_training(number, trajectory, effect.lineage, consumed_by)
-                    for number, group in enumerate(effect.groups)
-                    for trajectory in group.trajectories
-                ]
-            )
+            result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}
         return BatchTrained(step=effect.step, metrics=metrics, advantages=result.advantages)
 
@@ -150,25 +143,3 @@ class TrainerBody(WeightsBody):
         with self._over_all_weights("checkpoint"):
             write = self._trainer.prepare_save(folder)
         self._writer.put(write, folder, step=effect.step, progress=effect.progress)
-
-
-def _for_training(number: int, trajectory: Trajectory, lineage: Lineage, consumed_by: int) -> TrainingTrajectory:
-    content = trajectory.content
-    assert content is not None, f"{trajectory.key} came without its tokens"
-    if trajectory.runs:
-        staleness = tuple(
-            age for run in trajectory.runs for age in (lineage.staleness(run.weights, at=consumed_by),) * run.num_tokens
-        )
-    else:
-        staleness = (lineage.staleness(trajectory.weights, at=consumed_by),) * len(content.response_ids)
-    return TrainingTrajectory(
-        group=number,
-        prompt_ids=content.prompt_ids,
-        response_ids=content.response_ids,
-        behaviour_logprobs=content.logprobs,
-        reward=trajectory.reward,
-        trusted=trajectory.trusted,
-        written=content.written,
-        staleness=staleness,
-        cut=trajectory.cut,
-    )

@@ -1,5 +1,9 @@
 """Data's log: what was appended is read back as it was, whatever is left of the file's end."""
 
+import json
+import random
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from engine.pipeline.journal import (
     TrainerForked,
     TrajectoryTaken,
 )
+from engine.pipeline.packed import Floats, Ints, Marks
 from engine.pipeline.records import DataProgress, GroupKey, SampleKey, Trajectory, TrajectoryContent, VersionRun
 from engine.policy.lineage import Lineage, WeightsId
 from engine.signs import Signs
@@ -26,9 +31,10 @@ TRAJECTORY = Trajectory(
     reward=0.1 + 0.2,
     num_tokens=2,
     content=TrajectoryContent(
-        prompt_ids=(1, 2),
-        response_ids=(3, 4),
-        logprobs=(-0.1, -1.0 / 3.0),
+        prompt_ids=Ints.of([1, 2]),
+        response_ids=Ints.of([3, 4]),
+        logprobs=Floats.of([-0.1, -1.0 / 3.0]),
+        written=Marks.of([True, False]),
         prompt_text="ask",
         response_text='say "it"\n\udce9',
         remark="",
@@ -137,3 +143,50 @@ def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None
     assert read_journal(tmp_path) == (None, RECORDS)
     JournalFile(tmp_path).begin_anew(SNAPSHOT)
     assert read_journal(tmp_path) == (SNAPSHOT, [])
+
+
+def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path) -> None:
+    """As those of earlier releases are."""
+    body = json.dumps(
+        {
+            "TrajectoryTaken": {
+                "trajectory": {
+                    "key": {"group": {"ordinal": 3, "evaluation": None}, "sample": 1},
+                    "weights": {"epoch": 1, "version": 4},
+                    "reward": 0.30000000000000004,
+                    "num_tokens": 2,
+                    "runs": [
+                        {"weights": {"epoch": 1, "version": 4}, "num_tokens": 1},
+                        {"weights": {"epoch": 1, "version": 5}, "num_tokens": 1},
+                    ],
+                    "content": {
+                        "prompt_ids": [1, 2],
+                        "response_ids": [3, 4],
+                        "logprobs": [-0.1, -1.0 / 3.0],
+                        "prompt_text": "ask",
+                        "response_text": 'say "it"\n\udce9',
+                        "remark": "",
+                        "written": [True, False],
+                    },
+                }
+            }
+        }
+    ).encode()
+    (tmp_path / "00000001.journal").write_bytes(struct.pack("<II", len(body), zlib.crc32(body)) + body)
+    assert read_journal(tmp_path) == (None, RECORDS[:1])
+
+
+def test_a_token_takes_a_dozen_bytes_of_the_log(tmp_path: Path) -> None:
+    assert TRAJECTORY.content is not None
+    rng = random.Random(0)
+    content = replace(
+        TRAJECTORY.content,
+        response_ids=Ints.of([rng.randrange(150_000) for _ in range(4_096)]),
+        logprobs=Floats.of([-rng.random() for _ in range(4_096)]),
+        written=Marks.of([True] * 4_096),
+    )
+    journal = JournalFile(tmp_path)
+    journal.append([TrajectoryTaken(trajectory=replace(TRAJECTORY, content=content))])
+    journal.close()
+    [file] = tmp_path.glob("*.journal")
+    assert file.stat().st_size < 13 * 4_096

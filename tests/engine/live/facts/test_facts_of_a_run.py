@@ -14,6 +14,7 @@ from engine.pipeline.messages.to_driver import (
     StepReported,
     WeightsTaken,
 )
+from engine.pipeline.packed import Floats, Ints
 from engine.pipeline.records import GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
@@ -36,7 +37,12 @@ def test_text_by_a_model_is_made_printable_and_short() -> None:
 
 def test_a_hostile_response_becomes_a_fact() -> None:
     content = TrajectoryContent(
-        prompt_ids=(1,), response_ids=(2,), logprobs=(0.0,), prompt_text="\x00", response_text="\udfff", remark="\x07"
+        prompt_ids=Ints.of([1]),
+        response_ids=Ints.of([2]),
+        logprobs=Floats.of([0.0]),
+        prompt_text="\x00",
+        response_text="\udfff",
+        remark="\x07",
     )
     trajectory = Trajectory(
         key=SampleKey(group=GroupKey(ordinal=0), sample=0),

@@ -7,6 +7,7 @@ import pytest
 from engine.live.facts.from_reports import log_lines, replicas_observed, trajectories_sampled
 from engine.live.facts.recorder import Recorder
 from engine.pipeline.messages.to_driver import ActivitySpan, ReadTrajectory, ReplicaObserved, RunBroken, StepReported
+from engine.pipeline.packed import Floats, Ints
 from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
 from engine.policy.lineage import WeightsId
 from engine.sinks.lines import LinesSaid
@@ -24,9 +25,9 @@ def size(fact: FactBody) -> int:
 def read(ordinal: int, *, failure: Failure | None = None, cut: bool = False, trusted: bool = True) -> ReadTrajectory:
     num_tokens = 50_000
     content = TrajectoryContent(
-        prompt_ids=(1,),
-        response_ids=(151_000,) * num_tokens,
-        logprobs=(-12.345678901234567,) * num_tokens,
+        prompt_ids=Ints.of([1]),
+        response_ids=Ints.of([151_000] * num_tokens),
+        logprobs=Floats.of([-12.345678901234567] * num_tokens),
         prompt_text="𝄞" * 60_000,
         response_text="𝄞" * 60_000,
         remark="𝄞" * 60_000,

@@ -53,9 +53,9 @@ def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
     trajectory = talk.judged(VERDICT)
     content = trajectory.content
     assert content is not None
-    assert content.response_ids == (3, 4, 8, 5)
-    assert content.written == (True, True, False, True)
-    assert content.logprobs == (-3.0, -4.0, 0.0, -5.0)
+    assert tuple(content.response_ids) == (3, 4, 8, 5)
+    assert tuple(content.written) == (True, True, False, True)
+    assert tuple(content.logprobs) == (-3.0, -4.0, 0.0, -5.0)
     assert content.response_text == "oneseentwo"
 
 

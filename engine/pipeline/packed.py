@@ -1,0 +1,96 @@
+"""Numbers of one kind, one after the other in memory: what a trajectory has for each of its tokens.
+
+A Python number takes 32 bytes and is a thing of its own, to be sent, read and freed by itself; here it takes four, or
+one, and a million of them are one. In JSON they are base64.
+
+Invariants:
+- as on every machine that this runs on, the lowest byte comes first;
+- what was written as a list of numbers, as logs once were, is read like what is written today.
+"""
+
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+from pydantic_core import CoreSchema, core_schema
+
+Number = TypeVar("Number", int, float, bool)
+
+
+class Packed(Sequence[Number]):
+    code: ClassVar[str]
+    """Of one number, as `struct` has it."""
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+
+    @classmethod
+    def of(cls, numbers: Iterable[Number]) -> Self:
+        return cls(array(cls.code, numbers).tobytes())
+
+    @property
+    def view(self) -> "memoryview[Any]":
+        return memoryview(self.data).cast("B").cast(self.code)  # type: ignore[call-overload, no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    @overload
+    def __getitem__(self, at: int) -> Number: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Number, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Number | tuple[Number, ...]:
+        found: Any = self.view[at]
+        return tuple(found) if isinstance(at, slice) else found
+
+    def __iter__(self) -> Iterator[Number]:
+        return iter(self.view)
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == other.data if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({list(self)})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
+        return type(self), (self.data,)
+
+    # As JSON ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._read, serialization=core_schema.plain_serializer_function_ser_schema(cls._written)
+        )
+
+    def _written(self) -> str:
+        return b64encode(self.data).decode()
+
+    @classmethod
+    def _read(cls, value: Any) -> Self:
+        if isinstance(value, cls):
+            return value
+        return cls(b64decode(value, validate=True)) if isinstance(value, str) else cls.of(value)
+
+
+class Ints(Packed[int]):
+    code = "i"
+
+
+class Floats(Packed[float]):
+    code = "f"
+
+
+class Marks(Packed[bool]):
+    code = "?"
+
+    @classmethod
+    def of(cls, numbers: Iterable[bool]) -> Self:
+        return cls(bytes(map(bool, numbers)))
