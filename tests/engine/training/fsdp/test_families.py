@@ -13,16 +13,20 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from engine.models.families.trained_model import load_model
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.held_weights import HeldWeights
 from engine.training.port import Trainer
+from engine.training.ranks.passes import PolicyPass
+from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.models.families.tiny import VARIANTS, save_tiny
+from tests.engine.training.fsdp.test_ranks import bytes_for_backward, divided
 from tests.engine.training.ranks.two_ranks import ENDED_WITHIN_S, world_of
 from tests.engine.training.trainer_conformance import (
     SMOOTH_EPS,
@@ -72,6 +76,15 @@ def run_rank(
             trainer.load(results / family / "alone" / "trained")
             (mine / f"rank-{rank}.json").write_text(json.dumps({"told": told, "weights": [before, hash_of(trainer)]}))
             trainer.close()
+        tell_low(folder, world, results / family / f"low-{rank}.json")
+
+
+def tell_low(folder: Path, world: World, file: Path) -> None:
+    """A step in bfloat16 of ranks that share sequences, and what a forward pass keeps in float32."""
+    trainer = FsdpTrainer(folder, asked(2, compute_dtype="bfloat16"), device="cpu", world=world)
+    low = trainer.train_step(trajectories_of(0, tools=True)).metrics
+    trainer.close()
+    file.write_text(json.dumps({"low": low, "kept": divided(folder, world)["for_backward"]}))
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +130,22 @@ def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sha
         expected=told_in(alone)["told"],
         expected_checkpoint=alone / "trained",
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_that_share_sequences_make_a_step_in_bfloat16(results: Path, family: str) -> None:
+    low = [json.loads((results / family / f"low-{rank}.json").read_text())["low"] for rank in (0, 1)]
+    assert low[0] == low[1]
+    exact = told_in(results / family / "alone")["told"][0]
+    assert low[0]["train/loss"] == pytest.approx(exact["train/loss"], abs=0.02)
+    assert low[0]["train/grad_norm"] == pytest.approx(exact["train/grad_norm"], rel=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_gathered_matrix_is_kept_for_the_backward_pass(results: Path, folders: dict[str, Path], family: str) -> None:
+    model = load_model(folders[family], device="cpu")
+    alone = bytes_for_backward(PolicyPass(model, asked()), beside=model)
+    assert [json.loads((results / family / f"low-{rank}.json").read_text())["kept"] for rank in (0, 1)] == [alone] * 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

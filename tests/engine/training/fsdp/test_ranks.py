@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.models.loading import load_decoder, read_config, weight_files
+from engine.models.families.trained_model import read_model_config
+from engine.models.loading import load_decoder, weight_files
 from engine.training.fsdp.sharding import Sharding
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.parts.layout import decoder_places, own_part
@@ -66,7 +67,7 @@ def divided(folder: Path, world: World) -> dict[str, int]:
     """Bytes that a rank has of a model's weights, and what its forward pass keeps."""
     world.enter("cpu")
     sharding = Sharding(world, torch.device("cpu"), torch.float32)
-    model = sharding.empty_model(read_config(folder))
+    model = sharding.empty_model(read_model_config(folder))
     places = decoder_places(model.config, dict(model.named_parameters()))
     whole_pass = PolicyPass(model, asked("whole"))
     sharding.divide(whole_pass, model)
