@@ -11,6 +11,7 @@ says nothing about the model.
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +53,8 @@ def check_model(spec: JobSpec, *, interrupted: Callable[[], None]) -> None:
 def main() -> int:
     spec = JobSpec.model_validate_json(sys.stdin.read())
     try:
-        refuse_model(spec)
+        with redirect_stdout(sys.stderr):  # what libraries have to say is no answer
+            refuse_model(spec)
     except ValueError as error:
         print(error)  # noqa: T201
         return REFUSED

@@ -14,7 +14,8 @@ from engine.sinks.lines import LinesSaid
 from engine.sinks.memory import MemorySink
 from engine.spec.control import ControlRequest
 from engine.spec.facts import LogLine, LogLines, RunFinished
-from engine.spec.job import JobSpec
+from engine.spec.job import JobSpec, ModelSpec
+from tests.engine.models.families.test_agreement import whole
 
 SPEC = JobSpec(name="an attempt")
 TRACEBACK = LinesSaid(
@@ -82,3 +83,15 @@ def test_a_request_is_heard_while_the_checkpoint_is_fetched(
 def test_a_checkpoint_that_does_not_verify_is_reported_as_before(tmp_path: Path) -> None:
     finished = attempt(tmp_path, MemorySink(), resume_from=str(tmp_path / "none")).run(lambda: None)
     assert (finished.outcome, finished.failure_class) == ("failed", "data")
+
+
+def test_a_model_that_does_not_agree_ends_it_before_any_device_is_asked_for(tmp_path: Path) -> None:
+    folder = whole(tmp_path / "model", "llama")
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "w7"}')
+    spec = SPEC.model_copy(update={"model": ModelSpec(source=str(folder))})
+    made = Attempt(AttemptPlan(spec=spec, checkpoints=tmp_path / "checkpoints"), MemorySink())
+    connected: list[str] = []
+    finished = made.run(lambda: connected.append("to Ray"))
+    assert (finished.outcome, finished.failure_class) == ("failed", "config")
+    assert "eos_token must be one of the tokens that end a text" in finished.message
+    assert not connected
