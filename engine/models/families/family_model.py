@@ -47,7 +47,6 @@ class FamilyModel(nn.Module):
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """The last layer's output, before the final norm."""
-        # Not its module, which would leave out the gradient of the token that a folder calls padding.
         x_1TD = functional.embedding(ids_T, self.embedding_VD).unsqueeze(0)
         positions_1T = positions_T.unsqueeze(0)
         given: dict[str, Any] = {

@@ -89,6 +89,7 @@ class FamilyConfig:
         """Its layers will call the attention of engine/models/families/attention.py."""
         theirs = _made(json.loads(self.words))
         theirs._attn_implementation = NAME
+        theirs.pad_token_id = None  # its row would get no gradient, though rows without padding have such tokens too
         setattr(theirs, WINDOWS, self.windows)
         return theirs
 

@@ -1,5 +1,6 @@
 """A family's layers over packed tokens compute what transformers computes of one sequence at a time."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -135,6 +136,15 @@ def test_the_decoder_is_taken_where_it_honours_the_configuration(make_tiny: Make
         assert isinstance(load_model(folder, device="cpu"), FamilyModel)
         with pytest.raises(ValueError, match=r"config\.json"):
             read_config(folder)
+
+
+def test_older_spellings_of_positions_are_read(make_tiny: MakeTiny) -> None:
+    words = json.loads((make_tiny("qwen3-yarn") / "config.json").read_text())
+    rope = dict(words.pop("rope_parameters"))
+    words |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": {"type": rope.pop("rope_type"), **rope}}
+    older = FamilyModel(FamilyConfig.of(words), torch.float32, device=torch.device("cpu")).model.rotary_emb
+    newer = family_model(make_tiny("qwen3-yarn")).model.rotary_emb
+    assert torch.equal(older.inv_freq, newer.inv_freq) and older.attention_scaling == newer.attention_scaling != 1.0
 
 
 @pytest.mark.parametrize(
