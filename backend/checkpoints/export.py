@@ -6,6 +6,7 @@ Invariants:
 - memory holds one piece of one part, whatever the size.
 """
 
+import re
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from typing import Final
@@ -16,15 +17,15 @@ from backend.checkpoints.files import CheckpointFiles, MissingPart
 from backend.checkpoints.models import Checkpoint
 from engine.spec.checkpoint_manifest import CheckpointPart
 
-# What an optimizer and a resumed run need and nobody who loads the model.
-_TRAINING_ONLY: Final = frozenset({"optimizer.safetensors", "trainer.json"})
+# What an optimizer and a resumed run need and nobody who loads the model; of several ranks, a file each.
+_TRAINING_ONLY: Final = re.compile(r"optimizer\.safetensors|state-\d+-of-\d+\.safetensors|trainer\.json")
 _BLOCK: Final = tarfile.BLOCKSIZE
 
 
 def exported_parts(checkpoint: Checkpoint) -> dict[str, CheckpointPart]:
     """In the order in which they are sent: small ones first, so that a reader knows early what it gets."""
     parts = {name: CheckpointPart.model_validate(part) for name, part in checkpoint.parts.items()}
-    wanted = [name for name in parts if name not in _TRAINING_ONLY]
+    wanted = [name for name in parts if not _TRAINING_ONLY.fullmatch(name)]
     return {name: parts[name] for name in sorted(wanted, key=lambda name: (parts[name].num_bytes, name))}
 
 

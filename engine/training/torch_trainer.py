@@ -10,27 +10,32 @@ Invariants:
 """
 
 import math
-from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from engine.models.families.trained_model import TrainedModel, load_model, load_weights, public_tensors
+from engine.models.families.trained_model import TrainedModel, load_model, public_tensors
 from engine.models.loading import companion_files
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
-from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
-from engine.training.checkpoint.exact_state import OptimizedPart, read_exact_state, restore_exact_state
+from engine.training.checkpoint.content import TrainerProgress, read_progress
+from engine.training.checkpoint.exact_state import random_streams, restore_random_streams, restore_shares
+from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.saving import Saver
+from engine.training.checkpoint.shares import PartShares, Share
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
+from engine.training.parts.layout import decoder_places, places_of
 from engine.training.parts.lora import Adapter
-from engine.training.parts.trained import TrainedPart, critic_part, policy_part
+from engine.training.parts.trained import MOMENTS, TrainedPart, critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
+from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
@@ -41,6 +46,28 @@ from engine.training.step.scoring import Critic, TokenScores, computing_in, scor
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
 
+# It knows no other ranks, and enters no process group.
+ALONE: Final = World.alone()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizedPart:
+    part: TrainedPart
+    optimizer: FusedAdamW
+
+    def shares(self) -> PartShares:
+        """All of it."""
+        part = self.part
+        places = places_of(part.parameters, part.views)
+        values = {"master": {name: parameter.detach() for name, parameter in part.parameters.items()}}
+        for moment in MOMENTS:
+            values[moment] = {name: self.optimizer.state_of(each)[moment] for name, each in part.parameters.items()}
+        kinds = {
+            kind: {name: Share.whole(places[name], each) for name, each in named.items()}
+            for kind, named in values.items()
+        }
+        return PartShares(part=part, kinds=kinds)
+
 
 class TorchTrainer:
     def __init__(self, model_folder: Path, settings: TrainerSettings, *, device: str) -> None:
@@ -48,7 +75,7 @@ class TorchTrainer:
         algorithm, trainer = settings.algorithm, settings.trainer
         self._settings, self._optimizer_spec = settings, settings.optimizer
         self._device = torch.device(device)
-        self._companions = companion_files(model_folder)
+        self._folder = model_folder
         self._model = load_model(model_folder, device=device, dtype=torch.float32)
         self._num_parameters = self._model.num_parameters
         self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
@@ -74,6 +101,7 @@ class TorchTrainer:
             num_weights=self._num_parameters,
             attention_width=self._model.config.attention_width,
         )
+        self._saver = Saver(self._published(), ALONE, self._device)
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
@@ -153,28 +181,30 @@ class TorchTrainer:
         return pack_weights(self._published_tensors(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
-        """Everything is copied here: what training makes of it since is not written."""
-        checkpoint = TrainerCheckpoint(
-            companions=self._companions,
-            weights=_copies(self._published_tensors()),
-            state=_copies(read_exact_state(self._parts, self._device)),
-            progress=self._progress,
-            adapter_config=None if self._adapter is None else self._adapter.config,
-        )
-        return partial(checkpoint.write, folder)
+        shares = [part.shares() for part in self._parts]
+        return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
     def load(self, folder: Path) -> None:
-        progress = read_progress(folder, self._model.config, current=self._progress)
-        if self._adapter is None:
-            load_weights(self._model, folder)
-        restore_exact_state(
-            self._parts,
-            self._device,
-            load_file(folder / OPTIMIZER_FILE),
-            num_updates=progress.num_updates,
-        )
+        progress, files = read_progress(folder, self._model.config, current=self._progress, world=ALONE)
+        with StoredState(files) as stored:
+            for each in self._parts:
+                for parameter in each.part.parameters.values():
+                    each.optimizer.reset(parameter, num_updates=progress.num_updates)
+            restore_shares([part.shares() for part in self._parts], stored)
+            restore_random_streams(stored.tensors("random/"), self._device)
         self._check_dtypes()
         self._progress = progress
+
+    def _published(self) -> Published:
+        config, base = self._model.config, {} if self._adapter is None else self._adapter.base
+        places = decoder_places(config, base or dict(self._model.named_parameters()))
+        return Published(
+            companions=companion_files(self._folder),
+            dtype=config.dtype,
+            places=places,
+            adapter=self._adapter,
+            base={name: Share.whole(places[name], values) for name, values in base.items()},
+        )
 
     def _published_tensors(self) -> dict[str, Tensor]:
         """In the dtype that rollouts run in; an adapter is merged."""
@@ -186,8 +216,3 @@ class TorchTrainer:
         if self._adapter is not None:
             return None
         return load_model(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
-
-
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each for itself: row slices of one matrix share memory."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}

@@ -4,7 +4,8 @@
     step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)
 
 Invariants:
-- a checkpoint is reported only when both manifests were read back;
+- a checkpoint is reported only when all parts of both manifests were read back, each by the process that wrote it:
+  before its name stands in a manifest;
 - step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
 - each checkpoint of an attempt descends from the one before it.
 """
@@ -26,6 +27,7 @@ from engine.spec.strict import Strict
 from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     checkpoint_num_bytes,
+    read_manifest,
     verify_checkpoint,
     write_checkpoint,
 )
@@ -54,8 +56,8 @@ class ResumePoint(Strict):
 
 
 def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> CheckpointWritten:
-    """The trainer's part is written: put the data's beside it and read both back."""
-    manifest_sha256 = verify_checkpoint(folder)
+    """The trainer's part is written, and was read back by who wrote it: put the data's beside it."""
+    manifest_sha256, _ = read_manifest(folder)
     saved = SavedProgress(
         step=step,
         trainer_manifest_sha256=manifest_sha256,

@@ -1,22 +1,21 @@
 """The writer of checkpoints beside training: their content is copied at once, a thread waits for the disk.
 
-    prepare (the copy) ──▶ one in line ──▶ writer thread: write, read back, progress beside it, upload ──▶ told
+    prepare (the copy) ──▶ writer thread: write, read back, progress beside it, upload ──▶ told
 
 Invariants:
 - checkpoints are written one after the other, in the order of their steps;
-- at most one copy waits: on a disk that is slower than training, training waits rather than memory grows;
+- there is one copy at a time: on a disk that is slower than training, training waits rather than memory grows;
 - a loop that waits gives signs of life when the writer does, and not otherwise: a disk that hangs is found;
 - where there is a store, a checkpoint is told of once it is there, and by its address there.
 """
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Full, Queue
-from threading import Thread
+from queue import Queue
+from threading import Semaphore, Thread
 from typing import Final
 
 from engine.live.checkpoints.resuming import finish_checkpoint
@@ -42,21 +41,26 @@ class CheckpointWriter:
         self._told, self._remote = told, remote or RemoteCheckpoints.from_environment()
         self._signs = signs_beside()
         self._line: Queue[Job] = Queue(maxsize=1)
+        self._free = Semaphore(1)
         Thread(target=self._run, name="checkpoints", daemon=True).start()
 
-    def put(self, write: Write, folder: Path, *, step: int, progress: DataProgress) -> None:
-        """Waits for the disk, if one waits already."""
-        job = partial(self._written, write, folder, step=step, progress=progress)
-        while not self._takes(job):
+    def put(self, prepare: Callable[[], Write], folder: Path, *, step: int, progress: DataProgress) -> None:
+        """Waits until the one before is written, and has this one copied then."""
+        while not self._is_free():
             pass
+        try:
+            write = prepare()
+        except BaseException:
+            self._free.release()
+            raise
+        self._line.put(partial(self._written, write, folder, step=step, progress=progress))
 
-    def _takes(self, job: Job) -> bool:
+    def _is_free(self) -> bool:
         """While the writer is at one and the same piece of work, for which this loop may stand still as well."""
         piece = self._signs.piece
         with at_work("the disk", constant_s=SLOWEST_SYNC_S + piece.constant_s + piece.expects_s):
             while self._signs.piece.serial == piece.serial:
-                with suppress(Full):
-                    self._line.put(job, timeout=LOOK_UP_EVERY_S)
+                if self._free.acquire(timeout=LOOK_UP_EVERY_S):
                     return True
         return False
 
@@ -64,8 +68,10 @@ class CheckpointWriter:
         self._signs.hear_this_thread()
         while True:
             job = self._line.get()
-            self._told(job())
-            del job  # the copy
+            told = job()
+            del job  # what was copied
+            self._free.release()
+            self._told(told)
 
     def _written(
         self, write: Write, folder: Path, *, step: int, progress: DataProgress

@@ -29,7 +29,7 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
-from engine.training.port import Trainer, WeightHolder
+from engine.training.port import Trainer, WeightHolder, Write
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
@@ -140,6 +140,9 @@ class TrainerBody(WeightsBody):
 
     def _save(self, effect: SaveCheckpoint) -> None:
         folder = self._checkpoints / f"step-{effect.step:06d}"
-        with self._over_all_weights("checkpoint"):
-            write = self._trainer.prepare_save(folder)
-        self._writer.put(write, folder, step=effect.step, progress=effect.progress)
+
+        def prepare() -> Write:
+            with self._over_all_weights("checkpoint"):
+                return self._trainer.prepare_save(folder)
+
+        self._writer.put(prepare, folder, step=effect.step, progress=effect.progress)

@@ -7,10 +7,13 @@ Invariants:
 - every rank makes the same calls in the same order with the same arguments; the answer is rank 0's;
 - nothing is waited for without a bound: a rank that dies closes its connections, which ends what the others wait for;
   one that is frozen is given up after `timeout_s`. Either way the caller gets one exception that names the rank;
-- after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner.
+- after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner;
+- a checkpoint is written on a thread of its own on every rank, while all train on. One that could not be written ends
+  nothing: that is for the caller to decide.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -20,6 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from engine.live.process.devices import claim_device
 from engine.policy.lineage import WeightsId
+from engine.signs import Signs
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.port import Allocate, StepResult, Trainer, Write
 from engine.weights.port import WeightVersion
@@ -28,6 +32,9 @@ from engine.weights.port import WeightVersion
 STARTED_WITHIN_S: Final = 300.0
 # What the others get, once one rank has failed, to say what they saw.
 SETTLED_WITHIN_S: Final = 5.0
+
+# The thread of a rank's that writes checkpoints.
+WRITING: Final = "writing"
 
 Answer = TypeVar("Answer")
 
@@ -55,6 +62,8 @@ class TrainerRankActor:
         import engine.training.ranks.world  # noqa: F401 - torch, while nobody waits for this rank yet
 
         self._trainer: ClosableTrainer | None = None
+        self._signs: Signs | None = None
+        self._act: Write | None = None
 
     def started(self) -> None:
         """Answers once this process is up."""
@@ -63,16 +72,32 @@ class TrainerRankActor:
         from engine.training.ranks.world import World
 
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
+        self._signs = world.signs()
         self._trainer = make(device=self._device, world=world)
 
     def run(self, call: str, *arguments: object) -> None:
         try:
-            getattr(self._trainer, call)(*arguments)
+            with self._heard() if call == "load" else nullcontext():
+                answer = getattr(self._trainer, call)(*arguments)
         except Exception:
             from engine.training.ranks.world import hang_up
 
             hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
             raise
+        if call == "prepare_save":
+            self._act = answer
+
+    def write(self) -> None:
+        """What was prepared last, beside whatever else this rank does."""
+        assert self._act is not None, "nothing was prepared"
+        act, self._act = self._act, None
+        with self._heard():
+            act()
+
+    def _heard(self) -> AbstractContextManager[None]:
+        """By rank 0, which waits for this rank's disk."""
+        assert self._signs is not None, "run before it was built"
+        return self._signs.heard_here()
 
 
 class RankGroup:
@@ -83,7 +108,7 @@ class RankGroup:
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
-        remote: Any = ray.remote(TrainerRankActor)
+        remote: Any = ray.remote(concurrency_groups={WRITING: 1})(TrainerRankActor)
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: ClosableTrainer | None = None
         num_ranks = 1 + len(self._others)
@@ -116,7 +141,21 @@ class RankGroup:
         return self._together(self._tell("snapshot", weights), own)
 
     def prepare_save(self, folder: Path) -> Write:
-        return self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
+        own = self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
+        return partial(self._write, own)
+
+    def _write(self, own: Write) -> None:
+        """On the thread that writes; the ranks wait for each other's files."""
+        others = [other.write.options(concurrency_group=WRITING).remote() for other in self._others]
+        try:
+            own()
+        except Exception as error:
+            found = self._failures(others, within_s=SETTLED_WITHIN_S)
+            if hasattr(error, "retryable"):  # it names the rank
+                raise
+            raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
+        if found := self._failures(others, within_s=SETTLED_WITHIN_S):
+            raise RankFailed("; ".join(found))
 
     def load(self, folder: Path) -> None:
         self._together(self._tell("load", folder), lambda: self._own.load(folder))

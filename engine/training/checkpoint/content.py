@@ -1,30 +1,43 @@
 """The content of every trainer's checkpoint, so that one trainer goes on from another's.
 
 model.safetensors   config.json …       a Hugging Face folder: what is published, an adapter merged
-optimizer.safetensors   trainer.json    engine/training/checkpoint/exact_state.py; how far it is
+optimizer.safetensors   trainer.json    moments, exact weights and random streams; how far it is
 adapter/                                peft's own folder, of a job that trains an adapter
+
+Of several ranks: `model-…` by an index of Hugging Face's, `state-…` with the values that each rank had.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from safetensors.torch import save_file
-from torch import Tensor
-
 from engine.models.families.trained_model import ModelConfig, read_model_config
 from engine.models.loading import WEIGHTS_FILE
-from engine.signs import at_work
+from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.spec.job import AlgorithmSpec, TrainerSpec
-from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
+from engine.training.checkpoint.folder import CheckpointUnverified, read_manifest, verify_part
+from engine.training.ranks.world import World
 from engine.training.step.loss import needs_critic
 
 OPTIMIZER_FILE: Final = "optimizer.safetensors"
 TRAINER_FILE: Final = "trainer.json"
 ADAPTER_FOLDER: Final = "adapter"  # apart: beside the merged weights, transformers would apply it to them again
+
+
+class SavingFailed(Exception):
+    """A rank could not write its part of a checkpoint; the one before it is as it was."""
+
+    retryable = True  # on a disk with room
+
+
+def model_file(rank: int, num_ranks: int) -> str:
+    return WEIGHTS_FILE if num_ranks == 1 else f"model-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
+
+
+def state_file(rank: int, num_ranks: int) -> str:
+    return OPTIMIZER_FILE if num_ranks == 1 else f"state-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,48 +65,41 @@ class TrainerProgress:
         return replace(self, num_updates=self.num_updates + updated, num_skipped=self.num_skipped + (not updated))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerCheckpoint:
-    """Copies in host memory, which training on does not change."""
-
-    companions: Mapping[str, bytes]
-    weights: dict[str, Tensor]
-    state: dict[str, Tensor]
-    progress: TrainerProgress
-    adapter_config: bytes | None
-
-    def write(self, folder: Path) -> None:
-        files = {
-            **{name: partial(_write_bytes, content) for name, content in self.companions.items()},
-            WEIGHTS_FILE: partial(_write_tensors, self.weights),
-            OPTIMIZER_FILE: partial(_write_tensors, self.state),
-            TRAINER_FILE: partial(_write_bytes, json.dumps(asdict(self.progress), indent=2).encode()),
-        }
-        if self.adapter_config is not None:
-            files[f"{ADAPTER_FOLDER}/adapter_config.json"] = partial(_write_bytes, self.adapter_config)
-            files[f"{ADAPTER_FOLDER}/adapter_model.safetensors"] = partial(_write_tensors, under("master/", self.state))
-        write_checkpoint(folder, files)
-
-
-def read_progress(folder: Path, config: ModelConfig, *, current: TrainerProgress) -> TrainerProgress:
-    """Of a whole checkpoint that a trainer of this model, with the critic and adapter of `current`, can go on from."""
-    verify_checkpoint(folder)
+def read_progress(
+    folder: Path, config: ModelConfig, *, current: TrainerProgress, world: World
+) -> tuple[TrainerProgress, list[Path]]:
+    """Of a whole checkpoint that a trainer of this model, with the critic and adapter of `current`, can go on from; and
+    the files that its state is in. Collective."""
+    parts = _verified_in_turns(folder, world)
     if read_model_config(folder) != config:
         raise ValueError(f"{folder}: the checkpoint is of another model than this trainer's")
     progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
     if replace(progress, num_updates=0, num_skipped=0) != replace(current, num_updates=0, num_skipped=0):
-        raise ValueError(f"{folder}: the checkpoint was trained with another critic or adapter than this trainer's")
-    return progress
+        raise ValueError(
+            f"{folder}: the checkpoint was trained with another critic or adapter than this trainer's: "
+            f"{_told(progress)}, not {_told(current)}; go on from it with those, or begin from the folder as a model"
+        )
+    return progress, [folder / name for name in parts if name.endswith(".safetensors") and "/" not in name]
 
 
-def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+def _told(progress: TrainerProgress) -> str:
+    told = asdict(progress)
+    return ", ".join(f"{name} {told[name]}" for name in ("has_critic", "lora_rank", "lora_alpha"))
 
 
-def _write_bytes(content: bytes, file: Path) -> None:
-    file.write_bytes(content)
-
-
-def _write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    with at_work("write", num_bytes=sum(tensor.nbytes for tensor in tensors.values())):
-        save_file(tensors, file, {"format": "pt"})
+def _verified_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
+    """Every file is read by one rank, and what it finds holds for all."""
+    digest, failure, parts = "", "", {}
+    try:
+        digest, parts = read_manifest(folder)
+        by_size = sorted(parts, key=lambda name: parts[name].num_bytes)
+        for name in by_size[world.index :: world.count]:
+            verify_part(folder, name, parts[name])
+    except CheckpointUnverified as error:
+        failure = str(error)
+    every = [json.loads(each) for each in world.exchange(json.dumps([failure, digest]).encode())]
+    if failures := [f"rank {rank}: {told}" for rank, (told, _) in enumerate(every) if told]:
+        raise CheckpointUnverified("; ".join(failures))
+    if len({each for _, each in every}) > 1:
+        raise CheckpointUnverified(f"{folder}: ranks read manifests of different checkpoints there")
+    return parts

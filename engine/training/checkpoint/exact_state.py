@@ -1,24 +1,17 @@
 """All that a weights file leaves out and an exact resume needs: moments, exact weights, random streams.
 
-Invariant: every tensor is stored under the public name of the weight that it belongs to (Hugging Face's, or peft's),
-so that the file does not depend on how the decoder fuses its matrices. Moments are stored in the dtype that they are
-kept in, and restored to the one that the job asks for.
+Invariant: every value is stored under the public name of the weight that it belongs to (Hugging Face's, or peft's), so
+that the files do not depend on how the decoder fuses its matrices, nor on who trained it. Moments are stored in the
+dtype that they are kept in, and restored to the one that the job asks for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.training.optimizer.fused_adamw import FusedAdamW
-from engine.training.parts.trained import MOMENTS, TrainedPart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizedPart:
-    part: TrainedPart
-    optimizer: FusedAdamW
+from engine.training.checkpoint.shares import KINDS, PartShares
+from engine.training.checkpoint.stored_state import StoredState
 
 
 def random_streams(device: torch.device) -> dict[str, Tensor]:
@@ -43,35 +36,9 @@ def take_over_random_streams(
     restore_random_streams({name: send(stored.get(name, stream).to(device)) for name, stream in own.items()}, device)
 
 
-def read_exact_state(parts: Sequence[OptimizedPart], device: torch.device) -> dict[str, Tensor]:
-    """Views: copy before training on."""
-    state = random_streams(device)
+def restore_shares(parts: Sequence[PartShares], stored: StoredState) -> None:
+    """Into what trains."""
     for each in parts:
-        part = each.part
-        if not part.stored_exactly:
-            state |= part.public({name: value.detach() for name, value in part.parameters.items()}, "master")
-        for moment in MOMENTS:
-            own = {name: each.optimizer.state_of(parameter)[moment] for name, parameter in part.parameters.items()}
-            state |= part.public(own, moment)
-    return state
-
-
-@torch.no_grad()
-def restore_exact_state(
-    parts: Sequence[OptimizedPart], device: torch.device, state: Mapping[str, Tensor], *, num_updates: int
-) -> None:
-    restore_random_streams(state, device)
-    for each in parts:
-        part = each.part
-        if not part.stored_exactly:
-            _fill(part.public({name: value.detach() for name, value in part.parameters.items()}, "master"), state)
-        for parameter in part.parameters.values():
-            each.optimizer.reset(parameter, num_updates=num_updates)
-        for moment in MOMENTS:
-            own = {name: each.optimizer.state_of(parameter)[moment] for name, parameter in part.parameters.items()}
-            _fill(part.public(own, moment), state)
-
-
-def _fill(views: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    for name, view in views.items():
-        view.copy_(state[name])
+        for kind in KINDS:
+            for share in each.kinds[kind].values():
+                stored.fill(share, under=each.part.stored_under(kind))

@@ -3,7 +3,8 @@
     model.safetensors   optimizer.safetensors   trainer.json   config.json …   then manifest.json
 
 Invariants:
-- a part is written under another name, synced, renamed, and only then named in the manifest with size and sha256;
+- a part is written under another name, synced, read back from the disk, renamed, and only then named in the manifest
+  with size and sha256; what its writer hashed must be what was read;
 - while a folder is being written it has no manifest, so a crash at any point leaves no folder that verifies;
 - nothing is loaded from a folder that does not verify.
 """
@@ -22,7 +23,8 @@ from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
 
 _READ_BYTES: Final = 2**20
 
-WritePart = Callable[[Path], None]
+WritePart = Callable[[Path], object]
+"""A writer that hashes what it writes answers with the `CheckpointPart`."""
 
 
 class CheckpointUnverified(Exception):
@@ -35,22 +37,40 @@ class CheckpointUnverified(Exception):
 
 
 def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
-    """The manifest's sha256. A checkpoint that was here before is gone from the first byte on."""
+    """The manifest's sha256."""
+    begin_checkpoint(folder)
+    return end_checkpoint(folder, {name: write_part(folder, name, write) for name, write in parts.items()})
+
+
+def begin_checkpoint(folder: Path) -> None:
+    """A checkpoint that was here before is gone from here on."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     _sync(folder)
-    described: dict[str, CheckpointPart] = {}
-    for name, write in parts.items():
-        file = folder / name
-        file.parent.mkdir(exist_ok=True)
-        partial = file.with_name(f".{file.name}.partial")
-        write(partial)
+
+
+def write_part(folder: Path, name: str, write: WritePart) -> CheckpointPart:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        written = write(partial)
         _sync(partial)
-        described[name] = _describe(partial)
+        found = _describe(partial)
+        if isinstance(written, CheckpointPart) and written != found:
+            raise CheckpointUnverified(f"{folder}: {name} was written and reads back as something else")
         partial.rename(file)
-    for written in {folder, *((folder / name).parent for name in parts)}:
-        _sync(written)
-    content = CheckpointManifest(parts=described).model_dump_json(indent=2).encode()
+    except BaseException:
+        partial.unlink(missing_ok=True)  # on a full disk, room for what comes next
+        raise
+    _sync(file.parent)
+    return found
+
+
+def end_checkpoint(folder: Path, parts: Mapping[str, CheckpointPart]) -> str:
+    """The manifest's sha256."""
+    _sync(folder)
+    content = CheckpointManifest(parts=dict(parts)).model_dump_json(indent=2).encode()
     partial = folder / f".{MANIFEST_FILE}.partial"
     partial.write_bytes(content)
     _sync(partial)
@@ -61,18 +81,28 @@ def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
 
 def verify_checkpoint(folder: Path) -> str:
     """The manifest's sha256, once every part has been read back."""
+    digest, parts = read_manifest(folder)
+    for name, part in parts.items():
+        verify_part(folder, name, part)
+    return digest
+
+
+def read_manifest(folder: Path) -> tuple[str, dict[str, CheckpointPart]]:
+    """Its sha256, and the parts as it has them."""
     content = _manifest_bytes(folder)
-    for name, part in _parse(folder, content).parts.items():
-        try:
-            found = _describe(folder / name)
-        except OSError as error:
-            raise CheckpointUnverified(f"{folder}: {name} cannot be read: {error.strerror}") from error
-        if found != part:
-            raise CheckpointUnverified(
-                f"{folder}: {name} has {found.num_bytes} bytes with sha256 {found.sha256[:12]}…, the manifest says "
-                f"{part.num_bytes} with {part.sha256[:12]}…"
-            )
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content).hexdigest(), dict(_parse(folder, content).parts)
+
+
+def verify_part(folder: Path, name: str, part: CheckpointPart) -> None:
+    try:
+        found = _describe(folder / name)
+    except OSError as error:
+        raise CheckpointUnverified(f"{folder}: {name} cannot be read: {error.strerror}") from error
+    if found != part:
+        raise CheckpointUnverified(
+            f"{folder}: {name} has {found.num_bytes} bytes with sha256 {found.sha256[:12]}…, the manifest says "
+            f"{part.num_bytes} with {part.sha256[:12]}…"
+        )
 
 
 def checkpoint_num_bytes(folder: Path) -> int:
@@ -114,5 +144,7 @@ def _sync(path: Path) -> None:
     try:
         with at_work("sync", num_bytes=os.fstat(handle).st_size):
             os.fsync(handle)
+        if path.is_file():  # from here on it is read from the disk, and memory is free for others
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(handle)

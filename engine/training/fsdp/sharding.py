@@ -16,7 +16,7 @@ Invariants:
 - every method that says so is collective: all ranks call it, in the same order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -28,6 +28,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from engine.models.families.trained_model import ModelConfig, TrainedModel, empty_model
 from engine.spec.job import OptimizerSpec
+from engine.training.checkpoint.shares import PartShares, Share
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.parts.layout import Place, own_part, places_of, rows_of
 from engine.training.parts.stored_rows import StoredRows
@@ -80,15 +81,13 @@ class Sharding:
         for name, place in places.items():
             own_part(parameters[name]).copy_(stored.read(place, self.rows(place)))
 
-    def dealt(self, stored: StoredRows | None, place: Place, *, under: str) -> Tensor:
-        """This rank's rows, of files that rank 0 alone reads. Collective."""
-        count, num_rows = self.world.count, place.shape[0]
-        parts: list[Tensor] = []
-        if stored is not None:
-            every = [rows_of(rank, count, num_rows) for rank in range(count)]
-            parts = [self._padded(stored.read(place, rows, under=under), place.shape) for rows in every]
-        into = torch.empty(len(rows_of(0, count, num_rows)), *place.shape[1:], device=self.device)
-        return self.world.scatter(parts, into)[: len(self.rows(place))]
+    def shares(self, places: Mapping[str, Place], own: Mapping[str, Tensor]) -> dict[str, Share]:
+        """`own`: this rank's rows."""
+        return {name: Share(place, self._span(place), own[name].view(-1)) for name, place in places.items()}
+
+    def _span(self, place: Place) -> range:
+        rows, width = self.rows(place), place.shape[1:].numel()
+        return range(rows.start * width, rows.stop * width)
 
     def gathered(self, rows: Tensor, shape: torch.Size) -> Tensor | None:
         """The whole on rank 0, which copies it before it asks for the next. Collective."""
@@ -142,30 +141,14 @@ class ShardedPart:
 
     # The whole state ---------------------------------------------------------------------------------------------
 
-    def exact_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Names in a checkpoint and values, each to be copied before the next is asked for; nothing but on rank 0.
-        Collective."""
-        if not self._part.stored_exactly:
-            yield from self._gathered("master", {name: own.detach() for name, own in self._own.items()})
+    def shares(self) -> PartShares:
+        """What this rank has of it."""
+        own = {"master": {name: each.detach() for name, each in self._own.items()}}
         for moment in MOMENTS:
-            known = {name: self._optimizer.state_of(own)[moment] for name, own in self._own.items()}
-            yield from self._gathered(moment, known)
+            own[moment] = {name: self._optimizer.state_of(each)[moment] for name, each in self._own.items()}
+        kinds = {kind: self._sharding.shares(self._places, values) for kind, values in own.items()}
+        return PartShares(part=self._part, kinds=kinds)
 
-    def _gathered(self, kind: str, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        for name, place in self._places.items():
-            whole = self._sharding.gathered(own[name], place.shape)
-            if whole is not None:
-                for public, values in place.split(whole):
-                    yield f"{self.prefix}{kind}/{public}", values
-
-    @torch.no_grad()
-    def restore(self, stored: StoredRows | None, *, num_updates: int) -> None:
-        """The state from a checkpoint's files, which rank 0 has open. Collective."""
-        weights = "" if self._part.stored_exactly else f"{self.prefix}master/"
-        for name, place in self._places.items():
-            own = self._own[name]
-            own.copy_(self._sharding.dealt(stored, place, under=weights))
+    def reset_moments(self, *, num_updates: int) -> None:
+        for own in self._own.values():
             self._optimizer.reset(own, num_updates=num_updates)
-            for moment in MOMENTS:
-                dealt = self._sharding.dealt(stored, place, under=f"{self.prefix}{moment}/")
-                self._optimizer.state_of(own)[moment].copy_(dealt)

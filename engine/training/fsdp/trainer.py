@@ -5,17 +5,14 @@ Invariants:
   something empty;
 - an update happens whole, of policy and critic and on all ranks, or not at all: losses and lengths of gradients have
   the same bits on each, and decide;
-- each rank reads its own rows of the job's model; a checkpoint is read and written by rank 0 alone, one matrix at a
-  time;
+- each rank reads and writes its own rows, of the job's model and of a checkpoint;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend goes on from it. With the
   same ones it goes on bit for bit.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +23,11 @@ from engine.models.families.trained_model import TrainedModel, public_views, rea
 from engine.models.loading import companion_files, weight_files
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
-from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
-from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
+from engine.training.checkpoint.content import TrainerProgress, read_progress
+from engine.training.checkpoint.exact_state import random_streams, restore_shares, take_over_random_streams
+from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.saving import Saver
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
@@ -58,7 +58,6 @@ class FsdpTrainer:
         torch.manual_seed(settings.seed)
         self._settings, self._device, self._world = settings, torch.device(device), world
         self._folder, self._config = model_folder, read_model_config(model_folder)
-        self._companions = companion_files(model_folder)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
         self._modules: dict[str, nn.Module] = {}
@@ -70,6 +69,7 @@ class FsdpTrainer:
             )
             with StoredRows(weight_files(model_folder)) as stored:
                 models = self._divide(stored)
+            self._saver = self._saver_of()
             self._check_dtypes()
         except BaseException:
             self.close()
@@ -196,36 +196,30 @@ class FsdpTrainer:
         return pack_stream(layout, self._published(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
-        """Gathered and copied here; rank 0's call writes, the others' do nothing."""
-        weights = _copies(self._published())
-        state = random_streams(self._device)
-        for part in self._parts:
-            state |= _copies(part.exact_state())
-        if self._world.index:
-            return _write_nothing
-        checkpoint = TrainerCheckpoint(
-            companions=self._companions,
-            weights=weights,
-            state=state,
-            progress=self._progress,
-            adapter_config=None if self._adapter is None else self._adapter.config,
-        )
-        return partial(checkpoint.write, folder)
+        """Copied here; the call writes this rank's part, together with the others'."""
+        shares = [part.shares() for part in self._parts]
+        return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
     def load(self, folder: Path) -> None:
-        counts = torch.zeros(2, dtype=torch.int64)
-        with ExitStack() as opened:
-            stored: StoredRows | None = None
-            progress = self._world.first(partial(read_progress, folder, self._config, current=self._progress))
-            if progress is not None:
-                counts = torch.tensor([progress.num_updates, progress.num_skipped])
-                stored = opened.enter_context(StoredRows([*weight_files(folder), folder / OPTIMIZER_FILE]))
-            num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
+        progress, files = read_progress(folder, self._config, current=self._progress, world=self._world)
+        with StoredState(files) as stored:
             for part in self._parts:
-                part.restore(stored, num_updates=num_updates)
-            take_over_random_streams(stored.tensors("random/") if stored else {}, self._device, self._world.send)
+                part.reset_moments(num_updates=progress.num_updates)
+            restore_shares([part.shares() for part in self._parts], stored)
+            take_over_random_streams(stored.tensors("random/"), self._device, self._world.send)
         self._check_dtypes()
-        self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
+        self._progress = progress
+
+    def _saver_of(self) -> Saver:
+        base = {} if self._adapter is None else {name: own_part(each) for name, each in self._adapter.base.items()}
+        published = Published(
+            companions=companion_files(self._folder),
+            dtype=self._config.dtype,
+            places=self._places,
+            adapter=self._adapter,
+            base=self._sharding.shares(self._places, base) if base else {},
+        )
+        return Saver(published, self._world, self._device)
 
     def _published(self) -> Iterator[tuple[str, Tensor]]:
         """Hugging Face names and values, in the dtype that rollouts run in, each to be copied before the next is asked
@@ -244,12 +238,3 @@ class FsdpTrainer:
 
     def _base(self) -> dict[str, nn.Parameter]:
         return dict(self._model.named_parameters()) if self._adapter is None else self._adapter.base
-
-
-def _copies(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies on the host."""
-    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors}
-
-
-def _write_nothing() -> None:
-    """The act of a rank that has nothing to write."""

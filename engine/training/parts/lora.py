@@ -189,6 +189,12 @@ class Adapter:
         update = self._updates.get(name)
         return [self._model.get_parameter(name), *(() if update is None else (*update.a, *update.b))]
 
+    def names_needed_for(self, name: str) -> list[str]:
+        """Theirs in `parameters`, of those beyond the first."""
+        update = self._updates.get(name)
+        modules = () if update is None else update.modules
+        return [f"base_model.model.{module}.lora_{letter}.weight" for letter in "AB" for module in modules]
+
     def merged_values(self, name: str) -> Tensor:
         """Of one of the decoder's parameters: base plus update."""
         return self.merged_of(name, [parameter.detach() for parameter in self.needed_for(name)])

@@ -32,8 +32,9 @@ class TrainedPart:
     learning_rate: float
     """The rate that the warm-up rises to."""
 
-    def public(self, own: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
-        return {f"{self.prefix}{kind}/{name}": view for name, view in self.views(own).items()}
+    def stored_under(self, kind: str) -> str:
+        """What stands before the names of its weights ("master") or a moment in a checkpoint's files."""
+        return "" if kind == "master" and self.stored_exactly else f"{self.prefix}{kind}/"
 
     def decay_groups(self, weight_decay: float) -> list[tuple[list[nn.Parameter], float]]:
         """(parameters, their decay); none is empty."""

@@ -4,20 +4,27 @@ Invariants:
 - a process is in one world at a time; its trainers share it, and the last that leaves takes the process group down. A
   group that somebody else started is never used: entering then is a ValueError;
 - every collective of the group ends within `timeout_s`: with the peers' data or with an exception. What rank 0 does
-  alone ends when it is done, or with its process, and the store with it.
+  alone ends when it is done, or with its process, and the store with it;
+- `assemble` and `exchange` have connections of their own, and may go on beside everything else, on one thread. They
+  last as long as the slowest rank's disk; a rank that dies ends them. Who waits in `exchange` gives signs of life when
+  another rank has told one, and not otherwise.
 """
 
 import gc
+import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import torch
 import torch.distributed as torch_distributed
 from torch import Tensor
-from torch.distributed import HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore, Work  # type: ignore[attr-defined]
+
+from engine.signs import Signs, still_here
 
 # A rank may wait this long for the others: longer than one share of a large step takes, since
 # all start a call together; short enough for a frozen host to be a failed attempt and not a lost night.
@@ -25,6 +32,9 @@ COLLECTIVE_TIMEOUT_S: Final = 600.0
 
 # Who waits so long for rank 0 ends with it: their owner is its process, which somebody watches.
 AS_LONG_AS_IT_TAKES: Final = timedelta(days=7)
+
+LOOK_UP_EVERY_S: Final = 0.02
+_SIGNS: Final = "signs"
 
 Answer = TypeVar("Answer")
 
@@ -39,6 +49,7 @@ class World:
         self._num_members = 0
         self._num_groups = 0
         self._num_turns = 0
+        self._beside: Any = None
         self._meanwhile = ExitStack()
 
     @classmethod
@@ -73,6 +84,8 @@ class World:
                 timeout=timedelta(seconds=self.timeout_s),
                 device_id=torch.device("cuda", torch.cuda.current_device()) if device.startswith("cuda") else None,
             )
+            if self.count > 1:
+                self._beside = torch_distributed.new_group(backend="gloo", timeout=AS_LONG_AS_IT_TAKES)
             sys.excepthook = report  # torch wraps it once more for every group
             self._num_groups += 1
             if meanwhile is not None:
@@ -83,6 +96,7 @@ class World:
         self._num_members -= 1
         if not self._num_members:
             self._meanwhile.close()
+            self._beside = None
             if torch_distributed.is_initialized():
                 torch_distributed.destroy_process_group()
             gc.collect()  # the group ends with its last name, and its threads with it: after Python they would abort
@@ -128,6 +142,67 @@ class World:
             return work()
         finally:
             self._store.set(turn, "")
+
+    def count_on_this_host(self) -> int:
+        """Ranks. Collective."""
+        host = socket.gethostname().encode()
+        self._store.set(f"host-{self.index}", host)
+        return [self._store.get(f"host-{rank}") for rank in range(self.count)].count(host)
+
+    # Beside training ---------------------------------------------------------------------------------------------
+
+    def assemble(self, own: Tensor, spans: Sequence[range], *, on: int) -> Tensor | None:
+        """The values that each rank has a span of, put together on one. On the host, flat."""
+        if self.count == 1:
+            return own
+        if self.index != on:
+            if len(own):
+                torch_distributed.send(own.contiguous().view(torch.uint8), on, group=self._beside)
+            return None
+        whole = torch.empty(sum(map(len, spans)), dtype=own.dtype)
+        for rank, span in enumerate(spans):
+            part = whole[span.start : span.stop]
+            if rank == on:
+                part.copy_(own)
+            elif len(span):
+                torch_distributed.recv(part.view(torch.uint8), rank, group=self._beside)
+        return whole
+
+    def exchange(self, told: bytes) -> list[bytes]:
+        """What each rank tells, on every rank."""
+        if self.count == 1:
+            return [told]
+        sizes = [size.item() for size in self._from_each(torch.tensor([len(told)]))]
+        padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8) if told else padded[:0]
+        every = self._from_each(padded)
+        return [each[:size].numpy().tobytes() for each, size in zip(every, sizes, strict=True)]
+
+    def _from_each(self, tensor: Tensor) -> list[Tensor]:
+        every = [torch.empty_like(tensor) for _ in range(self.count)]
+        work: Work = torch_distributed.all_gather(every, tensor, group=self._beside, async_op=True)
+        heard = self._store.add(_SIGNS, 0)
+        while not work.is_completed():
+            time.sleep(LOOK_UP_EVERY_S)
+            if (told := self._store.add(_SIGNS, 0)) != heard:
+                still_here()
+            heard = told
+        work.wait()
+        return every
+
+    def signs(self) -> Signs:
+        """For the thread of a rank that others wait for."""
+        return _ToldSigns(self._store)
+
+
+class _ToldSigns(Signs):
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def end(self) -> None:
+        super().end()
+        self._store.add(_SIGNS, 1)
 
 
 def hang_up() -> None:

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.spec.job import OptimizerSpec
-from engine.training.checkpoint.content import under
-from engine.training.parts.layout import Place, decoder_places, places_of, whole_shape
+from engine.training.checkpoint.shares import KINDS, PartShares, Share
+from engine.training.checkpoint.stored_state import StoredState
+from engine.training.parts.layout import Place, decoder_places, own_part, places_of, rows_of, whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.parts.trained import MOMENTS, TrainedPart
 from engine.training.ranks.world import World
@@ -82,10 +83,6 @@ class ShardedPart:
     def prefix(self) -> str:
         return self._part.prefix
 
-    @property
-    def stored_exactly(self) -> bool:
-        return self._part.stored_exactly
-
     def close(self) -> None:
         self._engine.destroy()
 
@@ -122,39 +119,44 @@ class ShardedPart:
 
     # The whole state ---------------------------------------------------------------------------------------------
 
-    def exact_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Name in a checkpoint and values, to be copied before the next is asked for."""
-        prefix, parameters = self._part.prefix, self._part.parameters
-        if not self._part.stored_exactly:
-            for name, parameter in parameters.items():
-                with whole(parameter):
-                    for public, values in self._places[name].split(parameter.detach()):
-                        yield f"{prefix}master/{public}", values
-        for moment in MOMENTS:
-            for name, parameter in parameters.items():
-                whole_moment = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, moment)
-                for public, values in self._places[name].split(whole_moment):
-                    yield f"{prefix}{moment}/{public}", values
+    def shares(self) -> PartShares:
+        """What this rank has of it."""
+        own = {kind: {name: self._share(name, kind) for name in self._places} for kind in KINDS}
+        return PartShares(part=self._part, kinds=own)
 
-    def restore(self, stored: Mapping[str, Tensor], state: Mapping[str, Tensor], *, num_updates: int) -> None:
-        """From the weights file and the rest of a checkpoint that rank 0 has; what the others give is not looked at."""
-        prefix = self._part.prefix
-        weights = stored if self._part.stored_exactly else under(f"{prefix}master/", state)
-        _send(self._part.parameters, self._places, weights, world=self._division.world)
-        self._engine.optimizer.refresh_fp32_params()
-        self._reset_moments(num_updates=num_updates)
-        for moment in MOMENTS:
-            self._send_moment(moment, under(f"{prefix}{moment}/", state))
+    def _share(self, name: str, kind: str) -> Share:
+        parameter, place, zero = self._part.parameters[name], self._places[name], self._engine.optimizer
+        moment = None if kind == "master" else kind
+        if _is_divided(parameter):
+            padded, _ = zero._get_fp32_opt_state_partition(parameter, False, moment)
+            span = _span_of_divided(place, len(padded), self._division.world)
+            return Share(place, span, padded.detach()[: len(span)])
+        fragment = parameter._hp_mapping  # type: ignore[attr-defined]
+        if fragment is None:
+            return Share(place, range(0), torch.empty(0))
+        at = fragment.lp_fragment_address
+        return Share(place, range(at.start, at.start + at.numel), fragment.get_hp_fragment(moment).detach())
 
-    def _send_moment(self, moment: str, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, stored: StoredState, *, num_updates: int) -> None:
+        """DeepSpeed takes whole matrices, one at a time; rank 0 reads them."""
+        for kind in KINDS:
+            if kind == MOMENTS[0]:
+                self._engine.optimizer.refresh_fp32_params()
+                self._reset_moments(num_updates=num_updates)
+            for name, parameter in self._part.parameters.items():
+                values = self._sent(self._places[name], stored, under=self._part.stored_under(kind))
+                if kind == "master":
+                    with whole(parameter, writer=0), torch.no_grad():
+                        parameter.copy_(values)
+                else:
+                    self._deepspeed.utils.safe_set_full_optimizer_state(parameter, values, kind)
+
+    def _sent(self, place: Place, stored: StoredState, *, under: str) -> Tensor:
         world = self._division.world
-        for name, parameter in self._part.parameters.items():
-            place = self._places[name]
-            values = torch.empty(place.shape, device=self._division.device)
-            if world.index == 0:
-                place.fill(values, tensors)
-            world.send(values)
-            self._deepspeed.utils.safe_set_full_optimizer_state(parameter, values, moment)
+        values = torch.empty(place.shape, device=self._division.device)
+        if world.index == 0:
+            stored.fill(Share.whole(place, values), under=under)
+        return world.send(values)
 
     def _reset_moments(self, *, num_updates: int) -> None:
         """Zero, and from here on there on every rank: DeepSpeed links those that exist after the first group's first
@@ -205,6 +207,26 @@ def published(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Te
         needed = [parameters[name]] if adapter is None else adapter.needed_for(name)
         with whole(*needed):
             yield from place.split(parameters[name].detach() if adapter is None else adapter.merged_values(name))
+
+
+def base_shares(adapter: Adapter, places: Mapping[str, Place], world: World) -> dict[str, Share]:
+    """This rank's, of weights that are not trained: of one that every rank has whole, a part like the others'."""
+    return {name: _base_share(each, places[name], world) for name, each in adapter.base.items()}
+
+
+def _base_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
+    if _is_divided(parameter):
+        padded = own_part(parameter)
+        span = _span_of_divided(place, padded.numel(), world)
+        return Share(place, span, padded.view(-1)[: len(span)])
+    span = rows_of(world.index, world.count, place.shape.numel())
+    return Share(place, span, parameter.detach().view(-1)[span.start : span.stop])
+
+
+def _span_of_divided(place: Place, num_of_each: int, world: World) -> range:
+    """Stage 3 gives every rank as many values of a parameter; what is beyond its end fills up the last ones'."""
+    start = min(world.index * num_of_each, place.shape.numel())
+    return range(start, min(start + num_of_each, place.shape.numel()))
 
 
 def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractContextManager[Any]:

@@ -7,17 +7,15 @@ Invariants:
   losses and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
   the same ones it goes on bit for bit;
-- rank 0 alone reads checkpoints and weights and writes them.
+- each rank writes its own part of a checkpoint; rank 0 alone reads checkpoints and weights, one matrix at a time.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from engine.models.decoder import Decoder, DecoderConfig
@@ -25,11 +23,14 @@ from engine.models.families.trained_model import read_model_config
 from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
-from engine.training.checkpoint.content import OPTIMIZER_FILE, TrainerCheckpoint, TrainerProgress, read_progress
+from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
+from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.saving import Saver
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
-from engine.training.parts.layout import whole_shape
+from engine.training.parts.layout import decoder_places, whole_shape
 from engine.training.parts.lora import Adapter
 from engine.training.parts.trained import TrainedPart, critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
@@ -46,6 +47,7 @@ from engine.training.zero.guest import ALONE, surroundings
 from engine.training.zero.sharding import (
     Division,
     ShardedPart,
+    base_shares,
     empty_decoder,
     frozen,
     published,
@@ -61,13 +63,13 @@ class DeepSpeedTrainer:
         self._settings, self._device, self._world = settings, torch.device(device), world
         self._division = Division(stage=settings.trainer.zero_stage, world=world, device=device)
         self._folder, self._config = model_folder, _own_config(model_folder)
-        self._companions = companion_files(model_folder)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
         self._modules: dict[str, nn.Module] = {}
         world.enter(device, surroundings())
         try:
             models = self._divide()
+            self._saver = self._saver_of()
             self._check_dtypes()
         except BaseException:
             self.close()
@@ -174,39 +176,30 @@ class DeepSpeedTrainer:
         return pack_weights(self._published(), weights=weights, allocate=allocate)
 
     def prepare_save(self, folder: Path) -> Write:
-        """Gathered and copied here; rank 0's call writes, the others' do nothing."""
-        weights = self._published()
-        state = random_streams(self._device)
-        for part in self._parts:
-            state |= self._copied(part.exact_state(), torch.float32)
-        if self._world.index:
-            return _write_nothing
-        checkpoint = TrainerCheckpoint(
-            companions=self._companions,
-            weights=weights,
-            state=state,
-            progress=self._progress,
-            adapter_config=None if self._adapter is None else self._adapter.config,
-        )
-        return partial(checkpoint.write, folder)
+        """Copied here; the call writes this rank's part, together with the others'."""
+        shares = [part.shares() for part in self._parts]
+        return self._saver.prepare(folder, shares, random_streams(self._device), self._progress)
 
     def load(self, folder: Path) -> None:
-        nothing: tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]] = (torch.zeros(2, dtype=torch.int64), {}, {})
-        counts, state, stored = self._world.first(partial(self._read, folder)) or nothing
-        num_updates, num_skipped = self._world.send(counts.to(self._device)).tolist()
-        for part in self._parts:
-            part.restore(stored, state, num_updates=num_updates)
-        take_over_random_streams(state, self._device, self._world.send)
+        progress, files = read_progress(folder, self._config, current=self._progress, world=self._world)
+        with StoredState(files) as stored:
+            for part in self._parts:
+                part.restore(stored, num_updates=progress.num_updates)
+            take_over_random_streams(stored.tensors("random/"), self._device, self._world.send)
         self._check_dtypes()
-        self._progress = replace(self._progress, num_updates=num_updates, num_skipped=num_skipped)
+        self._progress = progress
 
-    def _read(self, folder: Path) -> tuple[Tensor, Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Counts of updates, the exact state, and the weights if they are stored exactly."""
-        progress = read_progress(folder, self._config, current=self._progress)
-        stored: Mapping[str, Tensor] = {}
-        if any(part.stored_exactly for part in self._parts):
-            stored = model_tensors(load_decoder(folder, device="cpu", dtype=torch.float32))
-        return torch.tensor([progress.num_updates, progress.num_skipped]), load_file(folder / OPTIMIZER_FILE), stored
+    def _saver_of(self) -> Saver:
+        adapter, base = self._adapter, {} if self._adapter is None else self._adapter.base
+        places = decoder_places(self._config, base or dict(self._model.named_parameters()))
+        published = Published(
+            companions=companion_files(self._folder),
+            dtype=self._config.dtype,
+            places=places,
+            adapter=adapter,
+            base={} if adapter is None else base_shares(adapter, places, self._world),
+        )
+        return Saver(published, self._world, self._device)
 
     def _published(self) -> dict[str, Tensor]:
         """Copies on rank 0's host, in the dtype that rollouts run in."""
@@ -224,7 +217,3 @@ def _own_config(folder: Path) -> DecoderConfig:
     except ValueError as error:
         read_model_config(folder)  # an error of its own, of what nobody here computes
         raise ValueError(f"trainer.backend must be torch for this model, got deepspeed: {error}") from error
-
-
-def _write_nothing() -> None:
-    """The act of a rank that has nothing to write."""

@@ -1,0 +1,74 @@
+"""Saving: a copy of what a rank has, which is all that training stands still for, and the act that writes it.
+
+Invariants:
+- what is written is what was prepared, whatever training made of it since;
+- host memory for the copy is taken once and kept; a second one is not prepared before the first is written.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from engine.training.checkpoint.content import TrainerProgress
+from engine.training.checkpoint.rank_share import Published, RankShare
+from engine.training.checkpoint.shares import PartShares
+from engine.training.checkpoint.staging import Staging
+from engine.training.port import Write
+from engine.training.ranks.world import World
+
+
+class Saver:
+    """A trainer's."""
+
+    def __init__(self, published: Published, world: World, device: torch.device) -> None:
+        self._published, self._world = published, world
+        self._staging = Staging(device)
+        self._num_sharing = 0
+        self._in_use = Lock()
+        self._num_prepared = 0
+
+    def prepare(
+        self, folder: Path, parts: Sequence[PartShares], streams: Mapping[str, Tensor], progress: TrainerProgress
+    ) -> Write:
+        """Waits until what was prepared before is written, if that has begun. Collective, as the act is."""
+        self._num_sharing = self._num_sharing or self._world.count_on_this_host()
+        with self._in_use:
+            self._num_prepared += 1
+            share = RankShare(
+                folder=folder,
+                published=self._published,
+                world=self._world,
+                parts=self._copies(parts, beside=folder.parent),
+                streams=dict(streams),
+                progress=progress,
+            )
+        return partial(self._write, share, number=self._num_prepared)
+
+    def _write(self, share: RankShare, *, number: int) -> None:
+        with self._in_use:
+            assert number == self._num_prepared, "another checkpoint was prepared before this one was written"
+            share.write()
+
+    def _copies(self, parts: Sequence[PartShares], *, beside: Path) -> list[PartShares]:
+        live = {
+            f"{each.part.prefix}{kind}/{name}": share.values
+            for each in parts
+            for kind, shares in each.kinds.items()
+            for name, share in shares.items()
+        }
+        held = iter(self._staging.hold(live, beside=beside, num_sharing=self._num_sharing).values())
+        return [
+            replace(
+                each,
+                kinds={
+                    kind: {name: replace(share, values=next(held)) for name, share in shares.items()}
+                    for kind, shares in each.kinds.items()
+                },
+            )
+            for each in parts
+        ]

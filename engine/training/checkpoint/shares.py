@@ -1,0 +1,91 @@
+"""Shares: the values that one rank has of a parameter, by the names that the world knows.
+
+    a parameter, flat   ┌ q_proj ─────┬ k_proj ──┬ v_proj ──┐
+    rank 1 of 2                    └──── its span ──────────┘   = q_proj[896:1024/1024], k_proj, v_proj
+
+A tensor that a rank has whole is stored under its own name, in its own shape. Of one that ranks divide, each stores
+what it has under `NAME[START:STOP/TOTAL]`, flat: values, not rows, since DeepSpeed divides in the middle of a row.
+
+Invariants:
+- the shares of all ranks are the whole parameter, and no value of it twice;
+- a share is not a copy: it trains on.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from engine.training.parts.layout import Place
+from engine.training.parts.trained import MOMENTS, TrainedPart
+
+KINDS: Final = ("master", *MOMENTS)
+
+_DIVIDED: Final = re.compile(r"(.+)\[(\d+):(\d+)/(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Values of a public tensor that stand together in a parameter."""
+
+    name: str
+    shape: torch.Size
+    """The public tensor's."""
+    span: range
+    """The values, counted in the public tensor."""
+    first: int
+    """Their beginning, counted from the first value that was asked for."""
+
+    @property
+    def stored_name(self) -> str:
+        total = self.shape.numel()
+        return self.name if len(self.span) == total else f"{self.name}[{self.span.start}:{self.span.stop}/{total}]"
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape) if len(self.span) == self.shape.numel() else (len(self.span),)
+
+
+def pieces_of(place: Place, span: range) -> Iterator[Piece]:
+    for name, shape, offset in place.parts:
+        start, stop = max(span.start, offset), min(span.stop, offset + shape.numel())
+        if start < stop:
+            yield Piece(name, shape, range(start - offset, stop - offset), start - span.start)
+
+
+def read_name(stored_name: str) -> tuple[str, range | None, int]:
+    """The tensor's, the values that are stored, of how many; None: all."""
+    found = _DIVIDED.fullmatch(stored_name)
+    if found is None:
+        return stored_name, None, 0
+    name, start, stop, total = found.groups()
+    return name, range(int(start), int(stop)), int(total)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    place: Place
+    span: range
+    """Of the parameter's values, counted flat."""
+    values: Tensor
+    """As many, flat."""
+
+    @classmethod
+    def whole(cls, place: Place, values: Tensor) -> "Share":
+        return cls(place, range(place.shape.numel()), values.detach().view(-1))
+
+    @property
+    def pieces(self) -> Iterator[Piece]:
+        return pieces_of(self.place, self.span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartShares:
+    """A rank's shares of a trained part and of its moments."""
+
+    part: TrainedPart
+    kinds: Mapping[str, Mapping[str, Share]]
+    """By KINDS, then by parameter."""
