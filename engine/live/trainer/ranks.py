@@ -108,7 +108,8 @@ class RankGroup:
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
-        remote: Any = ray.remote(concurrency_groups={WRITING: 1})(TrainerRankActor)
+        with_groups: Any = ray.remote(concurrency_groups={WRITING: 1})  # type: ignore[call-overload]
+        remote = with_groups(TrainerRankActor)
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: ClosableTrainer | None = None
         num_ranks = 1 + len(self._others)

@@ -9,7 +9,7 @@ Of several ranks: `model-…` by an index of Hugging Face's, `state-…` with th
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -72,7 +72,9 @@ def read_progress(
     the files that its state is in. Collective."""
     parts = _verified_in_turns(folder, world)
     if read_model_config(folder) != config:
-        raise ValueError(f"{folder}: the checkpoint is of another model than this trainer's")
+        raise ValueError(
+            f"{folder}: the checkpoint is of another model than this trainer's: {_differences(folder, config)}"
+        )
     progress = TrainerProgress(**json.loads((folder / TRAINER_FILE).read_text()))
     if replace(progress, num_updates=0, num_skipped=0) != replace(current, num_updates=0, num_skipped=0):
         raise ValueError(
@@ -82,6 +84,15 @@ def read_progress(
     return progress, [folder / name for name in parts if name.endswith(".safetensors") and "/" not in name]
 
 
+def _differences(folder: Path, config: ModelConfig) -> str:
+    found, asked = (
+        {field.name: getattr(each, field.name) for field in fields(each)}
+        for each in (read_model_config(folder), config)
+    )
+    names = [name for name in {**asked, **found} if found.get(name) != asked.get(name)]
+    return ", ".join(f"{name} {str(found.get(name))[:80]}, not {str(asked.get(name))[:80]}" for name in names)
+
+
 def _told(progress: TrainerProgress) -> str:
     told = asdict(progress)
     return ", ".join(f"{name} {told[name]}" for name in ("has_critic", "lora_rank", "lora_alpha"))
@@ -89,7 +100,8 @@ def _told(progress: TrainerProgress) -> str:
 
 def _verified_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
     """Every file is read by one rank, and what it finds holds for all."""
-    digest, failure, parts = "", "", {}
+    digest, failure = "", ""
+    parts: dict[str, CheckpointPart] = {}
     try:
         digest, parts = read_manifest(folder)
         by_size = sorted(parts, key=lambda name: parts[name].num_bytes)

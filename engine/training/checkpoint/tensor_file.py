@@ -69,7 +69,7 @@ def _blocks(entries: Sequence[Entry], contents: Iterable[Tensor]) -> Iterator[me
     yield memoryview(_header(entries))
     for tensor in contents:
         if tensor.numel():
-            content = memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+            content: memoryview = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
             for start in range(0, len(content), BLOCK_BYTES):
                 yield content[start : start + BLOCK_BYTES]
 

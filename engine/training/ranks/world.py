@@ -145,9 +145,9 @@ class World:
 
     def count_on_this_host(self) -> int:
         """Ranks. Collective."""
-        host = socket.gethostname().encode()
+        host = socket.gethostname()
         self._store.set(f"host-{self.index}", host)
-        return [self._store.get(f"host-{rank}") for rank in range(self.count)].count(host)
+        return [self._store.get(f"host-{rank}").decode() for rank in range(self.count)].count(host)
 
     # Beside training ---------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class World:
         """What each rank tells, on every rank."""
         if self.count == 1:
             return [told]
-        sizes = [size.item() for size in self._from_each(torch.tensor([len(told)]))]
+        sizes = [int(size.item()) for size in self._from_each(torch.tensor([len(told)]))]
         padded = torch.zeros(max(1, *sizes), dtype=torch.uint8)
         padded[: len(told)] = torch.frombuffer(bytearray(told), dtype=torch.uint8) if told else padded[:0]
         every = self._from_each(padded)

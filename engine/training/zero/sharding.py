@@ -138,25 +138,24 @@ class ShardedPart:
         return Share(place, range(at.start, at.start + at.numel), fragment.get_hp_fragment(moment).detach())
 
     def restore(self, stored: StoredState, *, num_updates: int) -> None:
-        """DeepSpeed takes whole matrices, one at a time; rank 0 reads them."""
-        for kind in KINDS:
-            if kind == MOMENTS[0]:
-                self._engine.optimizer.refresh_fp32_params()
-                self._reset_moments(num_updates=num_updates)
-            for name, parameter in self._part.parameters.items():
-                values = self._sent(self._places[name], stored, under=self._part.stored_under(kind))
-                if kind == "master":
-                    with whole(parameter, writer=0), torch.no_grad():
-                        parameter.copy_(values)
-                else:
-                    self._deepspeed.utils.safe_set_full_optimizer_state(parameter, values, kind)
+        """Weights whole, one matrix at a time, which rank 0 reads: DeepSpeed fills its parts of them from whole ones.
+        Of moments every rank reads its own."""
+        for name, parameter in self._part.parameters.items():
+            self._send_weights(parameter, self._places[name], stored)
+        self._engine.optimizer.refresh_fp32_params()
+        self._reset_moments(num_updates=num_updates)
+        for moment in MOMENTS:
+            for name in self._places:
+                stored.fill(self._share(name, moment), under=self._part.stored_under(moment))
 
-    def _sent(self, place: Place, stored: StoredState, *, under: str) -> Tensor:
+    @torch.no_grad()
+    def _send_weights(self, parameter: nn.Parameter, place: Place, stored: StoredState) -> None:
         world = self._division.world
-        values = torch.empty(place.shape, device=self._division.device)
-        if world.index == 0:
-            stored.fill(Share.whole(place, values), under=under)
-        return world.send(values)
+        with whole(parameter, writer=0):
+            if world.index == 0:
+                stored.fill(Share.whole(place, parameter), under=self._part.stored_under("master"))
+            if not _is_divided(parameter):
+                world.send(parameter.detach())
 
     def _reset_moments(self, *, num_updates: int) -> None:
         """Zero, and from here on there on every rank: DeepSpeed links those that exist after the first group's first

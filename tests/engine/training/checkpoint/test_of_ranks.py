@@ -1,0 +1,253 @@
+"""A checkpoint that several ranks wrote: who goes on from it, who else reads it, and what bad luck leaves of it."""
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import engine.training.zero.sharding as zero_sharding
+from engine.training.checkpoint import rank_share, stored_state
+from engine.training.checkpoint.content import SavingFailed
+from engine.training.checkpoint.folder import (
+    MANIFEST_FILE,
+    CheckpointUnverified,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.ranks.world import World
+from engine.training.torch_trainer import TorchTrainer
+from engine.training.zero.trainer import DeepSpeedTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.checkpoint.worlds import run_ranks, tell, told
+from tests.engine.training.ranks.two_ranks import asked
+from tests.engine.training.trainer_conformance import assert_same_content, save, tensors_of, trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KINDS = ("whole", "critic", "adapter")
+
+
+def trainer_of(kind: str, model: Path, world: World, **trainer: Any) -> Any:
+    make = DeepSpeedTrainer if trainer else FsdpTrainer
+    return make(model, asked(kind, **trainer), device="cpu", world=world)
+
+
+def make_checkpoints(world: World, model: Path, into: Path) -> None:
+    for kind in KINDS:
+        trainer = trainer_of(kind, model, world)
+        trainer.train_step(trajectories_of(0))
+        save(trainer, into / kind)
+        trainer.close()
+
+
+@pytest.fixture(scope="module")
+def model(make_llama: MakeLlama) -> Path:
+    return make_llama(dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def of_two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By kind: checkpoints that two FSDP ranks wrote."""
+    into = tmp_path_factory.mktemp("of-two")
+    assert run_ranks(2, make_checkpoints, model, into) == [0, 0]
+    return into
+
+
+# Who goes on -------------------------------------------------------------------------------------------------------
+
+
+def load_and_save(world: World, model: Path, of_two: Path, into: Path) -> None:
+    zero_sharding.PERSISTENT_NUMEL = 0  # type: ignore[misc]
+    for kind in KINDS:
+        for name, asked_for in (("fsdp", {}), ("stage-1", {"zero_stage": 1}), ("stage-3", {"zero_stage": 3})):
+            trainer = trainer_of(kind, model, world, **({"backend": "deepspeed", **asked_for} if asked_for else {}))
+            trainer.train_step(trajectories_of(9))  # whatever it did before is gone
+            trainer.load(of_two / kind)
+            save(trainer, into / kind / name)
+            trainer.close()
+
+
+@pytest.fixture(scope="module")
+def by_three(model: Path, of_two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("by-three")
+    assert run_ranks(3, load_and_save, model, of_two, into) == [0, 0, 0]
+    return into
+
+
+@pytest.mark.parametrize("how", ["fsdp", "stage-1", "stage-3"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_ranks_go_on_from_two_whatever_divides_weights_between_them(
+    by_three: Path, of_two: Path, kind: str, how: str
+) -> None:
+    verify_checkpoint(by_three / kind / how)
+    assert_same_content(by_three / kind / how, of_two / kind)
+    assert {file.name for file in (by_three / kind / how).glob("state-*")} == {
+        f"state-0000{rank}-of-00003.safetensors" for rank in (1, 2, 3)
+    }
+
+
+def load_on_four(world: World, model: Path, of_two: Path, into: Path) -> None:
+    read: list[int] = []
+    before = stored_state._Stored.read
+
+    def counted(stored: Any, span: range) -> Tensor:
+        read.append(len(span))
+        return before(stored, span)
+
+    stored_state._Stored.read = counted  # type: ignore[method-assign]
+    trainer = trainer_of("whole", model, world)
+    trainer.load(of_two / "whole")
+    tell(into, world, str(sum(read)))
+    save(trainer, into / "again")
+    trainer.close()
+
+
+def test_four_ranks_each_read_their_own_quarter_of_what_two_wrote_and_write_it(
+    model: Path, of_two: Path, tmp_path: Path
+) -> None:
+    assert run_ranks(4, load_on_four, model, of_two, tmp_path) == [0, 0, 0, 0]
+    assert_same_content(tmp_path / "again", of_two / "whole")
+    total = sum(tensor.numel() for name, tensor in tensors_of(of_two / "whole").items() if "/" in name) - len(
+        torch.get_rng_state()
+    )
+    assert sum(int(told(tmp_path, rank)) for rank in range(4)) == total
+    assert max(int(told(tmp_path, rank)) for rank in range(4)) == pytest.approx(total / 4, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_as_it_was_written_before_ranks_wrote_their_own_is_gone_on_from(
+    model: Path, of_two: Path, tmp_path: Path, kind: str
+) -> None:
+    alone = TorchTrainer(model, asked(kind), device="cpu")
+    alone.load(of_two / kind)
+    saved = save(alone, tmp_path / "today")
+    parts: dict[str, Callable[[Path], object]] = {
+        name: lambda file, name=name: file.write_bytes((saved / name).read_bytes())  # type: ignore[misc]
+        for name in ("config.json", "trainer.json", "adapter/adapter_config.json", "adapter/adapter_model.safetensors")
+        if (saved / name).exists()
+    }
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        tensors = load_file(saved / name)
+        parts[name] = lambda file, tensors=tensors: save_file(tensors, file, {"format": "pt"})  # type: ignore[misc]
+    write_checkpoint(tmp_path / "then", parts)
+    later = TorchTrainer(model, asked(kind), device="cpu")
+    later.load(tmp_path / "then")
+    assert_same_content(save(later, tmp_path / "again"), of_two / kind)
+
+
+# Who else reads ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers_loads_what_two_ranks_published(of_two: Path, kind: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    published = {name: tensor for name, tensor in tensors_of(of_two / kind).items() if "/" not in name}
+    loaded = AutoModelForCausalLM.from_pretrained(of_two / kind).state_dict()
+    assert published and all(torch.equal(loaded[name].view(-1), each.view(-1)) for name, each in published.items())
+    index = json.loads((of_two / kind / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {f"model-0000{rank}-of-00002.safetensors" for rank in (1, 2)}
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in published.values())
+
+
+def test_each_rank_wrote_its_half(of_two: Path) -> None:
+    for pattern in ("state-*", "model-*.safetensors"):
+        sizes = [sum(t.nbytes for t in load_file(file).values()) for file in sorted((of_two / "whole").glob(pattern))]
+        assert len(sizes) == 2
+        assert max(sizes) - min(sizes) < 0.25 * max(sizes)
+
+
+# Bad luck ----------------------------------------------------------------------------------------------------------
+
+
+def save_on_a_full_disk(world: World, model: Path, into: Path) -> None:
+    trainer = trainer_of("whole", model, world)
+    save(trainer, into / "step-1")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for step, full in enumerate((1, 0), start=2):
+        trainer.train_step(trajectories_of(step))
+        write = trainer.prepare_save(into / f"step-{step}")
+        if world.index == full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, before[1]))
+        with pytest.raises(SavingFailed) as failed:
+            write()
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        tell(into / "step-1", world, f"{failed.value}")
+        assert f"step-{step} was not written: rank {full}: OSError" in str(failed.value)
+    save(trainer, into / "step-4")
+    trainer.close()
+
+
+def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(model: Path, tmp_path: Path) -> None:
+    """Both train on, and save again once there is room."""
+    assert run_ranks(2, save_on_a_full_disk, model, tmp_path) == [0, 0]
+    for step in (1, 4):
+        verify_checkpoint(tmp_path / f"step-{step}")
+    for step in (2, 3):
+        with pytest.raises(CheckpointUnverified):
+            verify_checkpoint(tmp_path / f"step-{step}")
+    assert "File too large" in told(tmp_path / "step-1", 0)
+
+
+def die_while_saving(world: World, model: Path, into: Path, where: str) -> None:
+    trainer = trainer_of("whole", model, world)
+    save(trainer, into / "step-1")
+    trainer.train_step(trajectories_of(1))
+    if world.index == 1:
+        before = rank_share.write_tensors
+
+        def die(file: Path, *content: Any) -> Any:
+            if where in file.name:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return before(file, *content)
+
+        rank_share.write_tensors = die
+    with pytest.raises(RuntimeError):
+        save(trainer, into / "step-2")
+    os._exit(7)  # there is no group to leave
+
+
+@pytest.mark.parametrize("where", ["model-", "state-"])
+def test_a_rank_killed_while_it_saves_leaves_the_checkpoint_before(model: Path, tmp_path: Path, where: str) -> None:
+    assert run_ranks(2, die_while_saving, model, tmp_path, where) == [7, -signal.SIGKILL]
+    verify_checkpoint(tmp_path / "step-1")
+    assert not (tmp_path / "step-2" / MANIFEST_FILE).exists()
+
+
+def refuse_torn(world: World, model: Path, torn: Path) -> None:
+    trainer = trainer_of("whole", model, world)
+    with pytest.raises(CheckpointUnverified, match=r"rank \d: .*state-00002-of-00002"):
+        trainer.load(torn)
+    trainer.train_step(trajectories_of(0))
+    trainer.close()
+
+
+def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two: Path, tmp_path: Path) -> None:
+    for file in (of_two / "whole").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    file = tmp_path / "state-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert run_ranks(2, refuse_torn, model, tmp_path) == [0, 0]
+
+
+def test_another_dtype_or_adapter_rank_is_refused_with_both_values(of_two: Path, make_llama: MakeLlama) -> None:
+    other = TorchTrainer(make_llama(dtype="float32"), asked("whole"), device="cpu")
+    with pytest.raises(
+        ValueError, match=r"of another model than this trainer's: dtype torch.bfloat16, not torch.float32"
+    ):
+        other.load(of_two / "whole")
+    settings = asked("adapter")
+    thinner = replace(settings, trainer=settings.trainer.model_copy(update={"lora_rank": 2}))
+    adapted = TorchTrainer(make_llama(dtype="bfloat16"), thinner, device="cpu")
+    with pytest.raises(ValueError, match=r"lora_rank 3.*, not .*lora_rank 2.*; go on from it with those, or"):
+        adapted.load(of_two / "adapter")

@@ -1,0 +1,72 @@
+"""Memory for the copy is taken once, and where memory is short it is a file's, which holds the same."""
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.training.checkpoint import staging as staging_module
+from engine.training.checkpoint.host_memory import spare_bytes
+from engine.training.checkpoint.staging import Staging
+
+CPU = torch.device("cpu")
+TENSORS = {
+    "odd": torch.randn(3, 5).bfloat16(),
+    "none": torch.empty(0),
+    "next": torch.randn(70),
+    "bytes": torch.arange(9, dtype=torch.uint8),
+}
+
+
+@pytest.fixture(params=["memory", "a mapped file"])
+def is_mapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param == "a mapped file":
+        monkeypatch.setattr(staging_module, "spare_bytes", lambda: 0)
+    return bool(request.param == "a mapped file")
+
+
+def test_copies_are_of_what_was_there_and_in_the_same_place_each_time(is_mapped: bool, tmp_path: Path) -> None:
+    staging, addresses = Staging(CPU), []
+    for _ in range(2):
+        live = {name: tensor.clone() for name, tensor in TENSORS.items()}
+        held = staging.hold(live, beside=tmp_path / "checkpoints", num_sharing=2)
+        live["next"].zero_()
+        assert all(torch.equal(held[name], tensor) for name, tensor in TENSORS.items())
+        addresses.append([held[name].data_ptr() for name in ("odd", "next", "bytes")])
+    assert staging.is_mapped == is_mapped
+    assert addresses[0] == addresses[1]
+    assert not list(tmp_path.rglob("*.*")), "nothing to tidy away"
+
+
+def test_every_process_of_the_host_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    num_bytes = 4 * 64
+    monkeypatch.setattr(staging_module, "spare_bytes", lambda: 3 * num_bytes)
+    for num_sharing in (3, 4):
+        staging = Staging(CPU)
+        staging.hold({"w": torch.zeros(64)}, beside=tmp_path, num_sharing=num_sharing)
+        assert staging.is_mapped == (num_sharing == 4)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file of this process grows beyond 64 KB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_disk_without_room_for_the_mapped_file_is_an_error_and_no_killed_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(staging_module, "spare_bytes", lambda: 0)
+    with pytest.raises(OSError, match="File too large"):
+        Staging(CPU).hold({"w": torch.zeros(1 << 16)}, beside=tmp_path, num_sharing=1)
+
+
+def test_what_may_still_be_taken_is_less_than_what_is_free() -> None:
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    assert 0 <= spare_bytes() < 1024 * int(lines["MemTotal"].split()[0])

@@ -1,0 +1,55 @@
+"""Processes that are ranks of one trainer, for tests of what they leave on a disk."""
+
+import multiprocessing
+import multiprocessing.queues
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from engine.training.ranks.world import World
+
+ENDED_WITHIN_S: Final = 200
+
+
+def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any) -> list[int | None]:
+    """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    ranks = [
+        context.Process(target=_be_a_rank, args=(rank, num_ranks, addresses, act, given)) for rank in range(num_ranks)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(ENDED_WITHIN_S)
+        if rank.is_alive():
+            rank.kill()
+            rank.join()
+    return [rank.exitcode for rank in ranks]
+
+
+def _be_a_rank(
+    rank: int,
+    num_ranks: int,
+    addresses: "multiprocessing.queues.Queue[str]",
+    act: Callable[..., None],
+    given: Sequence[Any],
+) -> None:
+    torch.set_num_threads(1)
+    if rank:
+        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=60)
+    else:
+        world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=60)
+        for _ in range(num_ranks - 1):
+            addresses.put(world.address)
+    act(world, *given)
+
+
+def told(folder: Path, rank: int) -> str:
+    return (folder / f"told-{rank}").read_text()
+
+
+def tell(folder: Path, world: World, what: str) -> None:
+    (folder / f"told-{world.index}").write_text(what)
