@@ -92,6 +92,12 @@ def at_work(
         signs.end()
 
 
+def sign_from_anywhere() -> Callable[[], None]:
+    """`still_here` of this thread's loop, for threads that a library works for it on."""
+    signs: Signs | None = getattr(_here, "signs", None)
+    return (lambda: None) if signs is None else signs.sign
+
+
 def still_here() -> None:
     """From a loop that waits for somebody else: it is not what stands still."""
     signs: Signs | None = getattr(_here, "signs", None)

@@ -14,5 +14,6 @@ train            a trainer's pass at true widths
 gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures
 batch            a batch's way in
+checkpoint       the time for which saving stops training, and that of the disk
 peer             samples per second, against TRL
 """

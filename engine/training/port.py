@@ -7,12 +7,13 @@ Invariants:
 - `snapshot()` is a copy: training on does not change it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from engine.policy.lineage import WeightsId
+from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import TrainingTrajectory as TrainingTrajectory
 from engine.training.batch import Trajectories
 from engine.weights.port import WeightVersion
@@ -27,7 +28,8 @@ class StepResult:
 
 Allocate = Callable[[int], memoryview]
 """A writable buffer of so many zero bytes."""
-Write = Callable[[], None]
+Write = Callable[[], Mapping[str, CheckpointPart]]
+"""The parts that this process has written, once all ranks have written theirs."""
 
 
 class WeightHolder(Protocol):

@@ -14,11 +14,12 @@ boto3 is an extra of the engine, imported only where an address of a store is co
 """
 
 import hashlib
+import json
 import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from engine.live.process.settings import Settings, store_address
-from engine.signs import at_work, still_here
+from engine.signs import at_work, sign_from_anywhere, still_here
 from engine.spec.checkpoint_manifest import (
     MANIFEST_FILE,
     PROGRESS_FOLDER,
@@ -45,6 +46,12 @@ TRIES: Final = 6
 """Beside boto's own; the waits between them add up to half a minute, for a server that is being restarted."""
 FIRST_WAIT_S: Final = 1.0
 _MULTIPART_BYTES: Final = 16 * 2**20
+_MOST_AT_ONCE: Final = 4
+_IN_FLIGHT_BYTES: Final = _MULTIPART_BYTES * _MOST_AT_ONCE
+
+ORIGIN_FILE: Final = "origin"
+"""Beside what was fetched: its address."""
+
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "404", "NotFound"})
 _REFUSED: Final = frozenset({"AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
@@ -69,13 +76,20 @@ class CheckpointStore:
         """A checkpoint that was verified. Its address. Raises `ConnectionError`."""
         manifests = {f"{PROGRESS_FOLDER}/{MANIFEST_FILE}": folder / PROGRESS_FOLDER, MANIFEST_FILE: folder}
         for below in manifests.values():
-            for name, part in _parse(below, (below / MANIFEST_FILE).read_bytes()).parts.items():
-                self._put_part(below / name, f"{key}/{STORED_PARTS}/{part.sha256}", part)
+            self.upload_parts(below, key, _parse(below, (below / MANIFEST_FILE).read_bytes()).parts)
         for name, below in manifests.items():
             content = (below / MANIFEST_FILE).read_bytes()
             self._try(
                 partial(self._client.put_object, Bucket=self._bucket, Key=self._name(f"{key}/{name}"), Body=content)
             )
+        return self.address_of(key)
+
+    def upload_parts(self, folder: Path, key: str, parts: Mapping[str, CheckpointPart]) -> None:
+        """One that is not here was uploaded by who has it. Raises `ConnectionError`."""
+        for name, part in parts.items():
+            self._put_part(folder / name, f"{key}/{STORED_PARTS}/{part.sha256}", part)
+
+    def address_of(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._name(key)}"
 
     def fetch(self, uri: str, into: Path, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
@@ -95,6 +109,7 @@ class CheckpointStore:
             for manifest, below in ((f"{PROGRESS_FOLDER}/{MANIFEST_FILE}", PROGRESS_FOLDER), (MANIFEST_FILE, "")):
                 self._fetch_folder(key, manifest, fetching / below, on_bytes)
             verify_checkpoint(fetching)
+            (fetching / ORIGIN_FILE).write_text(uri)
             shutil.rmtree(folder, ignore_errors=True)
             fetching.rename(folder)
         finally:
@@ -104,19 +119,49 @@ class CheckpointStore:
     def _fetch_folder(self, key: str, manifest: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
         name = self._name(f"{key}/{manifest}")
         content = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
-        for part_name, part in _parse(folder, content).parts.items():
-            target = folder / part_name
+        self._fetch_parts(key, _parse(folder, content).parts, folder, on_bytes)
+        (folder / MANIFEST_FILE).write_bytes(content)
+
+    def fetch_parts(self, uri: str, parts: Mapping[str, CheckpointPart], folder: Path) -> None:
+        """Some of a checkpoint's. Not verified."""
+        sign = sign_from_anywhere()
+        with at_work("fetch", num_bytes=_IN_FLIGHT_BYTES):
+            self._fetch_parts(self._key_of(uri), parts, folder, lambda num_bytes: sign())
+
+    def _fetch_parts(
+        self, key: str, parts: Mapping[str, CheckpointPart], folder: Path, on_bytes: Callable[[int], None]
+    ) -> None:
+        """boto writes each under another name first."""
+        how = {"Config": _transfer(), "Callback": on_bytes}
+        for name, part in parts.items():
+            target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            how = {"Config": _transfer(), "Callback": on_bytes}
             self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
-        (folder / MANIFEST_FILE).write_bytes(content)
+
+    def tensor_names(self, uri: str, part: CheckpointPart) -> list[str]:
+        """Of a safetensors file, without the rest of it."""
+        stored = self._name(f"{self._key_of(uri)}/{STORED_PARTS}/{part.sha256}")
+        length = int.from_bytes(self._some_bytes(stored, range(8)), "little")
+        if length > part.num_bytes:
+            raise CheckpointUnverified(f"{stored}: its head says that it is {length} bytes long")
+        return [name for name in json.loads(self._some_bytes(stored, range(8, 8 + length))) if name != "__metadata__"]
+
+    def _some_bytes(self, name: str, wanted: range) -> bytes:
+        how = {"Bucket": self._bucket, "Key": name, "Range": f"bytes={wanted.start}-{wanted.stop - 1}"}
+        content: bytes = self._try(lambda: self._client.get_object(**how)["Body"].read())
+        return content
 
     def _put_part(self, file: Path, key: str, part: CheckpointPart) -> None:
         name = self._name(key)
-        if self._try(lambda: self._size_of(name)) != part.num_bytes:
-            with at_work("upload", num_bytes=part.num_bytes):
-                self._try(lambda: self._client.upload_file(str(file), self._bucket, name, Config=_transfer()))
+        if self._try(lambda: self._size_of(name)) == part.num_bytes:
+            return
+        if not file.exists():
+            raise ConnectionError(f"the store of checkpoints: it lacks {name}, which another host was to upload")
+        sign = sign_from_anywhere()  # boto reports on threads of its own
+        how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
+        with at_work("upload", num_bytes=_IN_FLIGHT_BYTES):
+            self._try(lambda: self._client.upload_file(str(file), self._bucket, name, **how))
 
     def _size_of(self, name: str) -> int | None:
         try:
@@ -173,7 +218,15 @@ class RemoteCheckpoints:
         return cls(store=CheckpointStore(url, endpoint=endpoint), root=Settings.from_environment().store)
 
     def upload(self, folder: Path) -> str:
-        return self.store.upload(folder, folder.resolve().relative_to(self.root.resolve()).as_posix())
+        return self.store.upload(folder, self.key_of(folder))
+
+    def key_of(self, folder: Path) -> str:
+        return folder.resolve().relative_to(self.root.resolve()).as_posix()
+
+    def uri_of(self, folder: Path) -> str:
+        """Where it was fetched from, or uploaded to."""
+        origin = folder / ORIGIN_FILE
+        return origin.read_text() if origin.exists() else self.store.address_of(self.key_of(folder))
 
     def fetch(self, uri: str, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
         return self.store.fetch(uri, self.root / "fetched", is_given_up=is_given_up)
@@ -206,7 +259,9 @@ def _client(endpoint: str) -> Any:
 def _transfer() -> Any:
     from boto3.s3.transfer import TransferConfig
 
-    return TransferConfig(multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES, max_concurrency=4)
+    return TransferConfig(
+        multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES, max_concurrency=_MOST_AT_ONCE
+    )
 
 
 def _waits() -> Iterator[float | None]:

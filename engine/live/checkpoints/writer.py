@@ -24,12 +24,13 @@ from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWrit
 from engine.pipeline.records import DataProgress
 from engine.policy.pace import SLOWEST_SYNC_S
 from engine.signs import at_work, signs_beside
-from engine.training.port import Write
 
 log = logging.getLogger(__name__)
 
 LOOK_UP_EVERY_S: Final = 1.0
 
+Act = Callable[[], object]
+"""`engine.training.port.Write`; of what it answers nothing is needed."""
 Told = Callable[[CheckpointWritten | CheckpointFailed], None]
 Job = Callable[[], CheckpointWritten | CheckpointFailed]
 
@@ -44,7 +45,7 @@ class CheckpointWriter:
         self._free = Semaphore(1)
         Thread(target=self._run, name="checkpoints", daemon=True).start()
 
-    def put(self, prepare: Callable[[], Write], folder: Path, *, step: int, progress: DataProgress) -> None:
+    def put(self, prepare: Callable[[], Act], folder: Path, *, step: int, progress: DataProgress) -> None:
         """Waits until the one before is written, and has this one copied then."""
         while not self._is_free():
             pass
@@ -74,7 +75,7 @@ class CheckpointWriter:
             self._told(told)
 
     def _written(
-        self, write: Write, folder: Path, *, step: int, progress: DataProgress
+        self, write: Act, folder: Path, *, step: int, progress: DataProgress
     ) -> CheckpointWritten | CheckpointFailed:
         try:
             write()

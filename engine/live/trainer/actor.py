@@ -92,10 +92,11 @@ class TrainerActor(BodyActor):
             return TorchTrainer(folder, settings, device=device)
         from engine.live.trainer.ranks import RankGroup
 
+        group: dict[str, Any] = {"device": device, "options": self._ranks, "checkpoints": self._checkpoints}
         if backend == "torch":
             from engine.training.fsdp.trainer import FsdpTrainer
 
-            return RankGroup(partial(FsdpTrainer, folder, settings), device=device, options=self._ranks)
+            return RankGroup(partial(FsdpTrainer, folder, settings), **group)
         from engine.training.zero.trainer import DeepSpeedTrainer
 
-        return RankGroup(partial(DeepSpeedTrainer, folder, settings), device=device, options=self._ranks)
+        return RankGroup(partial(DeepSpeedTrainer, folder, settings), **group)

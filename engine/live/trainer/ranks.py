@@ -9,7 +9,8 @@ Invariants:
   one that is frozen is given up after `timeout_s`. Either way the caller gets one exception that names the rank;
 - after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner;
 - a checkpoint is written on a thread of its own on every rank, while all train on. One that could not be written ends
-  nothing: that is for the caller to decide.
+  nothing: that is for the caller to decide;
+- ranks on hosts that do not share the folder of checkpoints need a store; without one they are refused at the start.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,12 @@ from typing import Any, Final, Protocol, TypeVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from engine.live.checkpoints.apart import HostFolders, bring, make_mark, own_root, upload_own
+from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.devices import claim_device
 from engine.policy.lineage import WeightsId
-from engine.signs import Signs
+from engine.signs import Signs, still_here
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.port import Allocate, StepResult, Trainer, Write
 from engine.weights.port import WeightVersion
@@ -32,6 +36,7 @@ from engine.weights.port import WeightVersion
 STARTED_WITHIN_S: Final = 300.0
 # What the others get, once one rank has failed, to say what they saw.
 SETTLED_WITHIN_S: Final = 5.0
+LOOK_UP_EVERY_S: Final = 1.0
 
 # The thread of a rank's that writes checkpoints.
 WRITING: Final = "writing"
@@ -51,6 +56,8 @@ class RankFailed(Exception):
 class ClosableTrainer(Trainer, Protocol):
     def close(self) -> None: ...
 
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]: ...
+
 
 MakeTrainer = Callable[..., ClosableTrainer]
 """With the keywords `device` and `world`: `partial(FsdpTrainer, folder, settings)`."""
@@ -64,6 +71,8 @@ class TrainerRankActor:
         self._trainer: ClosableTrainer | None = None
         self._signs: Signs | None = None
         self._act: Write | None = None
+        self._folders = HostFolders(None)
+        self._prepared: list[Any] = []
 
     def started(self) -> None:
         """Answers once this process is up."""
@@ -75,24 +84,40 @@ class TrainerRankActor:
         self._signs = world.signs()
         self._trainer = make(device=self._device, world=world)
 
-    def run(self, call: str, *arguments: object) -> None:
+    def look_for(self, mark: Path, root_of_first: Path | None) -> bool:
+        """Whether this host sees what rank 0's has there."""
+        self._folders = HostFolders(root_of_first)
+        return self._folders.here(mark).exists()
+
+    def bring(self, folder: Path, uri: str, manifest: bytes) -> None:
+        with self._heard():
+            bring(self._built, self._folders.here(folder), uri, manifest)
+
+    def run(self, call: str, *given: object) -> None:
+        arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
         try:
             with self._heard() if call == "load" else nullcontext():
-                answer = getattr(self._trainer, call)(*arguments)
+                answer = getattr(self._built, call)(*arguments)
         except Exception:
             from engine.training.ranks.world import hang_up
 
             hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
             raise
         if call == "prepare_save":
-            self._act = answer
+            self._act, self._prepared = answer, arguments
 
     def write(self) -> None:
         """What was prepared last, beside whatever else this rank does."""
         assert self._act is not None, "nothing was prepared"
         act, self._act = self._act, None
+        (folder,) = self._prepared
         with self._heard():
-            act()
+            upload_own(folder, act())
+
+    @property
+    def _built(self) -> Any:
+        assert self._trainer is not None, "run before it was built"
+        return self._trainer
 
     def _heard(self) -> AbstractContextManager[None]:
         """By rank 0, which waits for this rank's disk."""
@@ -102,9 +127,16 @@ class TrainerRankActor:
 
 class RankGroup:
     def __init__(
-        self, make: MakeTrainer, *, device: str, options: Sequence[Mapping[str, Any]], timeout_s: float | None = None
+        self,
+        make: MakeTrainer,
+        *,
+        device: str,
+        options: Sequence[Mapping[str, Any]],
+        timeout_s: float | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
-        """`options`: what Ray is asked for each rank but the first, which has `device`."""
+        """`options`: what Ray is asked for each rank but the first, which has `device`. `checkpoints`: the folder of
+        their folders."""
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
@@ -117,7 +149,8 @@ class RankGroup:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
             if found:
                 raise RankFailed("; ".join(found))
-            world = World.open(num_ranks=num_ranks, host=_own_address(), timeout_s=self._timeout_s)
+            self._are_apart = checkpoints is not None and self._look(checkpoints)
+            self._world = world = World.open(num_ranks=num_ranks, host=_own_address(), timeout_s=self._timeout_s)
             place = {"address": world.address, "num_ranks": num_ranks, "timeout_s": self._timeout_s}
             self._trainer = self._together(
                 [other.build.remote(make, rank=rank, **place) for rank, other in enumerate(self._others, start=1)],
@@ -145,21 +178,60 @@ class RankGroup:
         own = self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
         return partial(self._write, own)
 
-    def _write(self, own: Write) -> None:
+    def _write(self, own: Write) -> Mapping[str, CheckpointPart]:
         """On the thread that writes; the ranks wait for each other's files."""
         others = [other.write.options(concurrency_group=WRITING).remote() for other in self._others]
         try:
-            own()
+            parts = own()
         except Exception as error:
             found = self._failures(others, within_s=SETTLED_WITHIN_S)
             if hasattr(error, "retryable"):  # it names the rank
                 raise
             raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
-        if found := self._failures(others, within_s=SETTLED_WITHIN_S):
+        if found := self._patiently(others):
             raise RankFailed("; ".join(found))
+        return parts
 
     def load(self, folder: Path) -> None:
+        if self._are_apart:
+            self._bring(folder)
         self._together(self._tell("load", folder), lambda: self._own.load(folder))
+
+    def _look(self, checkpoints: Path) -> bool:
+        """Whether there are ranks that do not see this folder. Raises `ValueError`."""
+        mark = make_mark(checkpoints)
+        try:
+            sees = ray.get([other.look_for.remote(mark, own_root()) for other in self._others])
+        finally:
+            mark.unlink()
+        blind = [f"rank {rank}" for rank, seen in enumerate(sees, start=1) if not seen]
+        if blind and RemoteCheckpoints.from_environment() is None:
+            raise ValueError(
+                f"LAMINAR_STORE_DIR: {', '.join(blind)} of the trainer cannot see {checkpoints} of rank 0's host; have "
+                f"the trainer's hosts share that folder, or name a store for checkpoints in LAMINAR_STORE_URL"
+            )
+        return bool(blind)
+
+    def _bring(self, folder: Path) -> None:
+        """What each rank needs and does not have, onto its host."""
+        remote = RemoteCheckpoints.from_environment()
+        assert remote is not None, "ranks are apart, and nobody has refused it"
+        what = (folder, remote.uri_of(folder), (folder / MANIFEST_FILE).read_bytes())
+        others = [other.bring.remote(*what) for other in self._others]
+        bring(self._own, *what)
+        if found := self._patiently(others):
+            self._end_others()
+            raise RankFailed("; ".join(found))
+
+    def _patiently(self, others: list[Any]) -> list[str]:
+        """`_failures`, however long they take: a rank that works gives signs, which this loop passes on."""
+        heard, left = self._world.num_signs(), others
+        while left:
+            _, left = ray.wait(left, num_returns=len(left), timeout=LOOK_UP_EVERY_S)
+            if (told := self._world.num_signs()) != heard:
+                still_here()
+            heard = told
+        return self._failures(others, within_s=SETTLED_WITHIN_S)
 
     def close(self) -> None:
         """Also after a failure, and twice."""

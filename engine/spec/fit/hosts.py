@@ -20,7 +20,11 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
             Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape)),
             Term(what="moments", num_bytes=offloaded_bytes(shape, plan)),
             Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
-            Term(what="a checkpoint until it is written", num_bytes=checkpoint_bytes(shape, plan)),
+            Term(
+                what="a checkpoint until it is written",
+                num_bytes=checkpoint_bytes(shape, plan),
+                how="where memory is short, a mapped file",
+            ),
         ),
     )
 
@@ -58,9 +62,7 @@ def relay_bytes(shape: ModelShape) -> int:
 
 
 def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """P as stored + moments·T + 4·T where the stored weights are rounded; a critic's masters and moments beside it."""
-    of_one = MOMENT_BYTES[plan.moments]
-    is_exact = shape.stored_bytes == 4 and not plan.lora_rank
-    policy = (of_one + (0 if is_exact else 4)) * trained_weights(shape, plan)
-    critic = (of_one + 4) * critic_weights(shape) if plan.has_critic else 0
-    return shape.num_weights * shape.stored_bytes + int(policy + critic)
+    """(4 + moments)·T, of which each device's process has its part; a critic's beside it. Published weights are made of
+    this copy, one tensor at a time."""
+    num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
+    return int((4 + MOMENT_BYTES[plan.moments]) * num_trained)

@@ -17,7 +17,13 @@ from engine.models.families.trained_model import ModelConfig, read_model_config
 from engine.models.loading import WEIGHTS_FILE
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.spec.job import AlgorithmSpec, TrainerSpec
-from engine.training.checkpoint.folder import CheckpointUnverified, read_manifest, verify_part
+from engine.training.checkpoint.folder import (
+    ELSEWHERE_FILE,
+    CheckpointUnverified,
+    parts_here,
+    read_manifest,
+    verify_part,
+)
 from engine.training.ranks.world import World
 from engine.training.step.loss import needs_critic
 
@@ -99,14 +105,16 @@ def _told(progress: TrainerProgress) -> str:
 
 
 def _verified_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
-    """Every file is read by one rank, and what it finds holds for all."""
+    """What is here. Of a folder that all share every file is read by one rank; what each finds holds for all."""
     digest, failure = "", ""
     parts: dict[str, CheckpointPart] = {}
     try:
         digest, parts = read_manifest(folder)
-        by_size = sorted(parts, key=lambda name: parts[name].num_bytes)
-        for name in by_size[world.index :: world.count]:
+        here = sorted(parts_here(folder, parts), key=lambda name: parts[name].num_bytes)
+        is_shared = not (folder / ELSEWHERE_FILE).exists()
+        for name in here[world.index :: world.count] if is_shared else here:
             verify_part(folder, name, parts[name])
+        parts = {name: parts[name] for name in here}
     except CheckpointUnverified as error:
         failure = str(error)
     every = [json.loads(each) for each in world.exchange(json.dumps([failure, digest]).encode())]

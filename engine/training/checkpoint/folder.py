@@ -6,12 +6,14 @@ Invariants:
 - a part is written under another name, synced, read back from the disk, renamed, and only then named in the manifest
   with size and sha256; what its writer hashed must be what was read;
 - while a folder is being written it has no manifest, so a crash at any point leaves no folder that verifies;
-- nothing is loaded from a folder that does not verify.
+- nothing is loaded from a folder that does not verify;
+- a folder of several hosts that do not share it has the file `parts-elsewhere` before it has a manifest: then what is
+  here is what verifies, and a store has the rest.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,8 @@ from pydantic import ValidationError
 from engine.signs import at_work
 from engine.spec.checkpoint_manifest import MANIFEST_FILE as MANIFEST_FILE
 from engine.spec.checkpoint_manifest import CheckpointManifest, CheckpointPart
+
+ELSEWHERE_FILE: Final = "parts-elsewhere"
 
 _READ_BYTES: Final = 2**20
 
@@ -45,7 +49,8 @@ def write_checkpoint(folder: Path, parts: Mapping[str, WritePart]) -> str:
 def begin_checkpoint(folder: Path) -> None:
     """A checkpoint that was here before is gone from here on."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    for name in (MANIFEST_FILE, ELSEWHERE_FILE):
+        (folder / name).unlink(missing_ok=True)
     _sync(folder)
 
 
@@ -69,6 +74,8 @@ def write_part(folder: Path, name: str, write: WritePart) -> CheckpointPart:
 
 def end_checkpoint(folder: Path, parts: Mapping[str, CheckpointPart]) -> str:
     """The manifest's sha256."""
+    if not all((folder / name).exists() for name in parts):
+        (folder / ELSEWHERE_FILE).touch()
     _sync(folder)
     content = CheckpointManifest(parts=dict(parts)).model_dump_json(indent=2).encode()
     partial = folder / f".{MANIFEST_FILE}.partial"
@@ -82,9 +89,15 @@ def end_checkpoint(folder: Path, parts: Mapping[str, CheckpointPart]) -> str:
 def verify_checkpoint(folder: Path) -> str:
     """The manifest's sha256, once every part has been read back."""
     digest, parts = read_manifest(folder)
-    for name, part in parts.items():
-        verify_part(folder, name, part)
+    for name in parts_here(folder, parts):
+        verify_part(folder, name, parts[name])
     return digest
+
+
+def parts_here(folder: Path, parts: Iterable[str]) -> list[str]:
+    """All of them, unless other hosts have some."""
+    is_partial = (folder / ELSEWHERE_FILE).exists()
+    return [name for name in parts if not is_partial or (folder / name).exists()]
 
 
 def read_manifest(folder: Path) -> tuple[str, dict[str, CheckpointPart]]:

@@ -85,8 +85,8 @@ class RankShare:
     _written: dict[str, CheckpointPart] = field(default_factory=dict)
     _failures: list[Exception] = field(default_factory=list)
 
-    def write(self) -> None:
-        """Collective."""
+    def write(self) -> Mapping[str, CheckpointPart]:
+        """The parts that this rank has written. Collective."""
         with self._noted():
             self._begin()
         spans = self._spans()  # nobody writes before rank 0 has taken away what was here
@@ -99,6 +99,7 @@ class RankShare:
             with self._noted():
                 self._write_own()
         self._end()
+        return self._written
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

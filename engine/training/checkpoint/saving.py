@@ -14,6 +14,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.checkpoint.content import TrainerProgress
 from engine.training.checkpoint.rank_share import Published, RankShare
 from engine.training.checkpoint.shares import PartShares
@@ -49,10 +50,10 @@ class Saver:
             )
         return partial(self._write, share, number=self._num_prepared)
 
-    def _write(self, share: RankShare, *, number: int) -> None:
+    def _write(self, share: RankShare, *, number: int) -> Mapping[str, CheckpointPart]:
         with self._in_use:
             assert number == self._num_prepared, "another checkpoint was prepared before this one was written"
-            share.write()
+            return share.write()
 
     def _copies(self, parts: Sequence[PartShares], *, beside: Path) -> list[PartShares]:
         live = {

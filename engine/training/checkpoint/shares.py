@@ -12,7 +12,8 @@ Invariants:
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,26 @@ class Share:
     @property
     def pieces(self) -> Iterator[Piece]:
         return pieces_of(self.place, self.span)
+
+
+def files_with(parts: Iterable["PartShares"], stored: Mapping[str, Iterable[str]]) -> list[str]:
+    """Of files and the names in them, those with values of these shares."""
+    wanted: defaultdict[str, list[range]] = defaultdict(list)
+    for each in parts:
+        for kind, shares in each.kinds.items():
+            for share in shares.values():
+                for piece in share.pieces:
+                    wanted[each.part.stored_under(kind) + piece.name].append(piece.span)
+
+    def is_wanted(stored_name: str) -> bool:
+        name, span, _ = read_name(stored_name)
+        return any(span is None or _overlap(span, each) for each in wanted.get(name, ()))
+
+    return [file for file, names in stored.items() if any(map(is_wanted, names))]
+
+
+def _overlap(first: range, second: range) -> bool:
+    return max(first.start, second.start) < min(first.stop, second.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

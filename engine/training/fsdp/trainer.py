@@ -11,7 +11,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_shares, take_over_random_streams
 from engine.training.checkpoint.rank_share import Published
 from engine.training.checkpoint.saving import Saver
+from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
@@ -209,6 +210,10 @@ class FsdpTrainer:
             take_over_random_streams(stored.tensors("random/"), self._device, self._world.send)
         self._check_dtypes()
         self._progress = progress
+
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
+        """To `load`: of files and the names of the tensors in them, those with something of this rank's."""
+        return files_with([part.shares() for part in self._parts], stored)
 
     def _saver_of(self) -> Saver:
         base = {} if self._adapter is None else {name: own_part(each) for name, each in self._adapter.base.items()}

@@ -181,14 +181,19 @@ class World:
     def _from_each(self, tensor: Tensor) -> list[Tensor]:
         every = [torch.empty_like(tensor) for _ in range(self.count)]
         work: Work = torch_distributed.all_gather(every, tensor, group=self._beside, async_op=True)
-        heard = self._store.add(_SIGNS, 0)
+        heard = self.num_signs()
         while not work.is_completed():
             time.sleep(LOOK_UP_EVERY_S)
-            if (told := self._store.add(_SIGNS, 0)) != heard:
+            if (told := self.num_signs()) != heard:
                 still_here()
             heard = told
         work.wait()
         return every
+
+    def num_signs(self) -> int:
+        """All that ranks have told so far."""
+        told: int = self._store.add(_SIGNS, 0)
+        return told
 
     def signs(self) -> Signs:
         """For the thread of a rank that others wait for."""

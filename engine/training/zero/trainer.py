@@ -10,7 +10,7 @@ Invariants:
 - each rank writes its own part of a checkpoint; rank 0 alone reads checkpoints and weights, one matrix at a time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
 from engine.training.checkpoint.rank_share import Published
 from engine.training.checkpoint.saving import Saver
+from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
@@ -188,6 +189,11 @@ class DeepSpeedTrainer:
             take_over_random_streams(stored.tensors("random/"), self._device, self._world.send)
         self._check_dtypes()
         self._progress = progress
+
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
+        """To `load`: of files and the names of the tensors in them, those with something of this rank's. Rank 0 sends
+        the weights, so it needs every file."""
+        return files_with([part.shares() for part in self._parts], stored) if self._world.index else list(stored)
 
     def _saver_of(self) -> Saver:
         adapter, base = self._adapter, {} if self._adapter is None else self._adapter.base

@@ -152,7 +152,7 @@ class TestTravel:
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(told.put, remote(url, server.endpoint, here))
         folder = here / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
-        writer.put(lambda: (write_files(folder), None)[1], folder, step=5, progress=PROGRESS)
+        writer.put(lambda: lambda: write_files(folder), folder, step=5, progress=PROGRESS)
         written = told.get(timeout=30)
         assert isinstance(written, CheckpointWritten), written
         assert written.uri == f"{url}/jobs/job_a/attempt-1-fence-1/checkpoints/step-000005"
@@ -228,7 +228,7 @@ class TestFaults:
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
         writer = CheckpointWriter(told.put, remote(url, "http://127.0.0.1:9", tmp_path))
         folder = tmp_path / "jobs/job_a/step-000001"
-        writer.put(lambda: (write_files(folder), None)[1], folder, step=1, progress=PROGRESS)
+        writer.put(lambda: lambda: write_files(folder), folder, step=1, progress=PROGRESS)
         failed = told.get(timeout=60)
         assert isinstance(failed, CheckpointFailed) and "store" in failed.reason
         with pytest.raises(ConnectionError):

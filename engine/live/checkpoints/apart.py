@@ -1,0 +1,78 @@
+"""Hosts of one trainer that may share no folder: each keeps what its ranks wrote, and the store has everything.
+
+    rank 0's host   LAMINAR_STORE_DIR/…/step-000050/   manifest.json   state-00001-of-00002   small files
+    rank 1's host   LAMINAR_STORE_DIR/…/step-000050/                   state-00002-of-00002
+    the store       …/step-000050/                     all of it
+
+Invariants:
+- a folder has one name below every host's LAMINAR_STORE_DIR, wherever that is;
+- a rank uploads what it wrote; before it loads, it fetches what it needs and does not have, and nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+from engine.live.checkpoints.store import RemoteCheckpoints
+from engine.live.process.settings import Settings
+from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointManifest, CheckpointPart
+from engine.training.checkpoint.folder import ELSEWHERE_FILE
+
+
+class Needs(Protocol):
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
+        """Of files and the names of the tensors in them."""
+
+
+class HostFolders:
+    """The way from the folders that rank 0 names to those of this host."""
+
+    def __init__(self, root_of_first: Path | None) -> None:
+        self._from, self._to = root_of_first, own_root()
+
+    def here(self, folder: Path) -> Path:
+        if self._from is None or self._to is None or not folder.is_relative_to(self._from):
+            return folder
+        return self._to / folder.relative_to(self._from)
+
+
+def own_root() -> Path | None:
+    try:
+        return Settings.from_environment().store
+    except ValueError:  # a run without a store: paths are as they are
+        return None
+
+
+def make_mark(folder: Path) -> Path:
+    """A file by which other hosts tell whether they see this folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / f".seen-{uuid4().hex}"
+    mark.touch()
+    return mark
+
+
+def upload_own(folder: Path, parts: Mapping[str, CheckpointPart]) -> None:
+    """Where there is a store."""
+    remote = RemoteCheckpoints.from_environment()
+    if remote is not None:
+        remote.store.upload_parts(folder, remote.key_of(folder), parts)
+
+
+def bring(needs: Needs, folder: Path, uri: str, manifest: bytes) -> None:
+    """Of the checkpoint at `uri` what is not in this host's folder, and the manifest last."""
+    remote = RemoteCheckpoints.from_environment()
+    assert remote is not None, "ranks are apart, and nobody has refused it"
+    parts = CheckpointManifest.model_validate_json(manifest).parts
+    missing = {name: part for name, part in parts.items() if not _is_here(folder / name, part)}
+    tensors = {name for name in missing if name.endswith(".safetensors") and "/" not in name}
+    needed = needs.files_needed({name: remote.store.tensor_names(uri, parts[name]) for name in sorted(tensors)})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ELSEWHERE_FILE).touch()
+    wanted = [*(missing.keys() - tensors), *needed]
+    remote.store.fetch_parts(uri, {name: parts[name] for name in wanted}, folder)
+    (folder / MANIFEST_FILE).write_bytes(manifest)
+
+
+def _is_here(file: Path, part: CheckpointPart) -> bool:
+    return file.exists() and file.stat().st_size == part.num_bytes

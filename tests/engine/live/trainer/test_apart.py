@@ -1,0 +1,133 @@
+"""Ranks on hosts that share no folder: each keeps, uploads and fetches its own part of a checkpoint.
+
+Hosts are processes here, with a LAMINAR_STORE_DIR of their own; the store is moto's server.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
+from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints
+from engine.pipeline.records import DataProgress
+from engine.policy.lineage import WeightsId
+from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
+from tests.engine.live.trainer.test_ranks import BACKENDS, TIMEOUT_S, make_trainer, trajectories_of
+from tests.s3_server import CREDENTIALS, S3Server, s3_server
+
+pytestmark = pytest.mark.ray
+
+BUCKET = "laminar"
+STEP = "jobs/job_a/attempt-1-fence-1/checkpoints/step-000001"
+PROGRESS = DataProgress(ended=(), ledger=())
+
+Environment = dict[str, str]
+
+
+class FirstHost:
+    """Rank 0's process."""
+
+    def __init__(self, make: Callable[..., Any], root: Path, of_other: Environment) -> None:
+        from engine.live.process.devices import claim_device
+        from engine.live.trainer.ranks import RankGroup
+
+        options = {"num_cpus": 0.1, "runtime_env": {"env_vars": of_other}}
+        self._folder = root / STEP
+        self._group = RankGroup(
+            make, device=claim_device(), options=[options], timeout_s=TIMEOUT_S, checkpoints=self._folder.parent
+        )
+
+    def train(self, seed: int) -> dict[str, float]:
+        return self._group.train_step(trajectories_of(seed)).metrics
+
+    def weights(self) -> str:
+        return self._group.snapshot(WeightsId(0, 1)).manifest.sha256
+
+    def save(self) -> str:
+        """As `CheckpointWriter` does."""
+        self._group.prepare_save(self._folder)()
+        finish_checkpoint(self._folder, step=1, progress=PROGRESS)
+        remote = RemoteCheckpoints.from_environment()
+        assert remote is not None
+        return remote.upload(self._folder)
+
+    def load(self) -> None:
+        self._group.load(open_checkpoint(str(self._folder)).folder)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch, s3_server() as running:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        running.make_bucket(BUCKET)
+        yield running
+
+
+def host_of(name: str, root: Path, server: S3Server | None) -> Environment:
+    told = {"LAMINAR_STORE_DIR": str(root / name), "LAMINAR_STORE_URL": ""}
+    if server is not None:
+        told |= {**CREDENTIALS, "LAMINAR_STORE_URL": f"s3://{BUCKET}/{root.name}"}
+        told["LAMINAR_STORE_ENDPOINT"] = server.endpoint
+    return told
+
+
+def started(backend: str, root: Path, server: S3Server | None, *, other: str = "host-1") -> Any:
+    import ray
+
+    remote: Any = ray.remote(FirstHost)
+    first = remote.options(num_cpus=0.1, runtime_env={"env_vars": host_of("host-0", root, server)})
+    return first.remote(partial(make_trainer, backend), root / "host-0", host_of(other, root, server))
+
+
+def names_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.glob("*.safetensors")}
+
+
+@pytest.mark.usefixtures("own_ray")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_path: Path, backend: str) -> None:
+    import ray
+
+    hosts = [tmp_path / f"host-{number}" / STEP for number in (0, 1)]
+    group = started(backend, tmp_path, server)
+    ray.get(group.train.remote(0))
+    uri = ray.get(group.save.remote())
+    for number, folder in enumerate(hosts, start=1):
+        assert names_in(folder) == {f"{kind}-0000{number}-of-00002.safetensors" for kind in ("model", "state")}
+    assert not (hosts[1] / MANIFEST_FILE).exists()
+    expected = ray.get([group.weights.remote(), group.train.remote(1), group.weights.remote()])
+    ray.kill(group)
+
+    whole = RemoteCheckpoints(
+        store=CheckpointStore(f"s3://{BUCKET}/{tmp_path.name}", endpoint=server.endpoint), root=tmp_path / "elsewhere"
+    )
+    assert len(names_in(open_checkpoint(uri, whole).folder)) == 4, "the store has all of it"
+
+    shutil.rmtree(hosts[1])  # another host in its place
+    again = started(backend, tmp_path, server)
+    ray.get(again.load.remote())
+    assert ray.get([again.weights.remote(), again.train.remote(1), again.weights.remote()]) == expected
+    # The demo's weights are float32: the files of whole tensors, of which each rank reads its rows, are their masters.
+    own = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "state-00002-of-00002.safetensors"}
+    assert names_in(hosts[1]) == own
+    if backend == "torch":
+        assert "state-00002-of-00002.safetensors" not in names_in(hosts[0])
+    verify_checkpoint(hosts[0])
+    ray.kill(again)
+
+
+@pytest.mark.usefixtures("own_ray")
+def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> None:
+    import ray
+
+    group = started("torch", tmp_path, None)
+    with pytest.raises(ray.exceptions.RayActorError, match=r"LAMINAR_STORE_DIR: rank 1 .*LAMINAR_STORE_URL"):
+        ray.get(group.train.remote(0))
+    shared = started("torch", tmp_path, None, other="host-0")
+    assert ray.get(shared.train.remote(0))["train/skipped"] == 0.0
+    ray.kill(shared)
