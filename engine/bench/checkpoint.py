@@ -14,13 +14,14 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final
 
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor
 from engine.bench.report import Report, Row, Spread, rounded
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import model_tensors, save_weights
+from engine.training.checkpoint import staging
 
 WAIT_S: Final = 900.0
 
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="that write")
     parser.add_argument("--restore", type=int, nargs="+", default=[1, 2, 4], help="ranks that go on")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--mapped", action="store_true", help="as where memory is short: the copy in a mapped file")
     parser.add_argument("--folder", type=Path, help="on the disk that is measured; by default a temporary one")
 
 
@@ -71,13 +74,14 @@ def measure(arguments: argparse.Namespace) -> Report:
 
 
 def _saving(model: Path, place: Path, arguments: argparse.Namespace) -> list[Row]:
-    told = _ranks(arguments.ranks, partial(_save, model, place / "step", arguments.repeats))
+    told = _ranks(arguments.ranks, partial(_save, model, place / "step", arguments))
     num_bytes = sum(each["checkpoint_bytes"] for each in told)
+    grown = max(each["grown_bytes"] for each in told)
     rows: list[Row] = [
         {
-            "what": "memory of a rank while it saves" + (", the copy in a file" if told[0]["is_mapped"] else ""),
-            "gb": rounded(max(each["grown_bytes"] for each in told) / 1e9),
-            "of_a_parameter": rounded(max(each["grown_bytes"] for each in told) / told[0]["num_parameters"]),
+            "what": "memory of a rank for it" + (", beside the file" if told[0]["is_mapped"] else ""),
+            "gb": rounded(grown / 1e9),
+            "bytes_a_parameter": rounded(grown / told[0]["num_parameters"]),
         }
     ]
     for what, size in (
@@ -138,19 +142,22 @@ def _be_a_rank(rank: int, num_ranks: int, addresses: Any, told: Any, act: Callab
     told.put(act(world))
 
 
-def _save(model: Path, folder: Path, repeats: int, world: Any) -> dict[str, Any]:
+def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) -> dict[str, Any]:
+    if arguments.mapped:
+        staging.spare_bytes = lambda num_sharing: 0
     trainer = _trainer(model, world)
     live = [share.values for part in trainer._parts for kind in part.shares().kinds.values() for share in kind.values()]
     for values in live:
         values.normal_()
-    before = _peak_bytes()
+    before = _own_bytes()
     found: dict[str, Any] = {what: [] for what in ("copy", "first stall", "stall", "disk", "write")}
     found["first stall"].append(_together(world, partial(trainer.prepare_save, folder)))
     acts: list[Callable[[], object]] = []
-    for _ in range(repeats):
+    for _ in range(arguments.repeats):
         found["stall"].append(_together(world, lambda: acts.append(trainer.prepare_save(folder))))
-        found["write"].append(_together(world, acts.pop()))
-        found["grown_bytes"] = found.get("grown_bytes") or _peak_bytes() - before
+        with _peak() as peak:
+            found["write"].append(_together(world, acts.pop()))
+        found["grown_bytes"] = max(peak) - before
         own = list(folder.glob(f"*-{world.index + 1:05d}-of-*")) or list(folder.glob("*.safetensors"))
         found["disk"].append(_together(world, partial(_plain_write, own, folder.parent / f"plain-{world.index}")))
         found["checkpoint_bytes"] = sum(file.stat().st_size for file in own)
@@ -212,8 +219,28 @@ def _copy(live: Sequence[Tensor], ready: Tensor) -> None:
         begin += values.nbytes
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+@contextmanager
+def _peak() -> Iterator[list[int]]:
+    """Looks every few milliseconds."""
+    seen, is_over = [_own_bytes()], Event()
+
+    def look() -> None:
+        while not is_over.wait(0.005):
+            seen.append(_own_bytes())
+
+    looker = Thread(target=look)
+    looker.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        looker.join()
+
+
+def _own_bytes() -> int:
+    """Of this process's memory what is in no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
 def _make_model(folder: Path, *, num_layers: int) -> None:

@@ -15,7 +15,7 @@ from engine.live.weights.segments import Segment
 from engine.models.loading import DEMO_FOLDER, load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
 from engine.policy.pace import LOOP, estimate_s, flops_of_training
-from engine.signs import Signs, at_work, still_here
+from engine.signs import Signs, at_work, sign_from_anywhere, still_here
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
 from engine.training.port import TrainingTrajectory
@@ -125,6 +125,15 @@ def test_another_thread_says_nothing_of_the_loop_and_hides_nothing() -> None:
         worker.start()
         worker.join()
         assert signs.piece == before and signs.begun == []
+
+
+def test_threads_that_a_library_works_on_may_sign_for_the_loop_that_waits_for_them() -> None:
+    with noted() as signs:
+        before = signs.piece.serial
+        worker = Thread(target=sign_from_anywhere())
+        worker.start()
+        worker.join()
+        assert signs.piece.serial == before + 1
 
 
 def test_who_fails_in_the_middle_is_at_work_no_more() -> None:

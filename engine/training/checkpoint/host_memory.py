@@ -20,10 +20,11 @@ _CGROUPS: Final = (
 )
 
 
-def spare_bytes() -> int:
-    """Of the host or of the container, whichever is narrower, less what this process may yet grow back to."""
+def spare_bytes(*, num_sharing: int) -> int:
+    """For each of so many processes that are alike: its part of what the host or the container has, whichever is
+    narrower, less what it may yet grow back to."""
     spare = min((available - int(_KEPT_FREE * total) for total, available in _measured()), default=0)
-    return max(spare - _grows_back(), 0)
+    return max(spare // num_sharing - _grows_back(), 0)
 
 
 def _measured() -> Iterator[tuple[int, int]]:

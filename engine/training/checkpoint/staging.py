@@ -54,7 +54,7 @@ class Staging:
         if num_bytes <= len(self._memory):
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
-        self.is_mapped = num_sharing * num_bytes > spare_bytes()
+        self.is_mapped = num_bytes > spare_bytes(num_sharing=num_sharing)
         if self.is_mapped:
             self._memory = _mapped(num_bytes, beside)
         else:

@@ -77,7 +77,14 @@ class TrainerHost:
         return bytes(self._group.snapshot(WeightsId(0, 1)).buffer)
 
     def save(self, folder: Path) -> None:
-        self._group.prepare_save(folder)()
+        self.prepare(folder)
+        self.write()
+
+    def prepare(self, folder: Path) -> None:
+        self._act = self._group.prepare_save(folder)
+
+    def write(self) -> None:
+        self._act()
 
     def load(self, folder: Path) -> None:
         self._group.load(folder)
@@ -105,13 +112,18 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
     assert first["train/skipped"] == 0.0 and first["train/grad_norm"] > 0.0
     ray.get(host.save.remote(tmp_path))
     verify_checkpoint(tmp_path)
+    assert len(list(tmp_path.glob("state-*"))) == 2
     second, weights = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
     ray.get(host.load.remote(tmp_path))
     again, weights_again = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
     assert (again, weights_again) == (second, weights)
 
     (rank,) = processes_of("TrainerRankActor")
+    ray.get(host.prepare.remote(tmp_path / "later"))
     os.kill(rank.pid, signal.SIGKILL)
+    with pytest.raises(Exception, match="rank 1: its process has died"):
+        ray.get(host.write.remote(), timeout=TIMEOUT_S * 3)
+    verify_checkpoint(tmp_path)
     with pytest.raises(Exception, match="rank 1: its process has died"):
         ray.get(host.train.remote(trajectories_of(2)), timeout=TIMEOUT_S * 3)
     ray.get(host.close.remote())

@@ -23,7 +23,7 @@ TENSORS = {
 @pytest.fixture(params=["memory", "a mapped file"])
 def is_mapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if request.param == "a mapped file":
-        monkeypatch.setattr(staging_module, "spare_bytes", lambda: 0)
+        monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 0)
     return bool(request.param == "a mapped file")
 
 
@@ -42,7 +42,7 @@ def test_copies_are_of_what_was_there_and_in_the_same_place_each_time(is_mapped:
 
 def test_every_process_of_the_host_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     num_bytes = 4 * 64
-    monkeypatch.setattr(staging_module, "spare_bytes", lambda: 3 * num_bytes)
+    monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 3 * num_bytes // num_sharing)
     for num_sharing in (3, 4):
         staging = Staging(CPU)
         staging.hold({"w": torch.zeros(64)}, beside=tmp_path, num_sharing=num_sharing)
@@ -62,11 +62,12 @@ def small_disk() -> Iterator[None]:
 def test_a_disk_without_room_for_the_mapped_file_is_an_error_and_no_killed_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(staging_module, "spare_bytes", lambda: 0)
+    monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 0)
     with pytest.raises(OSError, match="File too large"):
         Staging(CPU).hold({"w": torch.zeros(1 << 16)}, beside=tmp_path, num_sharing=1)
 
 
 def test_what_may_still_be_taken_is_less_than_what_is_free() -> None:
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    assert 0 <= spare_bytes() < 1024 * int(lines["MemTotal"].split()[0])
+    alone, of_two = (spare_bytes(num_sharing=number) for number in (1, 2))
+    assert 0 <= of_two <= alone < 1024 * int(lines["MemTotal"].split()[0])

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from engine.signs import at_work
 from engine.training.ranks.world import World
 
 BOUND = timedelta(milliseconds=1)
@@ -51,3 +52,15 @@ def test_when_rank_0_fails_the_others_do_not_wait_on() -> None:
         with pytest.raises(ValueError, match="no checkpoint"):
             first.first(fail)
         assert other.result() is None
+
+
+def test_what_another_rank_is_at_is_told_to_those_who_wait() -> None:
+    first, second = worlds()
+    with second.signs().heard_here():
+        for number in (1, 2):
+            with at_work("write", num_bytes=1.0):
+                pass
+            assert first.num_signs() == number
+    with at_work("train"):
+        pass
+    assert first.num_signs() == 2, "what is done on other threads tells nothing of a disk"
