@@ -30,7 +30,7 @@ from torch import Tensor
 from engine.bench.report import Report, Row, Spread, rounded
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import model_tensors, save_weights
-from engine.training.checkpoint import staging
+from engine.training.checkpoint.staging import Staging
 
 WAIT_S: Final = 900.0
 
@@ -143,9 +143,9 @@ def _be_a_rank(rank: int, num_ranks: int, addresses: Any, told: Any, act: Callab
 
 
 def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) -> dict[str, Any]:
-    if arguments.mapped:
-        staging.spare_bytes = lambda num_sharing: 0
     trainer = _trainer(model, world)
+    if arguments.mapped:
+        trainer._saver._staging = Staging(torch.device("cpu"), spare=_none)
     live = [share.values for part in trainer._parts for kind in part.shares().kinds.values() for share in kind.values()]
     for values in live:
         values.normal_()
@@ -217,6 +217,10 @@ def _copy(live: Sequence[Tensor], ready: Tensor) -> None:
     for values in live:
         ready[begin : begin + values.nbytes].copy_(values.view(torch.uint8))
         begin += values.nbytes
+
+
+def _none(*, num_sharing: int) -> int:
+    return 0
 
 
 @contextmanager

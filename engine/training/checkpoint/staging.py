@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -23,12 +24,16 @@ from engine.signs import at_work
 from engine.training.checkpoint.host_memory import spare_bytes
 
 # So that every tensor begins where any number may.
-_ALIGNMENT = 64
+_ALIGNMENT: Final = 64
+
+
+class Spare(Protocol):
+    def __call__(self, *, num_sharing: int) -> int: ...
 
 
 class Staging:
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, spare: Spare = spare_bytes) -> None:
+        self._device, self._spare = device, spare
         self._memory = torch.empty(0, dtype=torch.uint8)
         self.is_mapped = False
 
@@ -54,7 +59,7 @@ class Staging:
         if num_bytes <= len(self._memory):
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
-        self.is_mapped = num_bytes > spare_bytes(num_sharing=num_sharing)
+        self.is_mapped = num_bytes > self._spare(num_sharing=num_sharing)
         if self.is_mapped:
             self._memory = _mapped(num_bytes, beside)
         else:

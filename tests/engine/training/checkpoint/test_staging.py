@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.training.checkpoint import staging as staging_module
 from engine.training.checkpoint.host_memory import spare_bytes
 from engine.training.checkpoint.staging import Staging
 
@@ -20,15 +19,13 @@ TENSORS = {
 }
 
 
-@pytest.fixture(params=["memory", "a mapped file"])
-def is_mapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    if request.param == "a mapped file":
-        monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 0)
-    return bool(request.param == "a mapped file")
+def nothing(*, num_sharing: int) -> int:
+    return 0
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
 def test_copies_are_of_what_was_there_and_in_the_same_place_each_time(is_mapped: bool, tmp_path: Path) -> None:
-    staging, addresses = Staging(CPU), []
+    staging, addresses = (Staging(CPU, nothing) if is_mapped else Staging(CPU)), []
     for _ in range(2):
         live = {name: tensor.clone() for name, tensor in TENSORS.items()}
         held = staging.hold(live, beside=tmp_path / "checkpoints", num_sharing=2)
@@ -40,11 +37,10 @@ def test_copies_are_of_what_was_there_and_in_the_same_place_each_time(is_mapped:
     assert not list(tmp_path.rglob("*.*")), "nothing to tidy away"
 
 
-def test_every_process_of_the_host_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_process_of_the_host_counts(tmp_path: Path) -> None:
     num_bytes = 4 * 64
-    monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 3 * num_bytes // num_sharing)
     for num_sharing in (3, 4):
-        staging = Staging(CPU)
+        staging = Staging(CPU, lambda *, num_sharing: 3 * num_bytes // num_sharing)
         staging.hold({"w": torch.zeros(64)}, beside=tmp_path, num_sharing=num_sharing)
         assert staging.is_mapped == (num_sharing == 4)
 
@@ -59,12 +55,9 @@ def small_disk() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_disk")
-def test_a_disk_without_room_for_the_mapped_file_is_an_error_and_no_killed_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(staging_module, "spare_bytes", lambda num_sharing: 0)
+def test_a_disk_without_room_for_the_mapped_file_is_an_error_and_no_killed_process(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="File too large"):
-        Staging(CPU).hold({"w": torch.zeros(1 << 16)}, beside=tmp_path, num_sharing=1)
+        Staging(CPU, nothing).hold({"w": torch.zeros(1 << 16)}, beside=tmp_path, num_sharing=1)
 
 
 def test_what_may_still_be_taken_is_less_than_what_is_free() -> None:
