@@ -13,6 +13,8 @@ import pytest
 from django.conf import LazySettings
 
 from backend.checkpoints import verification
+from backend.checkpoints.export import exported_parts
+from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.jobs.models import Job
 from engine.spec.facts import CheckpointSaved
@@ -64,3 +66,12 @@ def test_the_download_loads_with_transformers_and_holds_the_saved_weights(
     assert stored and all(torch.equal(loaded[name], tensor) for name, tensor in stored.items())
     ids = tokenizer("1 2 3", return_tensors="pt")["input_ids"]
     assert model(ids).logits.shape[:2] == ids.shape
+
+
+def test_of_several_ranks_the_model_is_exported_and_not_what_they_trained_with() -> None:
+    model = ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    model += ["model.safetensors.index.json", "adapter/adapter_model.safetensors"]
+    training = ["state-00001-of-00002.safetensors", "state-00002-of-00002.safetensors", "trainer.json"]
+    part = {"num_bytes": 1, "sha256": "0" * 64}
+    checkpoint = Checkpoint(parts=dict.fromkeys([*model, *training], part))
+    assert exported_parts(checkpoint).keys() == set(model)
