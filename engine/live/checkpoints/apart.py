@@ -59,6 +59,18 @@ def upload_own(folder: Path, parts: Mapping[str, CheckpointPart]) -> None:
         remote.store.upload_parts(folder, remote.key_of(folder), parts)
 
 
+def address_of(folder: Path) -> str:
+    """Where other hosts find what is in this one. Raises `ValueError`."""
+    remote = RemoteCheckpoints.from_environment()
+    assert remote is not None, "ranks are apart, and nobody has refused it"
+    if not folder.resolve().is_relative_to(remote.root.resolve()):
+        raise ValueError(
+            f"resume_from: {folder} is outside of LAMINAR_STORE_DIR ({remote.root}), where the trainer's other hosts "
+            f"cannot see it; go on from its s3 address, or have them share that folder"
+        )
+    return remote.uri_of(folder)
+
+
 def bring(needs: Needs, folder: Path, uri: str, manifest: bytes) -> None:
     """Of the checkpoint at `uri` what is not in this host's folder, and the manifest last."""
     remote = RemoteCheckpoints.from_environment()

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from engine.live.checkpoints.apart import HostFolders, bring, make_mark, own_root, upload_own
+from engine.live.checkpoints.apart import HostFolders, address_of, bring, make_mark, own_root, upload_own
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.devices import claim_device
 from engine.policy.lineage import WeightsId
@@ -214,9 +214,7 @@ class RankGroup:
 
     def _bring(self, folder: Path) -> None:
         """What each rank needs and does not have, onto its host."""
-        remote = RemoteCheckpoints.from_environment()
-        assert remote is not None, "ranks are apart, and nobody has refused it"
-        what = (folder, remote.uri_of(folder), (folder / MANIFEST_FILE).read_bytes())
+        what = (folder, address_of(folder), (folder / MANIFEST_FILE).read_bytes())
         others = [other.bring.remote(*what) for other in self._others]
         bring(self._own, *what)
         if found := self._patiently(others):

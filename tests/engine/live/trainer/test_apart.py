@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.live.checkpoints.apart import address_of
 from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
 from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints
 from engine.pipeline.records import DataProgress
@@ -131,3 +132,13 @@ def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> 
     shared = started("torch", tmp_path, None, other="host-0")
     assert ray.get(shared.train.remote(0))["train/skipped"] == 0.0
     ray.kill(shared)
+
+
+def test_a_folder_that_has_no_address_for_other_hosts_is_refused(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in host_of("host-0", tmp_path, server).items():
+        monkeypatch.setenv(name, value)
+    assert address_of(tmp_path / "host-0" / STEP) == f"s3://{BUCKET}/{tmp_path.name}/{STEP}"
+    with pytest.raises(ValueError, match=r"resume_from: .* is outside of LAMINAR_STORE_DIR"):
+        address_of(tmp_path / "elsewhere")
