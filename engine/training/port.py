@@ -16,7 +16,8 @@ from engine.policy.lineage import WeightsId
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import TrainingTrajectory as TrainingTrajectory
 from engine.training.batch import Trajectories
-from engine.weights.port import WeightVersion
+from engine.weights.port import TensorEntry, WeightVersion
+from engine.weights.spans import Spans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +33,47 @@ Write = Callable[[], Mapping[str, CheckpointPart]]
 """The parts that this process has written, once all ranks have written theirs."""
 
 
-class WeightHolder(Protocol):
-    """A holder of weights: all that a job that only evaluates needs."""
-
+class Loadable(Protocol):
     @property
     def num_parameters(self) -> int: ...
-
-    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
-        hashes: the copy is all that training waits for."""
 
     def load(self, folder: Path) -> None:
         """From a checkpoint; then a trainer goes on as if it had never stopped."""
 
 
-class Trainer(WeightHolder, Protocol):
+class WeightHolder(Loadable, Protocol):
+    """A holder of weights: all that a job that only evaluates needs."""
+
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        """A copy of the weights, in the dtype that rollouts run in. With `allocate`, into its memory and without
+        hashes: the copy is all that training waits for."""
+
+
+class Steps(Loadable, Protocol):
     def train_step(self, trajectories: Trajectories) -> StepResult: ...
 
     def prepare_save(self, folder: Path) -> Write:
         """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,
         optimizer and random streams as safetensors and JSON) and may run on another thread while training goes on."""
+
+
+class Trainer(WeightHolder, Steps, Protocol):
+    """One process that trains."""
+
+
+class SharedTrainer(Trainer, Protocol):
+    """One rank of several. Its `snapshot` has its own values, and zeros for the others'."""
+
+    @property
+    def published(self) -> "Share": ...
+
+
+class Share(Protocol):
+    """What one of several ranks writes of a version."""
+
+    entries: tuple[TensorEntry, ...]
+    """The whole version's."""
+    share: Spans
+
+    def write(self, memory: memoryview, spans: Spans) -> None:
+        """Its bytes, as they are now, into memory of `spans`, to which they belong. Every rank makes this call."""

@@ -33,6 +33,7 @@ from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.layout import decoder_places, places_of
 from engine.training.parts.lora import Adapter
+from engine.training.parts.published import published
 from engine.training.parts.trained import MOMENTS, TrainedPart, critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.world import World
@@ -44,7 +45,6 @@ from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.scoring import Critic, TokenScores, computing_in, score_tokens
 from engine.weights.port import WeightVersion
-from engine.weights.snapshot import pack_weights
 
 # It knows no other ranks, and enters no process group.
 ALONE: Final = World.alone()
@@ -78,6 +78,7 @@ class TorchTrainer:
         self._folder = model_folder
         self._model = load_model(model_folder, device=device, dtype=torch.float32)
         self._num_parameters = self._model.num_parameters
+        self._published = published(self._model, self._published_values)
         self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
         self._critic = (
@@ -178,7 +179,12 @@ class TorchTrainer:
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        return pack_weights(self._published_tensors(), weights=weights, allocate=allocate)
+        return self._published.pack(weights, allocate)
+
+    def _published_values(self, name: str) -> Tensor:
+        """Of one parameter, flat; an adapter is merged."""
+        adapter, parameter = self._adapter, self._model.get_parameter(name)
+        return (parameter.detach() if adapter is None else adapter.merged_values(name)).reshape(-1)
 
     def prepare_save(self, folder: Path) -> Write:
         shares = [part.shares() for part in self._parts]

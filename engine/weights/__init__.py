@@ -2,6 +2,7 @@
 
 port      a version, without torch
 snapshot  bytes out of named tensors, and back
+spans     bytes of a version that somebody has
 chunks    hashes of the whole and of its pieces
 delta     the differences of two versions, without loss
 """

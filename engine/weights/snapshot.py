@@ -8,7 +8,7 @@ Invariants:
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -33,43 +33,49 @@ def pack_weights(
     allocate: Allocate | None = None,
 ) -> WeightVersion:
     """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
-    return pack_stream(tensors, tensors.items(), weights=weights, chunk_bytes=chunk_bytes, allocate=allocate)
+    entries = lay_out(tensors)
+
+    def fill(buffer: memoryview) -> None:
+        for entry in entries:
+            with at_work("copy", num_bytes=entry.num_bytes):
+                _view(buffer, entry).copy_(tensors[entry.name].detach())
+
+    return pack_filled(entries, fill, weights=weights, chunk_bytes=chunk_bytes, allocate=allocate)
 
 
-def pack_stream(
-    layout: Mapping[str, Tensor],
-    stream: Iterable[tuple[str, Tensor]],
+def pack_filled(
+    entries: tuple[TensorEntry, ...],
+    fill: Callable[[memoryview], None],
     *,
     weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
     allocate: Allocate | None = None,
 ) -> WeightVersion:
-    """`pack_weights` of tensors that come one by one, in any order. Those of `layout` may have a shape and a dtype and
-    nothing else."""
-    entries = tuple(_layout(layout))
-    num_bytes = sum(_room(entry) for entry in entries)
+    """`pack_weights` of a buffer that the caller fills."""
+    num_bytes = bytes_of(entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
-    missing = {entry.name: entry for entry in entries}
-    for name, tensor in stream:
-        entry = missing.pop(name)
-        with at_work("copy", num_bytes=entry.num_bytes):
-            _view(buffer, entry).copy_(tensor.detach())
-    assert not missing, f"tensors of the layout that did not come: {', '.join(sorted(missing)[:5])}"
-    manifest = WeightManifest(
-        weights=weights,
-        num_bytes=num_bytes,
-        chunk_bytes=chunk_bytes,
-        sha256="",
-        chunk_sha256=(),
-        tensors=entries,
-    )
+    fill(buffer)
+    manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes)
     if allocate is None:
         manifest = hashed(manifest, buffer, chunk_bytes=chunk_bytes)
     return WeightVersion(manifest=manifest, buffer=buffer.toreadonly())
 
 
-def _layout(tensors: Mapping[str, Tensor]) -> Iterator[TensorEntry]:
+def unhashed(entries: tuple[TensorEntry, ...], *, weights: WeightsId, chunk_bytes: int = CHUNK_BYTES) -> WeightManifest:
+    return WeightManifest(
+        weights=weights,
+        num_bytes=bytes_of(entries),
+        chunk_bytes=chunk_bytes,
+        sha256="",
+        chunk_sha256=(),
+        tensors=entries,
+    )
+
+
+def lay_out(tensors: Mapping[str, Tensor]) -> tuple[TensorEntry, ...]:
+    """The places of these in a version; they may have a shape and a dtype and nothing else."""
     offset = 0
+    entries: list[TensorEntry] = []
     for name, tensor in tensors.items():
         entry = TensorEntry(
             name=name,
@@ -78,12 +84,18 @@ def _layout(tensors: Mapping[str, Tensor]) -> Iterator[TensorEntry]:
             offset=offset,
             num_bytes=tensor.numel() * tensor.element_size(),
         )
-        yield entry
-        offset += _room(entry)
+        entries.append(entry)
+        offset += room_of(entry)
+    return tuple(entries)
 
 
-def _room(entry: TensorEntry) -> int:
+def room_of(entry: TensorEntry) -> int:
+    """Its bytes, and those up to where the next may begin."""
     return math.ceil(entry.num_bytes / ALIGNMENT) * ALIGNMENT
+
+
+def bytes_of(entries: Iterable[TensorEntry]) -> int:
+    return sum(map(room_of, entries))
 
 
 def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
@@ -92,10 +104,13 @@ def map_weights(weights: WeightVersion) -> dict[str, Tensor]:
 
 
 def _view(buffer: memoryview, entry: TensorEntry) -> Tensor:
-    dtype = DTYPES[entry.dtype]
-    if not entry.num_bytes:  # frombuffer refuses to map nothing
-        return torch.empty(entry.shape, dtype=dtype)
+    return view_of_values(buffer, DTYPES[entry.dtype], entry.offset, entry.num_bytes).view(entry.shape)
+
+
+def view_of_values(buffer: memoryview, dtype: torch.dtype, offset: int, num_bytes: int) -> Tensor:
+    """Flat."""
+    if not num_bytes:  # frombuffer refuses to map nothing
+        return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
-        flat = torch.frombuffer(buffer, dtype=dtype, count=math.prod(entry.shape), offset=entry.offset)
-    return flat.view(entry.shape)
+        return torch.frombuffer(buffer, dtype=dtype, count=num_bytes // dtype.itemsize, offset=offset)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
-from engine.live.weights.handover import pull
-from engine.live.weights.offered_bytes import OfferedBytes
+from engine.live.weights.handover import copy_part, pull
+from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import Segment, own_memory
 from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
@@ -60,13 +60,23 @@ class Assembly:
         return content
 
     def _taken_over(self, manifest: WeightManifest, offered: OfferedBytes) -> Segment:
-        if offered.shared.memory == own_memory():
-            return Segment.adopt(self._owner, offered.shared)
-        if offered.reach is None:
-            raise TornWeights("the trainer is on another host and offers no link")
+        first, *others = offered.parts
+        if not others and first.shared.memory == own_memory():
+            return Segment.adopt(self._owner, first.shared)
         segment = Segment.create(self._owner, manifest.num_bytes)
+
+        def take(part: OfferedPart) -> None:
+            if part.shared.memory == own_memory():
+                copy_part(part, segment.buffer)
+            else:
+                pull(part, self._token, manifest.weights, segment.buffer)
+
         try:
-            pull(offered.reach, self._token, manifest, segment.buffer)
+            with ThreadPoolExecutor(max_workers=len(offered.parts), thread_name_prefix="relay-pull") as beside:
+                taken = [beside.submit(take, part) for part in others]
+                take(first)
+                for each in taken:
+                    each.result()
         except TornWeights:
             segment.remove()
             raise

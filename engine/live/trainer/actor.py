@@ -4,7 +4,7 @@ holder that only hands out the weights that are to be evaluated."""
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
@@ -17,14 +17,19 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
-from engine.training.port import Trainer, WeightHolder
+from engine.training.port import Loadable, Steps
 from engine.training.settings import TrainerSettings
+
+if TYPE_CHECKING:  # they import torch
+    from engine.live.trainer.publishing import Publishing
+    from engine.live.trainer.ranks import MakeTrainer
+    from engine.live.weights.handover import Handover
 
 # Of a model in its folder: policy, critic and reference, with gradients and moments, in a type that may be twice as
 # wide; and as much again in the checkpoint that it goes on from.
 COPIES_OF_WEIGHTS: Final = 32
 
-Holder = TypeVar("Holder", bound=WeightHolder)
+Holder = TypeVar("Holder", bound=Loadable)
 
 
 class TrainerActor(BodyActor):
@@ -59,22 +64,30 @@ class TrainerActor(BodyActor):
 
     def _body(self, folder: Path, device: str) -> Body:
         from engine.live.trainer.body import TrainerBody, WeightsBody
+        from engine.live.trainer.publishing import PublishingAlone
         from engine.live.weights.handover import Handover
 
-        spec = self._spec
+        spec, links = self._spec, self._links
         brain = TrainerBrain(Plan.from_spec(spec), epoch=self._incarnation)
-        handover = Handover(owner=f"{self._links.run}-trainer", listen=self._links.address(), token=self._links.token)
+        handover = Handover(owner=f"{links.run}-trainer", listen=links.address(), token=links.token)
         if spec.only_evaluates:
             from engine.training.held_weights import HeldWeights
 
             held = self._loaded(HeldWeights(folder))
-            return WeightsBody(brain=brain, holder=held, resume=self._resume, handover=handover, post=self._send)
+            return WeightsBody(
+                brain=brain,
+                num_parameters=held.num_parameters,
+                resume=self._resume,
+                publishing=PublishingAlone(held, handover),
+                post=self._send,
+            )
+        trainer, publishing = self._make_trainer(folder, device, handover)
         return TrainerBody(
             brain=brain,
-            trainer=self._loaded(self._make_trainer(folder, device)),
+            trainer=self._loaded(trainer),
             resume=self._resume,
             checkpoints=self._checkpoints,
-            handover=handover,
+            publishing=publishing,
             post=self._send,
             told=lambda message: self._loop.call(lambda body: [message]),
         )
@@ -84,19 +97,24 @@ class TrainerActor(BodyActor):
             holder.load(self._resume.folder)
         return holder
 
-    def _make_trainer(self, folder: Path, device: str) -> Trainer:
+    def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, "Publishing"]:
+        from engine.live.trainer.publishing import PublishingAlone, PublishingTogether
+
         settings, backend = TrainerSettings.of(self._spec), self._spec.trainer.backend
         if backend == "torch" and not self._ranks:
             from engine.training.torch_trainer import TorchTrainer
 
-            return TorchTrainer(folder, settings, device=device)
+            alone = TorchTrainer(folder, settings, device=device)
+            return alone, PublishingAlone(alone, handover)
         from engine.live.trainer.ranks import RankGroup
 
-        group: dict[str, Any] = {"device": device, "options": self._ranks, "checkpoints": self._checkpoints}
         if backend == "torch":
             from engine.training.fsdp.trainer import FsdpTrainer
 
-            return RankGroup(partial(FsdpTrainer, folder, settings), **group)
-        from engine.training.zero.trainer import DeepSpeedTrainer
+            make: MakeTrainer = partial(FsdpTrainer, folder, settings)
+        else:
+            from engine.training.zero.trainer import DeepSpeedTrainer
 
-        return RankGroup(partial(DeepSpeedTrainer, folder, settings), **group)
+            make = partial(DeepSpeedTrainer, folder, settings)
+        group = RankGroup(make, device=device, options=self._ranks, checkpoints=self._checkpoints)
+        return group, PublishingTogether(group, handover, self._links)

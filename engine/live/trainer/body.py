@@ -13,7 +13,7 @@ from typing import Final
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.checkpoints.writer import CheckpointWriter, Told
 from engine.live.trainer.batch import batch_of
-from engine.live.weights.handover import Handover
+from engine.live.trainer.publishing import Publishing
 from engine.pipeline.effects import (
     Effect,
     ForgetWeights,
@@ -29,7 +29,7 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
-from engine.training.port import Trainer, WeightHolder, Write
+from engine.training.port import Steps, Write
 from engine.weights.port import WeightManifest
 
 Post = Callable[[Address, Message], None]
@@ -46,14 +46,14 @@ class WeightsBody:
         self,
         *,
         brain: TrainerBrain,
-        holder: WeightHolder,
+        num_parameters: int,
         resume: ResumePoint | None,
-        handover: Handover,
+        publishing: Publishing,
         post: Post,
     ) -> None:
         self.brain = brain
-        self._holder, self._resume = holder, resume
-        self._handover, self._post = handover, post
+        self._num_parameters, self._resume = num_parameters, resume
+        self._publishing, self._post = publishing, post
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self._stall_s = 0.0
 
@@ -62,7 +62,7 @@ class WeightsBody:
         return [
             TrainerLoaded(
                 step=0 if resume is None else resume.step,
-                num_parameters=self._holder.num_parameters,
+                num_parameters=self._num_parameters,
                 progress=None if resume is None else resume.data_progress(),
             )
         ]
@@ -76,7 +76,7 @@ class WeightsBody:
                 self._offer(effect)
             case ForgetWeights():
                 self._manifests.pop(effect.weights, None)
-                self._handover.forget(effect.weights)
+                self._publishing.forget(effect.weights)
             case _:
                 raise TypeError(f"{type(self).__name__} does not do {type(effect).__name__}")
         return []
@@ -92,17 +92,15 @@ class WeightsBody:
     def _copy(self, effect: PublishWeights) -> None:
         started = time.perf_counter()
         with self._over_all_weights("publish"):
-            weights = self._holder.snapshot(effect.weights, allocate=self._handover.allocate)
-            self._handover.keep(weights)
-        self._manifests[effect.weights] = weights.manifest
+            self._manifests[effect.weights] = self._publishing.publish(effect.weights)
         self._stall_s = time.perf_counter() - started
 
     def _over_all_weights(self, what: str) -> AbstractContextManager[None]:
-        return at_work(what, num_bytes=BYTES_PER_WEIGHT * self._holder.num_parameters)
+        return at_work(what, num_bytes=BYTES_PER_WEIGHT * self._num_parameters)
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
         manifest = self._manifests[effect.weights]
-        payload = self._handover.payload(effect.weights)
+        payload = self._publishing.payload(effect.weights)
         self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
 
 
@@ -111,14 +109,16 @@ class TrainerBody(WeightsBody):
         self,
         *,
         brain: TrainerBrain,
-        trainer: Trainer,
+        trainer: Steps,
         resume: ResumePoint | None,
         checkpoints: Path,
-        handover: Handover,
+        publishing: Publishing,
         post: Post,
         told: Told,
     ) -> None:
-        super().__init__(brain=brain, holder=trainer, resume=resume, handover=handover, post=post)
+        super().__init__(
+            brain=brain, num_parameters=trainer.num_parameters, resume=resume, publishing=publishing, post=post
+        )
         self._trainer, self._checkpoints = trainer, checkpoints
         self._writer = CheckpointWriter(told)
 

@@ -25,12 +25,12 @@ from ray.exceptions import RayError, RayTaskError
 from engine.live.checkpoints.apart import HostFolders, address_of, bring, make_mark, own_root, upload_own
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.devices import claim_device
-from engine.policy.lineage import WeightsId
+from engine.live.trainer.shares import RankShare
 from engine.signs import Signs, still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
-from engine.training.port import Allocate, StepResult, Trainer, Write
-from engine.weights.port import WeightVersion
+from engine.training.port import SharedTrainer, StepResult, Write
+from engine.weights.port import TensorEntry
 
 # Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
 STARTED_WITHIN_S: Final = 300.0
@@ -53,7 +53,7 @@ class RankFailed(Exception):
         super().__init__(message or type(self).__doc__)
 
 
-class ClosableTrainer(Trainer, Protocol):
+class ClosableTrainer(SharedTrainer, Protocol):
     def close(self) -> None: ...
 
     def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]: ...
@@ -73,6 +73,7 @@ class TrainerRankActor:
         self._act: Write | None = None
         self._folders = HostFolders(None)
         self._prepared: list[Any] = []
+        self._share: RankShare | None = None
 
     def started(self) -> None:
         """Answers once this process is up."""
@@ -83,6 +84,7 @@ class TrainerRankActor:
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._signs = world.signs()
         self._trainer = make(device=self._device, world=world)
+        self._share = RankShare(self._trainer)
 
     def look_for(self, mark: Path, root_of_first: Path | None) -> bool:
         """Whether this host sees what rank 0's has there."""
@@ -95,16 +97,26 @@ class TrainerRankActor:
 
     def run(self, call: str, *given: object) -> None:
         arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
-        try:
+
+        def work() -> Any:
             with self._heard() if call == "load" else nullcontext():
-                answer = getattr(self._built, call)(*arguments)
+                return getattr(self._built, call)(*arguments)
+
+        answer = self._or_hang_up(work)
+        if call == "prepare_save":
+            self._act, self._prepared = answer, arguments
+
+    def share(self, call: str, *arguments: object) -> Any:
+        return self._or_hang_up(lambda: getattr(self._share, call)(*arguments))
+
+    def _or_hang_up(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            return work()
         except Exception:
             from engine.training.ranks.world import hang_up
 
             hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
             raise
-        if call == "prepare_save":
-            self._act, self._prepared = answer, arguments
 
     def write(self) -> None:
         """What was prepared last, beside whatever else this rank does."""
@@ -156,6 +168,7 @@ class RankGroup:
                 [other.build.remote(make, rank=rank, **place) for rank, other in enumerate(self._others, start=1)],
                 lambda: make(device=device, world=world),
             )
+            self._share = RankShare(self._trainer)
         except BaseException:
             self._end_others()
             raise
@@ -164,15 +177,37 @@ class RankGroup:
     def num_parameters(self) -> int:
         return self._own.num_parameters
 
+    @property
+    def num_ranks(self) -> int:
+        return 1 + len(self._others)
+
+    @property
+    def entries(self) -> tuple[TensorEntry, ...]:
+        """Of a published version."""
+        return self._own.published.entries
+
     def train_step(self, trajectories: Trajectories) -> StepResult:
         batch = TrainingBatch.of(trajectories)
         shared = ray.put(batch)  # ranks of a host map its arrays where they lie, and read the pages of their own share
         return self._together(self._tell("train_step", shared), lambda: self._own.train_step(batch))
 
-    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """Only this rank's copy leaves it."""
-        own = partial(self._own.snapshot, weights, allocate=allocate)
-        return self._together(self._tell("snapshot", weights), own)
+    def ask(self, call: str, arguments: Mapping[int, tuple[object, ...]]) -> dict[int, Any]:
+        """The answers of these ranks' shares, by rank; each is asked with arguments of its own."""
+        others = {rank: self._ask(rank, call, arguments[rank]) for rank in arguments if rank}
+        own = partial(getattr(self._share, call), *arguments[0]) if 0 in arguments else None
+        answer = self._together(list(others.values()), own or (lambda: None), ranks=list(others))
+        return {**({0: answer} if own else {}), **{rank: ray.get(other) for rank, other in others.items()}}
+
+    def tell(self, call: str, arguments: Mapping[int, tuple[object, ...]]) -> None:
+        """As `ask`, of what answers at once and without a word."""
+        for rank, each in arguments.items():
+            if rank:
+                self._ask(rank, call, each)
+            else:
+                getattr(self._share, call)(*each)
+
+    def _ask(self, rank: int, call: str, arguments: tuple[object, ...]) -> Any:
+        return self._others[rank - 1].share.remote(call, *arguments)
 
     def prepare_save(self, folder: Path) -> Write:
         own = self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
@@ -246,27 +281,28 @@ class RankGroup:
     def _tell(self, call: str, *arguments: object) -> list[Any]:
         return [other.run.remote(call, *arguments) for other in self._others]
 
-    def _together(self, others: list[Any], own: Callable[[], Answer]) -> Answer:
+    def _together(self, others: list[Any], own: Callable[[], Answer], *, ranks: Sequence[int] = ()) -> Answer:
+        """`ranks`: the others', if not all are meant."""
         try:
             answer = own()
         except Exception as error:
             # When another rank is to blame, this one has only lost a connection, and it is there to say why.
-            found = self._failures(others, within_s=SETTLED_WITHIN_S)
+            found = self._failures(others, ranks, within_s=SETTLED_WITHIN_S)
             self._end_others()
             if isinstance(error, ValueError) or hasattr(error, "retryable"):
                 raise
             raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
-        found = self._failures(others, within_s=self._timeout_s)
+        found = self._failures(others, ranks, within_s=self._timeout_s)
         if found:
             self._end_others()
             raise RankFailed("; ".join(found))
         return answer
 
-    def _failures(self, others: list[Any], *, within_s: float) -> list[str]:
+    def _failures(self, others: list[Any], ranks: Sequence[int] = (), *, within_s: float) -> list[str]:
         """A sentence for each rank that did not end its call well."""
         found: list[str] = []
         done, _ = ray.wait(others, num_returns=len(others), timeout=within_s) if others else ([], [])
-        for rank, other in enumerate(others, start=1):
+        for rank, other in zip(ranks or range(1, len(others) + 1), others, strict=True):
             if other not in done:
                 found.append(f"rank {rank}: no answer")
                 continue

@@ -1,12 +1,15 @@
-"""The handover of weights by the trainer: one copy into shared memory, and training goes on.
+"""The handover of weights by the trainer: one copy into shared memory of the hosts that train, and training goes on.
 
-    snapshot(version, handover.allocate) ──▶ keep ──▶ payload, for the offer ──▶ forget
-                    the stall                          the relay adopts the memory, or pulls it over a link
+    one process    snapshot(version, handover.allocate) ──▶ keep ────────┐
+    ranks          reserve ──▶ every rank writes its part ──▶ keep_part ─┴▶ payload, for the offer ──▶ forget
+                                      the stall                              the relay adopts the memory, or pulls it
 
 Invariants:
 - the copy is all that training waits for: no hash, no delta, no network, however many relays there are;
 - memory for the next copy is made ready on another thread, so that the copy finds its pages there;
-- an offered copy stays until it is forgotten; a relay that adopted it has it for as long as it likes.
+- an offered copy stays until it is forgotten; a relay that adopted it has it for as long as it likes;
+- memory that was given out and not kept is never offered: the next one has another name;
+- what dead processes left on this host is given back before this one takes any.
 """
 
 import hmac
@@ -18,13 +21,14 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
-from engine.live.weights.link import Listener, Reach, call, receive_into, send_all
-from engine.live.weights.offered_bytes import OfferedBytes
-from engine.live.weights.segments import Segment
+from engine.live.weights.link import Listener, call, receive_into, send_all
+from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
+from engine.live.weights.segments import Segment, SharedBytes, map_shared, sweep
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
-from engine.weights.port import WeightManifest, WeightVersion
+from engine.weights.port import WeightVersion
+from engine.weights.spans import Spans
 
 log = logging.getLogger(__name__)
 
@@ -37,56 +41,83 @@ _PIECE: Final = struct.Struct("!Q32s")
 
 
 class Handover:
+    """The copies of one host."""
+
     def __init__(self, *, owner: str, listen: str | None = None, token: bytes = b"") -> None:
         """`listen`: an address of this host, if the master may be on another one."""
         self._owner = owner
-        self._kept: dict[WeightsId, Segment] = {}
-        self._allocated: Segment | None = None
+        self._kept: dict[WeightsId, tuple[Segment, Spans]] = {}
+        self._given: Segment | None = None
         self._spare: Future[Segment] | None = None
+        for name in sweep():
+            log.info("removed segment=%s, whose processes are dead", name)
         self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handover")
         self._listener = None if listen is None else Listener(listen, token, self._serve)
 
+    # ── a whole version, of one process ───────────────────────────────────────────────────────────────────────────
+
     def allocate(self, num_bytes: int) -> memoryview:
         """For `Trainer.snapshot`: writable and shared, valid until the version is forgotten."""
-        segment = self._take_spare(num_bytes) or Segment.create(self._owner, num_bytes)
-        if self._allocated is not None:
-            self._allocated.remove()
-        self._allocated = segment
-        return segment.buffer
+        return self._give(self._take_spare(num_bytes) or Segment.create(self._owner, num_bytes)).buffer
 
     def keep(self, weights: WeightVersion) -> None:
         """A snapshot that was not made in memory of `allocate` is copied there."""
-        segment = self._allocated
-        if segment is None or weights.buffer.obj is not segment.buffer.obj:
+        if self._given is None or weights.buffer.obj is not self._given.buffer.obj:
             copy_bytes(weights.buffer, self.allocate(len(weights.buffer)))
-            segment = self._allocated
-        assert segment is not None
-        self._allocated = None
-        self.forget(weights.manifest.weights)
-        self._kept[weights.manifest.weights] = segment
-        self._spare = self._maker.submit(Segment.create, self._owner, segment.shared.num_bytes)
+        num_bytes = len(weights.buffer)
+        self.keep_part(weights.manifest.weights, Spans.joined([(0, num_bytes)]))
+        self._spare = self._maker.submit(Segment.create, self._owner, num_bytes)
+
+    # ── a host's part, of several processes ───────────────────────────────────────────────────────────────────────
+
+    def reserve(self, num_bytes: int) -> SharedBytes:
+        """A name by which every process of this host writes its bytes there (`map_to_write`)."""
+        return self._give(Segment.reserve(self._owner, num_bytes)).shared
+
+    def keep_part(self, version: WeightsId, spans: Spans) -> None:
+        """What was given out last is filled now, with these bytes of the version."""
+        segment, self._given = self._given, None
+        assert segment is not None and segment.shared.num_bytes == spans.num_bytes, "other memory than was asked for"
+        self.forget(version)
+        self._kept[version] = (segment, spans)
+
+    def part(self, version: WeightsId) -> OfferedPart:
+        segment, spans = self._kept[version]
+        reach = None if self._listener is None else self._listener.reach
+        return OfferedPart(shared=segment.shared, spans=spans, reach=reach)
+
+    # ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def payload(self, version: WeightsId) -> OfferedBytes:
-        reach = None if self._listener is None else self._listener.reach
-        return OfferedBytes(shared=self._kept[version].shared, reach=reach)
+        return OfferedBytes(parts=(self.part(version),))
 
     def holds(self, version: WeightsId) -> bool:
         return version in self._kept
 
     def forget(self, version: WeightsId) -> None:
-        segment = self._kept.pop(version, None)
-        if segment is not None:
-            segment.remove()
+        if version in self._kept:
+            self._kept.pop(version)[0].remove()
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
         self._maker.shutdown(wait=True)
         spare = self._take_spare(None)
-        for segment in (*self._kept.values(), spare, self._allocated):
+        for segment in (*(kept for kept, _ in self._kept.values()), spare, self._given):
             if segment is not None:
                 segment.remove()
-        self._kept, self._allocated = {}, None
+        self._kept, self._given = {}, None
+
+    def give_up(self) -> None:
+        """What was given out last, if it was not kept: nobody will fill it now."""
+        if self._given is not None:
+            self._given.remove()
+        self._given = None
+
+    def _give(self, segment: Segment) -> Segment:
+        self.give_up()
+        self._given = segment
+        return segment
 
     def _take_spare(self, num_bytes: int | None) -> Segment | None:
         making, self._spare = self._spare, None
@@ -108,36 +139,48 @@ class Handover:
         if not receive_into(link, memoryview(wanted)):
             return
         epoch, version, start = _WANTED.unpack(wanted)
-        segment = self._kept.get(WeightsId(epoch, version))
-        if segment is not None:
-            rest = segment.buffer[start:]
+        kept = self._kept.get(WeightsId(epoch, version))
+        if kept is not None:
+            rest = kept[0].buffer[start:]
             for begin, end in chunk_spans(len(rest), PULL_BYTES):
                 piece = rest[begin:end]
                 send_all(link, _PIECE.pack(len(piece), sha256(piece).digest()), piece)
         link.sendall(_PIECE.pack(0, b""))
 
 
-def pull(reach: Reach, token: bytes, manifest: WeightManifest, room: memoryview) -> None:
-    """Fill `room` from the trainer's handover, another time from where it broke off. Raises `TornWeights`."""
-    filled = 0
-    for _ in range(PULL_TRIES):
-        with suppress(OSError), call(reach, token) as link:
-            link.sendall(_WANTED.pack(manifest.weights.epoch, manifest.weights.version, filled))
-            filled = _pull_rest(link, room, filled)
-        if filled == len(room):
+def pull(part: OfferedPart, token: bytes, weights: WeightsId, version: memoryview) -> None:
+    """Put a host's bytes into their places in `version`, another time from where it broke off. Raises `TornWeights`."""
+    filled, num_bytes = 0, part.spans.num_bytes
+    for _ in range(PULL_TRIES if part.reach is not None else 0):
+        assert part.reach is not None
+        with suppress(OSError), call(part.reach, token) as link:
+            link.sendall(_WANTED.pack(weights.epoch, weights.version, filled))
+            filled = _pull_rest(link, part.spans, version, filled)
+        if filled == num_bytes:
             return
-    raise TornWeights(f"weights={manifest.weights}: only {filled} of {len(room)} bytes came from the trainer")
+    raise TornWeights(f"weights={weights}: only {filled} of {num_bytes} bytes came from a host of the trainer")
 
 
-def _pull_rest(link: socket.socket, room: memoryview, filled: int) -> int:
+def _pull_rest(link: socket.socket, spans: Spans, version: memoryview, filled: int) -> int:
     header = bytearray(_PIECE.size)
     while receive_into(link, memoryview(header)):
         num_bytes, digest = _PIECE.unpack(header)
-        if not num_bytes or num_bytes > len(room) - filled:
+        if not num_bytes or num_bytes > spans.num_bytes - filled:
             return filled
-        piece = room[filled : filled + num_bytes]
+        found = sha256()
         with at_work("pull", num_bytes=num_bytes):
-            if not receive_into(link, piece) or not hmac.compare_digest(sha256(piece).digest(), digest):
-                return filled
+            for place in spans.scattered(version, filled, filled + num_bytes):
+                if not receive_into(link, place):
+                    return filled
+                found.update(place)
+        if not hmac.compare_digest(found.digest(), digest):
+            return filled
         filled += num_bytes
     return filled
+
+
+def copy_part(part: OfferedPart, version: memoryview) -> None:
+    """Put the bytes of a process of this host into their places in `version`."""
+    memory = map_shared(part.shared)
+    for (start, end), place in zip(part.spans.of_version, part.spans.places, strict=False):
+        copy_bytes(memory[place : place + end - start], version[start:end])

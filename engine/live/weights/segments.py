@@ -2,9 +2,11 @@
 
     writer: create ─ copy ─ hand the name over        reader: map (nothing is copied)
                                 └──▶ another holder: adopt (a second name for the same memory)
+    several writers: one reserves a name, each takes the memory of its own part there, and writes it
 
 Invariants:
-- memory is reserved when a segment is made: a full host refuses there, and never kills a process in mid-copy;
+- memory is taken before it is written: a full host refuses there, and never kills a process in mid-copy;
+- who has a name can write only for as long as it is held: another segment never gets the same one;
 - a holder has a shared lock on its file for as long as it lives; the kernel drops it with the process, however that
   ends, so whatever nobody has locked belongs to nobody, and `sweep` removes it;
 - a segment that is removed stays readable for those who have mapped it.
@@ -14,7 +16,7 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +50,11 @@ def own_memory() -> str:
 
 
 class Segment:
-    def __init__(self, path: Path, descriptor: int, num_bytes: int, *, memory: str) -> None:
+    def __init__(self, path: Path, descriptor: int, num_bytes: int, *, memory: str, is_taken: bool = True) -> None:
         self._path, self._descriptor = path, descriptor
         mapped = mmap.mmap(descriptor, max(1, num_bytes), flags=mmap.MAP_SHARED)
-        _find_pages(mapped)
+        if is_taken:
+            _find_pages(mapped, 0, len(mapped))
         self.buffer = memoryview(mapped)[:num_bytes]
         self.shared = SharedBytes(name=path.name, num_bytes=num_bytes, memory=memory)
 
@@ -60,12 +63,19 @@ class Segment:
         """`owner` is part of the name, for whoever looks into the folder."""
         path, descriptor = _locked_file(owner)
         try:
-            os.posix_fallocate(descriptor, 0, max(1, num_bytes))
+            _take_memory(descriptor, [(0, max(1, num_bytes))])
             return cls(path, descriptor, num_bytes, memory=own_memory())
         except OSError:
             path.unlink(missing_ok=True)
             os.close(descriptor)
             raise
+
+    @classmethod
+    def reserve(cls, owner: str, num_bytes: int) -> Self:
+        """A name, and no memory yet: those who write take it."""
+        path, descriptor = _locked_file(owner)
+        os.ftruncate(descriptor, max(1, num_bytes))
+        return cls(path, descriptor, num_bytes, memory=own_memory(), is_taken=False)
 
     @classmethod
     def adopt(cls, owner: str, shared: SharedBytes) -> Self:
@@ -87,12 +97,33 @@ class Segment:
             self._descriptor = -1
 
 
-def _find_pages(mapped: mmap.mmap) -> None:
+def _find_pages(mapped: mmap.mmap, first: int, last: int) -> None:
     """So that a copy does not have to. Piece by piece: no other thread of the process runs meanwhile."""
     with suppress(OSError):  # an older kernel
-        for start, end in chunk_spans(len(mapped), PIECE_BYTES):
+        for start, end in chunk_spans(last - first, PIECE_BYTES):
             with at_work("map", num_bytes=end - start):
-                mapped.madvise(_MADV_POPULATE_WRITE, start, end - start)
+                mapped.madvise(_MADV_POPULATE_WRITE, first + start, end - start)
+
+
+def _take_memory(descriptor: int, parts: Iterable[tuple[int, int]]) -> None:
+    for start, end in parts:
+        try:
+            os.posix_fallocate(descriptor, start, end - start)
+        except OSError as error:
+            reason = f"host {os.uname().nodename}: no {end - start:,} bytes left in {FOLDER} for weights"
+            raise OSError(error.errno, reason) from error
+
+
+def map_to_write(shared: SharedBytes, parts: Iterable[tuple[int, int]]) -> memoryview:
+    """What another process of this host reserved, of which this one will write these parts, and no other."""
+    last = max(1, shared.num_bytes)
+    pages = [(start - start % mmap.PAGESIZE, min(end + -end % mmap.PAGESIZE, last)) for start, end in parts]
+    with _opened(shared, os.O_RDWR) as (_, descriptor):
+        _take_memory(descriptor, pages)
+        mapped = mmap.mmap(descriptor, last, flags=mmap.MAP_SHARED)
+    for start, end in pages:
+        _find_pages(mapped, start, end)
+    return memoryview(mapped)[: shared.num_bytes]
 
 
 def map_shared(shared: SharedBytes) -> memoryview:

@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from engine.models.families.trained_model import TrainedModel, public_views, read_model_config
+from engine.models.families.trained_model import TrainedModel, read_model_config
 from engine.models.loading import companion_files, weight_files
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
@@ -32,8 +32,9 @@ from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
-from engine.training.parts.layout import decoder_places, own_part, whole_shape
+from engine.training.parts.layout import decoder_places, own_part, whole_shape, whole_values
 from engine.training.parts.lora import Adapter
+from engine.training.parts.published import held_rows, published
 from engine.training.parts.stored_rows import StoredRows
 from engine.training.parts.trained import critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
@@ -48,7 +49,6 @@ from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import WeightVersion
-from engine.weights.snapshot import pack_stream
 
 # Of the trainers that are alone in their process.
 ALONE: Final = World.alone()
@@ -101,6 +101,8 @@ class FsdpTrainer:
         self._model = self._modules["policy"] = self._empty_model()
         self._num_parameters = self._model.num_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
+        self._held = held_rows(sharding.rows)
+        self.published = published(self._model, self._published_values, held=self._held)
         self._adapter = Adapter.asked_for(
             self._model, settings.trainer, base_name=self._folder.name, device=self._device
         )
@@ -187,14 +189,17 @@ class FsdpTrainer:
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """The weights; on other ranks than the first a snapshot of nothing."""
-        layout: dict[str, Tensor] = {}
-        if self._world.index == 0:
-            dtype = self._config.dtype
-            with torch.device("meta"):
-                empty = {name: torch.empty(place.shape, dtype=dtype) for name, place in self._places.items()}
-            layout = public_views(self._config, empty)
-        return pack_stream(layout, self._published(), weights=weights, allocate=allocate)
+        """Of several ranks: this one's values in it, and zeros for the others'."""
+        return self.published.pack(weights, allocate)
+
+    def _published_values(self, name: str) -> Tensor:
+        """The rows of a parameter that this rank has, flat. An adapter is merged: its own matrices, which are small,
+        are gathered on all ranks, each of which asks for all parameters."""
+        adapter, own = self._adapter, own_part(self._model.get_parameter(name)).reshape(-1)
+        if adapter is None:
+            return own
+        pairs = [whole_values(each) for each in adapter.needed_for(name)[1:]]
+        return adapter.merged_part(name, own, self._held(self._places[name]), pairs)
 
     def prepare_save(self, folder: Path) -> Write:
         """Copied here; the call writes this rank's part, together with the others'."""

@@ -99,3 +99,9 @@ def own_part(tensor: Tensor) -> Tensor:
 def whole_shape(parameter: nn.Parameter) -> torch.Size:
     """The shape of a parameter before it was divided among ranks."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def whole_values(parameter: nn.Parameter) -> Tensor:
+    """All values of a parameter that FSDP has divided. Collective."""
+    whole: Tensor = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+    return whole.detach()

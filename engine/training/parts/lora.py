@@ -64,9 +64,13 @@ class LowRankUpdate:
 
     def sum_of(self, weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """The sum in float32, also of what was gathered in bfloat16: rounded to that, small updates would be lost."""
-        with torch.autocast(weight.device.type, enabled=False):
-            update = torch.cat([each_b.float() @ each_a.float() for each_a, each_b in zip(a, b, strict=True)])
-            return weight + self.scale * update
+        return weight + self.made_of(a, b)
+
+    def made_of(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        with torch.autocast(a[0].device.type, enabled=False):
+            return self.scale * torch.cat(
+                [each_b.float() @ each_a.float() for each_a, each_b in zip(a, b, strict=True)]
+            )
 
     def _parameters(self, letter: str) -> tuple[nn.Parameter, ...]:
         names = [_name_of(self.attribute, letter, number) for number in range(len(self.modules))]
@@ -205,6 +209,15 @@ class Adapter:
         update, (weight, *pairs) = self._updates.get(name), needed
         num_pairs = len(pairs) // 2
         return weight if update is None else update.sum_of(weight, pairs[:num_pairs], pairs[num_pairs:])
+
+    @torch.no_grad()
+    def merged_part(self, name: str, part: Tensor, held: range, pairs: Sequence[Tensor]) -> Tensor:
+        """`part`: the values `held` of a flat base parameter. `pairs`: the update's own matrices, whole."""
+        update, num_pairs = self._updates.get(name), len(pairs) // 2
+        if update is None:
+            return part
+        whole = update.made_of(pairs[:num_pairs], pairs[num_pairs:])  # a product of some rows may round otherwise
+        return part + whole.reshape(-1)[held.start : held.stop]
 
     def merged(self) -> dict[str, Tensor]:
         """All, by Hugging Face's names."""

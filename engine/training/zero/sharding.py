@@ -33,6 +33,7 @@ from engine.training.checkpoint.shares import KINDS, PartShares, Share
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.parts.layout import Place, decoder_places, own_part, places_of, rows_of, whole_shape
 from engine.training.parts.lora import Adapter
+from engine.training.parts.published import Held, held_rows
 from engine.training.parts.trained import MOMENTS, TrainedPart
 from engine.training.ranks.world import World
 from engine.training.zero.guest import bound_collectives, import_deepspeed
@@ -199,7 +200,7 @@ def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World)
     _send(parameters, decoder_places(model.config, parameters), tensors, world=world)
 
 
-def published(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
+def whole_weights(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
     """Hugging Face name and values, to be copied before the next is asked for. An adapter is merged."""
     parameters = dict(model.named_parameters()) if adapter is None else adapter.base
     for name, place in decoder_places(model.config, parameters).items():
@@ -226,6 +227,23 @@ def _span_of_divided(place: Place, num_of_each: int, world: World) -> range:
     """Stage 3 gives every rank as many values of a parameter; what is beyond its end fills up the last ones'."""
     start = min(world.index * num_of_each, place.shape.numel())
     return range(start, min(start + num_of_each, place.shape.numel()))
+def held_by_rank(division: Division) -> Held:
+    """The values that a rank writes of a version: in stage 3 those that it has, else as many rows as any other."""
+    rank, count = division.world.index, division.world.count
+
+    def held(place: Place) -> range:
+        if division.stage < 3:
+            return held_rows(lambda place: rows_of(rank, count, place.shape[0]))(place)
+        return rows_of(rank, count, place.shape.numel())  # DeepSpeed divides what is flat, as torch divides rows
+
+    return held
+
+
+def held_values(parameter: nn.Parameter, held: range) -> Tensor:
+    """Flat."""
+    if _is_divided(parameter):
+        return own_part(parameter)[: len(held)]  # the last ranks' are padded
+    return parameter.detach().reshape(-1)[held.start : held.stop]
 
 
 def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractContextManager[Any]:

@@ -33,6 +33,7 @@ from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.layout import decoder_places, whole_shape
 from engine.training.parts.lora import Adapter
+from engine.training.parts.published import published
 from engine.training.parts.trained import TrainedPart, critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
@@ -51,11 +52,13 @@ from engine.training.zero.sharding import (
     base_shares,
     empty_decoder,
     frozen,
-    published,
+    held_by_rank,
+    held_values,
     send_weights,
+    whole,
+    whole_weights,
 )
 from engine.weights.port import WeightVersion
-from engine.weights.snapshot import pack_weights
 
 
 class DeepSpeedTrainer:
@@ -88,6 +91,9 @@ class DeepSpeedTrainer:
         settings, algorithm = self._settings, self._settings.algorithm
         self._model = self._modules["policy"] = self._loaded()
         self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
+        self._places = decoder_places(self._config, dict(self._model.named_parameters()))
+        self._held = held_by_rank(self._division)
+        self.published = published(self._model, self._published_values, held=self._held)
         self._adapter = Adapter.asked_for(self._model, settings.trainer, base_name=self._folder.name)
         part = policy_part(self._model, self._adapter, settings.optimizer)
         policy = scores_of(self._sharded(part, PolicyPass(self._model, settings)))
@@ -173,8 +179,19 @@ class DeepSpeedTrainer:
     # Weights and checkpoints -------------------------------------------------------------------------------------
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        """On other ranks than the first: of nothing."""
-        return pack_weights(self._published(), weights=weights, allocate=allocate)
+        """Of several ranks: this one's values in it, and zeros for the others'."""
+        return self.published.pack(weights, allocate)
+
+    def _published_values(self, name: str) -> Tensor:
+        """The values of a parameter that this rank writes, flat. An adapter is merged: its own matrices, which are
+        small, are gathered on all ranks, each of which asks for all parameters."""
+        adapter, held = self._adapter, self._held(self._places[name])
+        own = held_values(self._model.get_parameter(name), held)
+        if adapter is None:
+            return own
+        pairs = adapter.needed_for(name)[1:]
+        with whole(*pairs):
+            return adapter.merged_part(name, own, held, [each.detach() for each in pairs])
 
     def prepare_save(self, folder: Path) -> Write:
         """Copied here; the call writes this rank's part, together with the others'."""
@@ -209,7 +226,7 @@ class DeepSpeedTrainer:
 
     def _published(self) -> dict[str, Tensor]:
         """Copies on rank 0's host, in the dtype that rollouts run in."""
-        return self._copied(published(self._model, self._adapter), self._config.dtype)
+        return self._copied(whole_weights(self._model, self._adapter), self._config.dtype)
 
     def _copied(self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, Tensor]:
         """Every rank goes through all of them, since each is gathered from every rank."""

@@ -14,6 +14,7 @@ import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.models.loading import DEMO_FOLDER
+from engine.pipeline.effects import FetchWeights
 from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import StepTrained
@@ -66,15 +67,31 @@ class TrainerHost:
 
     def __init__(self, make: Callable[..., Any], timeout_s: float) -> None:
         from engine.live.process.devices import claim_device
+        from engine.live.process.links import Links
+        from engine.live.trainer.publishing import PublishingTogether
         from engine.live.trainer.ranks import RankGroup
+        from engine.live.weights.handover import Handover
 
+        self._links = Links()
+        handover = Handover(owner=self._links.run, listen="127.0.0.1", token=self._links.token)
         self._group = RankGroup(make, device=claim_device(), options=[{"num_cpus": 0.1}], timeout_s=timeout_s)
+        self._publishing = PublishingTogether(self._group, handover, self._links)
 
     def train(self, batch: list[TrainingTrajectory]) -> dict[str, float]:
         return self._group.train_step(batch).metrics
 
     def weights(self) -> bytes:
-        return bytes(self._group.snapshot(WeightsId(0, 1)).buffer)
+        """As the relay that leads takes them over."""
+        from engine.live.relay.assembly import Assembly
+        from engine.live.relay.buffers import WeightBuffers
+
+        manifest = self._publishing.publish(WeightsId(0, 1))
+        fetch = FetchWeights(
+            arrival=1, manifest=manifest, payload=self._publishing.payload(WeightsId(0, 1)), chunk_bytes=2**20
+        )
+        buffers = WeightBuffers(lambda hashed: None, lambda job: None)
+        content, _ = Assembly(owner=self._links.run, token=self._links.token, buffers=buffers).fetched(fetch)
+        return bytes(content.memory)
 
     def save(self, folder: Path) -> None:
         self.prepare(folder)

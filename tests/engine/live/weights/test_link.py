@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 
@@ -155,16 +156,16 @@ def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Ha
 def test_a_master_on_another_host_pulls_from_the_trainer_over_a_link(handover: Handover) -> None:
     sent = weights(7)
     handover.keep(sent)
-    reach = handover.payload(WeightsId(0, 7)).reach
-    assert reach is not None
+    part = handover.part(WeightsId(0, 7))
+    assert part.reach is not None
     room = memoryview(bytearray(NUM_BYTES))
-    wire = LyingWire(Reach(address=reach.address, port=reach.port), lies=0)
-    pull(wire.reach, TOKEN, sent.manifest, room)
+    wire = LyingWire(part.reach, lies=0)
+    pull(replace(part, reach=wire.reach), TOKEN, WeightsId(0, 7), room)
     assert room == sent.buffer
     with pytest.raises(TornWeights):
-        pull(reach, TOKEN, weights(8).manifest, room)
+        pull(part, TOKEN, WeightsId(0, 8), room)
     with pytest.raises(TornWeights):
-        pull(reach, b"another token", sent.manifest, room)
+        pull(part, b"another token", WeightsId(0, 7), room)
 
 
 def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:
@@ -190,7 +191,7 @@ def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: H
         weights=WeightsId(0, 1), num_bytes=1_000, chunk_bytes=10, sha256="", chunk_sha256=(), tensors=()
     )
     handover.keep(WeightVersion(manifest=manifest, buffer=room.toreadonly()))
-    shared = handover.payload(manifest.weights).shared
+    shared = handover.part(manifest.weights).shared
     adopted = Segment.adopt(f"test{os.getpid()}-relay", shared)
     handover.forget(manifest.weights)
     assert (FOLDER / adopted.shared.name).stat().st_nlink == 1

@@ -15,10 +15,11 @@ from typing import Any, Final
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
-from engine.training.port import Trainer, TrainingTrajectory
+from engine.training.port import SharedTrainer, Trainer, TrainingTrajectory
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
+from engine.weights.spans import Spans
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import (
     SMOOTH_EPS,
@@ -71,7 +72,7 @@ def train(trainer: Trainer) -> list[dict[str, float]]:
     return [trainer.train_step(batch).metrics for batch in batches()]
 
 
-def story(trainer: Trainer, results: Path) -> dict[str, Any]:
+def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
     told = train(trainer)
     save(trainer, results / "trained")
     skipped = trainer.train_step(poisoned()).metrics
@@ -85,7 +86,11 @@ def story(trainer: Trainer, results: Path) -> dict[str, Any]:
     save(trainer, results / "resumed")
     trainer.load(results.parent / "torch")
     save(trainer, results / "from-torch")
-    return {"told": told, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again}
+    published = {
+        "share": trainer.published.share.of_version,
+        "version": version_of(trainer),
+    }
+    return {"told": told, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again, **published}
 
 
 def tell(facts: dict[str, Any], results: Path, rank: int) -> None:
@@ -116,6 +121,7 @@ def two_processes(run_rank: RunRank, folder: Path, results: Path) -> Path:
         (results / kind).mkdir()
         (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
         save(torch_trainer, results / kind / "torch")
+        (results / kind / "version").write_bytes(torch_trainer.snapshot(WeightsId(0, 0)).buffer)
     context = multiprocessing.get_context("spawn")
     addresses = context.Queue()
     ranks = [context.Process(target=run_rank, args=(rank, folder, results, addresses)) for rank in (0, 1)]
@@ -127,6 +133,16 @@ def two_processes(run_rank: RunRank, folder: Path, results: Path) -> Path:
             rank.kill()
     assert [rank.exitcode for rank in ranks] == [0, 0]
     return results
+
+
+def version_of(trainer: Trainer) -> str:
+    """As JSON can have it; of a rank, with its own values and zeros for the others'."""
+    return trainer.snapshot(WeightsId(0, 0)).buffer.hex()
+
+
+def together(*versions: str) -> bytes:
+    """What the ranks' versions are together."""
+    return bytes(one | other for one, other in zip(*map(bytes.fromhex, versions), strict=True))
 
 
 class TwoRanksConformance:
@@ -161,6 +177,15 @@ class TwoRanksConformance:
         taken, of_torch = two_ranks / variant / "from-torch", two_ranks / variant.partition("/")[0] / "torch"
         verify_checkpoint(taken)
         assert_same_content(taken, of_torch)
+
+    def test_what_the_ranks_write_is_together_a_version_of_the_torch_trainer(
+        self, two_ranks: Path, variant: str
+    ) -> None:
+        told = [told_by(two_ranks, variant, rank) for rank in (0, 1)]
+        expected = (two_ranks / variant.partition("/")[0] / "version").read_bytes()
+        every = Spans.joined((start, end) for rank in told for start, end in rank["share"])  # refuses what overlaps
+        assert every.is_all_of(len(expected))
+        assert together(*(rank["version"] for rank in told)) == expected
 
     def test_a_checkpoint_of_two_ranks_goes_on_in_one_process(
         self, two_ranks: Path, variant: str, make_llama: MakeLlama, tmp_path: Path

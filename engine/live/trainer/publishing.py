@@ -1,0 +1,85 @@
+"""Versions as the trainer's body publishes them, of one process or of several ranks.
+
+Invariants:
+- `publish` is the copy, and all that training stands still for;
+- what fails in `publish` is not offered to anybody.
+"""
+
+from typing import Any, Protocol
+
+from engine.live.process.links import Links
+from engine.live.trainer.ranks import RankGroup
+from engine.live.trainer.shares import hosts_of
+from engine.live.weights.handover import Handover
+from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
+from engine.live.weights.segments import SharedBytes
+from engine.policy.lineage import WeightsId
+from engine.training.port import WeightHolder
+from engine.weights.port import WeightManifest
+from engine.weights.snapshot import unhashed
+
+
+class Publishing(Protocol):
+    def publish(self, weights: WeightsId) -> WeightManifest:
+        """Copies the weights as they are now, and keeps them until they are forgotten."""
+
+    def payload(self, weights: WeightsId) -> OfferedBytes: ...
+
+    def forget(self, weights: WeightsId) -> None: ...
+
+
+class PublishingAlone:
+    def __init__(self, holder: WeightHolder, handover: Handover) -> None:
+        self._holder, self._handover = holder, handover
+
+    def publish(self, weights: WeightsId) -> WeightManifest:
+        version = self._holder.snapshot(weights, allocate=self._handover.allocate)
+        self._handover.keep(version)
+        return version.manifest
+
+    def payload(self, weights: WeightsId) -> OfferedBytes:
+        return self._handover.payload(weights)
+
+    def forget(self, weights: WeightsId) -> None:
+        self._handover.forget(weights)
+
+
+class PublishingTogether:
+    def __init__(self, group: RankGroup, handover: Handover, links: Links) -> None:
+        """`handover`: of this process, in which rank 0 is."""
+        self._group, self._handover = group, handover
+        places = group.ask("place", dict.fromkeys(range(group.num_ranks), ()))
+        self._hosts = hosts_of([places[rank] for rank in sorted(places)])
+        self._parts: dict[WeightsId, tuple[OfferedPart, ...]] = {}
+        self._of_holders("hold", {host.holder: (links if host.holder else handover,) for host in self._hosts})
+        rooms = self._of_holders("reserve", {host.holder: (host.spans.num_bytes,) for host in self._hosts})
+        self._get_ready(rooms)
+
+    def publish(self, weights: WeightsId) -> WeightManifest:
+        try:
+            self._group.ask("write", self._where)
+        except BaseException:
+            self._handover.give_up()  # on other hosts the memory ends with its holder, which the group has ended
+            raise
+        kept = self._of_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
+        self._parts[weights] = tuple(part for part, _ in kept)
+        self._get_ready([room for _, room in kept])
+        return unhashed(self._group.entries, weights=weights)
+
+    def payload(self, weights: WeightsId) -> OfferedBytes:
+        return OfferedBytes(parts=self._parts[weights])
+
+    def forget(self, weights: WeightsId) -> None:
+        if self._parts.pop(weights, None) is not None:
+            self._group.tell("forget", {host.holder: (weights,) for host in self._hosts})
+
+    def _of_holders(self, call: str, arguments: dict[int, tuple[object, ...]]) -> list[Any]:
+        answers = self._group.ask(call, arguments)
+        return [answers[host.holder] for host in self._hosts]
+
+    def _get_ready(self, rooms: list[SharedBytes]) -> None:
+        """Here the next version will be written."""
+        self._where: dict[int, tuple[object, ...]] = {
+            rank: (room, host.spans) for host, room in zip(self._hosts, rooms, strict=True) for rank in host.ranks
+        }
+        self._group.tell("get_ready", self._where)

@@ -1,0 +1,126 @@
+"""What a process writes of a version: its values, converted straight into their places among the version's bytes.
+
+    qkv  held by rank 0 │ held by rank 1         values as torch holds them, float32
+           │       │         │     │
+           ▼       ▼         ▼     ▼             converted on the way, copied once
+    ┌ q_proj ──────┬─ k_proj ┬───┬ v_proj ┐      bytes of the version, in the dtype that rollouts run in
+
+Invariants:
+- places follow from shapes alone, so each of several ranks knows its own without a word to the others;
+- what the ranks write does not overlap, and together it is every byte; the gap behind a tensor, which stays zero, is
+  of whoever has the tensor's end.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.families.trained_model import TrainedModel, public_views
+from engine.policy.lineage import WeightsId
+from engine.signs import at_work
+from engine.training.parts.layout import Place, Views, places_of, whole_shape
+from engine.training.port import Allocate
+from engine.weights.port import TensorEntry, WeightVersion
+from engine.weights.snapshot import bytes_of, lay_out, pack_filled, room_of, view_of_values
+from engine.weights.spans import Spans
+
+Held = Callable[[Place], range]
+"""The values of a parameter that a process has, counted in it when it is flat."""
+
+
+def everything(place: Place) -> range:
+    return range(place.shape.numel())
+
+
+def held_rows(rows: Callable[[Place], range]) -> Held:
+    def held(place: Place) -> range:
+        width, own = math.prod(place.shape[1:]), rows(place)
+        return range(own.start * width, own.stop * width)
+
+    return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Values that stand together in a parameter and in the version."""
+
+    parameter: str
+    values: slice
+    """Of those that are held."""
+    start: int
+    """Their first byte in the version."""
+    num_bytes: int
+    room: int
+    """With the gap behind them, if they end their tensor."""
+
+
+class Published:
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        views: Views,
+        dtype: torch.dtype,
+        *,
+        values_of: Callable[[str], Tensor],
+        held: Held = everything,
+    ) -> None:
+        """`values_of`: a parameter's values that are held, flat, as they are then."""
+        with torch.device("meta"):
+            empty = {name: torch.empty(whole_shape(each), dtype=dtype) for name, each in parameters.items()}
+        self.entries = lay_out(views(empty))
+        self._dtype, self._values_of = dtype, values_of
+        places = places_of(parameters, views)
+        self._runs = list(_runs(places, {entry.name: entry for entry in self.entries}, held, dtype.itemsize))
+        self.share = Spans.joined((run.start, run.start + run.room) for run in self._runs)
+        """The bytes that this process writes."""
+
+    @torch.no_grad()
+    def write(self, memory: memoryview, spans: Spans) -> None:
+        """`memory`: of `spans`, to which the own ones belong."""
+        name, values = "", torch.empty(0)
+        for run in self._runs:
+            if run.parameter != name:
+                name, values = run.parameter, self._values_of(run.parameter)
+            target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
+            with at_work("copy", num_bytes=run.num_bytes):
+                target.copy_(values[run.values])
+
+    def pack(self, weights: WeightsId, allocate: Allocate | None) -> WeightVersion:
+        """A whole version. Of several ranks: this one's values in it, and zeros for the others'."""
+        whole = Spans.joined([(0, bytes_of(self.entries))])
+        return pack_filled(self.entries, lambda buffer: self.write(buffer, whole), weights=weights, allocate=allocate)
+
+
+def published(model: TrainedModel, values_of: Callable[[str], Tensor], *, held: Held = everything) -> Published:
+    """A model that has no adapter yet, by Hugging Face's names, in the dtype that rollouts run in."""
+    config = model.config
+    return Published(
+        dict(model.named_parameters()),
+        lambda own: public_views(config, own),
+        config.dtype,
+        values_of=values_of,
+        held=held,
+    )
+
+
+def _runs(
+    places: Mapping[str, Place], entries: Mapping[str, TensorEntry], held: Held, value_bytes: int
+) -> Iterator[_Run]:
+    for parameter, place in places.items():
+        own = held(place)
+        for public, shape, offset in place.parts:
+            first, last = max(own.start, offset), min(own.stop, offset + shape.numel())
+            if first >= last:
+                continue
+            entry, num_bytes = entries[public], (last - first) * value_bytes
+            is_end = last == offset + shape.numel()
+            yield _Run(
+                parameter=parameter,
+                values=slice(first - own.start, last - own.start),
+                start=entry.offset + (first - offset) * value_bytes,
+                num_bytes=num_bytes,
+                room=num_bytes + (room_of(entry) - entry.num_bytes if is_end else 0),
+            )

@@ -1,0 +1,60 @@
+"""Bytes of a version that stand one after another in memory of their own, as one host has them. No torch.
+
+    version   ░░████░░░░██████░░██      spans: the parts that are there
+                │        │      │
+    memory     ████   ██████   ██       without the gaps; of spans that are everything, the version itself
+
+Invariant: spans ascend and do not touch, so equal sets of bytes are equal spans.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Self
+
+Span = tuple[int, int]
+"""First byte, and the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    of_version: tuple[Span, ...]
+    places: tuple[int, ...]
+    """Where each begins in the memory, and last the number of bytes in all."""
+
+    @classmethod
+    def joined(cls, some: Iterable[Span]) -> Self:
+        """In any order, none over another."""
+        joined: list[Span] = []
+        for start, end in sorted(some):
+            if joined and start < joined[-1][1]:
+                raise ValueError(f"bytes {start} to {end} overlap those before them, which end at {joined[-1][1]}")
+            if joined and start == joined[-1][1]:
+                joined[-1] = (joined[-1][0], end)
+            elif start < end:
+                joined.append((start, end))
+        return cls(tuple(joined), tuple(accumulate((end - start for start, end in joined), initial=0)))
+
+    @property
+    def num_bytes(self) -> int:
+        return self.places[-1]
+
+    def is_all_of(self, num_bytes: int) -> bool:
+        return self.of_version == (((0, num_bytes),) if num_bytes else ())
+
+    def place_of(self, start: int) -> int:
+        """Where this byte of the version, which is one of them, stands in the memory."""
+        at = bisect_right(self.of_version, start, key=lambda span: span[0]) - 1
+        assert at >= 0 and start < self.of_version[at][1], f"byte {start} is not among these"
+        return self.places[at] + start - self.of_version[at][0]
+
+    def scattered(self, version: memoryview, begin: int, end: int) -> Iterator[memoryview]:
+        """The places in a version's memory of what stands from `begin` to `end` in this one."""
+        at = bisect_right(self.places, begin) - 1
+        while begin < end:
+            start, stop = self.of_version[at]
+            first = start + begin - self.places[at]
+            last = min(stop, first + end - begin)
+            yield version[first:last]
+            begin, at = begin + last - first, at + 1

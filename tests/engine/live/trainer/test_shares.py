@@ -1,0 +1,197 @@
+"""Ranks that hand a version over together: of one host and of two, and when one of them cannot."""
+
+import errno
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.live.process.links import Links
+from engine.live.weights import segments
+from engine.live.weights.segments import FOLDER, PREFIX, Segment, map_to_write
+from engine.models.loading import DEMO_FOLDER, load_decoder, model_tensors
+from engine.policy.lineage import WeightsId
+from engine.weights.chunks import WeightsGone
+from engine.weights.snapshot import pack_weights
+from tests.engine.live.trainer.test_ranks import TIMEOUT_S, make_trainer
+
+FIRST, SECOND, THIRD = (WeightsId(0, step) for step in (1, 2, 3))
+
+
+def make_rank(rank_1: Callable[[Any], None], **place: Any) -> Any:
+    """`rank_1`: what else happens in that rank's process, to its trainer."""
+    trainer = make_trainer("torch", **place)
+    if place["world"].index == 1:
+        rank_1(trainer)
+    return trainer
+
+
+def on_a_host_of_its_own(folder: Path, trainer: Any) -> None:
+    """Another folder on another file system is another host's memory to all that look at it."""
+    vars(segments)["FOLDER"] = folder
+
+
+def killed_in_its_second_copy(trainer: Any) -> None:
+    values_of, asked = trainer.published._values_of, Counter[str]()
+
+    def values_or_death(name: str) -> Any:
+        asked[name] += 1
+        if asked[name] > 1 and name != next(iter(asked)):  # the first parameter's bytes are there by then
+            os.kill(os.getpid(), signal.SIGKILL)
+        return values_of(name)
+
+    trainer.published._values_of = values_or_death
+
+
+def on_a_full_host(trainer: Any) -> None:
+    def refuse(descriptor: int, start: int, num_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    os.posix_fallocate = refuse
+
+
+class TrainingHosts:
+    """Rank 0's process, and the relay that leads."""
+
+    def __init__(self, links: Links, rank_1: Callable[[Any], None]) -> None:
+        from engine.live.process.devices import claim_device
+        from engine.live.trainer.publishing import PublishingTogether
+        from engine.live.trainer.ranks import RankGroup
+        from engine.live.weights.handover import Handover
+
+        self._links = links
+        handover = Handover(owner=links.run, listen="127.0.0.1", token=links.token)
+        make = partial(make_rank, rank_1)
+        self._group = RankGroup(make, device=claim_device(), options=[{"num_cpus": 0.1}], timeout_s=TIMEOUT_S)
+        self._publishing = PublishingTogether(self._group, handover, links)
+
+    def publish(self, weights: WeightsId) -> list[int]:
+        """How many bytes each host has of it."""
+        self._manifest = self._publishing.publish(weights)
+        return [part.spans.num_bytes for part in self._publishing.payload(weights).parts]
+
+    def taken(self, weights: WeightsId) -> bytes:
+        from engine.live.relay.assembly import Assembly
+        from engine.live.relay.buffers import WeightBuffers
+        from engine.pipeline.effects import FetchWeights
+
+        payload = self._publishing.payload(weights)
+        fetch = FetchWeights(arrival=1, manifest=self._manifest, payload=payload, chunk_bytes=2**20)
+        buffers = WeightBuffers(lambda hashed: None, lambda job: None)
+        content, _ = Assembly(owner=self._links.run, token=self._links.token, buffers=buffers).fetched(fetch)
+        assert content.segment is not None
+        content.segment.remove()
+        return bytes(content.memory)
+
+    def forget(self, weights: WeightsId) -> None:
+        self._publishing.forget(weights)
+
+    def close(self) -> None:
+        self._group.close()
+
+
+Start = Callable[[Callable[[Any], None]], Any]
+
+
+@pytest.fixture
+def links() -> Links:
+    return Links()
+
+
+@pytest.fixture
+def start(own_ray: str, links: Links) -> Iterator[Start]:
+    import ray
+
+    started: list[Any] = []
+
+    def start(rank_1: Callable[[Any], None]) -> Any:
+        remote: Any = ray.remote(TrainingHosts)
+        started.append(remote.options(num_cpus=0.1).remote(links, rank_1))
+        return started[-1]
+
+    yield start
+    for actor in started:
+        ray.kill(actor)
+
+
+def whole_version() -> bytes:
+    return bytes(pack_weights(model_tensors(load_decoder(DEMO_FOLDER, device="cpu")), weights=FIRST).buffer)
+
+
+def held(links: Links, folder: Path) -> int:
+    return len(list(folder.glob(f"{PREFIX}{links.run}-*")))
+
+
+@pytest.mark.ray
+def test_every_host_serves_its_own_bytes_and_the_relay_has_the_version(
+    start: Start, links: Links, tmp_path: Path
+) -> None:
+    import ray
+
+    assert tmp_path.stat().st_dev != FOLDER.stat().st_dev, "no second file system to stand for another host's memory"
+    hosts, version = start(partial(on_a_host_of_its_own, tmp_path)), whole_version()
+    sizes = ray.get(hosts.publish.remote(FIRST))
+    assert len(sizes) == 2 and sum(sizes) == len(version) and min(sizes) > 0
+    assert ray.get(hosts.taken.remote(FIRST)) == version
+    ray.get(hosts.publish.remote(SECOND))
+    ray.get(hosts.forget.remote(FIRST))
+    ray.get(hosts.publish.remote(THIRD))
+    assert ray.get(hosts.taken.remote(SECOND)) == version
+    offered_and_next = 3
+    assert held(links, tmp_path) == held(links, FOLDER) == offered_and_next
+
+
+@pytest.mark.ray
+def test_a_rank_killed_in_mid_copy_ends_the_group_and_nobody_is_offered_what_is_there(
+    start: Start, links: Links, processes_of: Callable[[str], list[psutil.Process]]
+) -> None:
+    import ray
+
+    hosts, version = start(killed_in_its_second_copy), whole_version()
+    assert ray.get(hosts.publish.remote(FIRST)) == [len(version)]
+    with pytest.raises(Exception, match="rank 1: its process has died"):
+        ray.get(hosts.publish.remote(SECOND), timeout=TIMEOUT_S * 3)
+    assert not processes_of("TrainerRankActor")
+    with pytest.raises(KeyError):
+        ray.get(hosts.taken.remote(SECOND))
+    assert held(links, FOLDER) == 1, "only the version before, which stays as it was"
+    assert ray.get(hosts.taken.remote(FIRST)) == version
+
+
+@pytest.mark.ray
+def test_a_full_host_is_named_with_the_bytes_it_had_no_room_for(start: Start, links: Links) -> None:
+    import ray
+
+    hosts = start(on_a_full_host)
+    reason = rf"rank 1: OSError: .*host {os.uname().nodename}: no [\d,]+ bytes left in {FOLDER} for weights"
+    with pytest.raises(Exception, match=reason):
+        ray.get(hosts.publish.remote(FIRST), timeout=TIMEOUT_S * 3)
+    assert not held(links, FOLDER)
+
+
+def test_the_kernel_refuses_what_it_has_no_room_for_before_it_is_written(links: Links) -> None:
+    segment = Segment.reserve(links.run, 2**45)
+    with pytest.raises(OSError, match="no 35,184,372,088,832 bytes left"):
+        map_to_write(segment.shared, [(0, 2**45)])
+    with pytest.raises(OSError, match="no 35,184,372,088,832 bytes left"):
+        Segment.create(links.run, 2**45)
+    segment.remove()
+    assert not held(links, FOLDER)
+
+
+def test_a_rank_of_an_older_group_cannot_write_into_a_version_any_more(links: Links) -> None:
+    given_up = Segment.reserve(links.run, 4_096)
+    stale = map_to_write(given_up.shared, [(0, 4_096)])
+    given_up.remove()
+    after = Segment.reserve(links.run, 4_096)
+    stale[:] = b"x" * 4_096  # it had been given the memory before
+    with pytest.raises(WeightsGone):
+        map_to_write(given_up.shared, [(0, 4_096)])
+    assert bytes(after.buffer) == bytes(4_096)
+    after.remove()
