@@ -1,7 +1,9 @@
 """Versioned weights as one flat buffer of bytes, so that whoever carries them needs no torch.
 
 Invariants:
-- `sha256` is the hash of the whole buffer, `chunk_sha256[i]` of bytes i·chunk_bytes … (i+1)·chunk_bytes;
+- `chunk_sha256[i]` is the hash of bytes i·chunk_bytes … (i+1)·chunk_bytes, and `sha256`, the version's identity, that
+  of these hashes: they are taken side by side and once, and whoever has every right chunk has the right whole;
+- the relays of a job cut a version alike, so equal bytes have equal identities there;
 - a buffer is never changed after its manifest was made: readers map it for nothing;
 - versions are ordered by (epoch, version): a restarted trainer counts steps again from its checkpoint, and what it
   publishes wins over a dead one's.

@@ -7,8 +7,6 @@ Invariants:
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from hashlib import sha256
 
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.weights.handover import copy_part, pull
@@ -16,10 +14,9 @@ from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import Segment, own_memory
 from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
-from engine.signs import at_work
-from engine.weights.chunks import TornWeights, copy_bytes, hash_chunks
+from engine.weights.chunks import TornWeights, copy_bytes, hash_chunks, hashed, identity_of, verify_weights
 from engine.weights.delta import apply_delta
-from engine.weights.port import BufferId, DeltaManifest, WeightManifest
+from engine.weights.port import BufferId, DeltaManifest, WeightManifest, WeightVersion
 
 
 class Assembly:
@@ -31,16 +28,23 @@ class Assembly:
         manifest, offered = effect.manifest, effect.payload
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
         segment = self._taken_over(manifest, offered)
-        hashed = _hashed(manifest, segment.buffer, effect.chunk_bytes)
-        if manifest.is_hashed and manifest.sha256 != hashed.sha256:
+        try:
+            if manifest.is_hashed:
+                verify_weights(WeightVersion(manifest=manifest, buffer=segment.buffer))
+        except TornWeights:
             segment.remove()
-            raise TornWeights("other bytes than the trainer hashed")
-        return all_here(segment.buffer, segment, hashed, arrival=effect.arrival), hashed
+            raise
+        cut = hashed(manifest, segment.buffer, chunk_bytes=effect.chunk_bytes)
+        return all_here(segment.buffer, segment, cut, arrival=effect.arrival), cut
 
-    def assembled(self, effect: AssembleWeights) -> WeightBuffer:
+    def assembled(self, effect: AssembleWeights) -> tuple[WeightBuffer, str]:
+        """With the identity of what is there."""
         manifest, path = effect.manifest, effect.path
         if not path:
-            return self._present(whole_of(manifest.weights))
+            content = self._present(whole_of(manifest.weights))
+            if not content.is_whole:
+                raise TornWeights("not every chunk of it is here")
+            return content, identity_of(content.expected)
         base = self._present(whole_of(path[0].base))
         deltas = [self._present(delta.buffer_id) for delta in path]
         segment = Segment.create(self._owner, manifest.num_bytes)
@@ -51,7 +55,8 @@ class Assembly:
         except TornWeights:
             segment.remove()
             raise
-        return all_here(segment.buffer, segment, manifest, arrival=effect.arrival)
+        content = all_here(segment.buffer, segment, manifest, arrival=effect.arrival)
+        return content, identity_of(hash_chunks(segment.buffer, manifest.chunk_bytes))
 
     def _present(self, buffer_id: BufferId) -> WeightBuffer:
         content = self._buffers.get(buffer_id)
@@ -93,12 +98,3 @@ def all_here(
         arrival=arrival,
         states=dict.fromkeys(range(len(manifest.chunk_sha256)), "here"),
     )
-
-
-def _hashed(manifest: WeightManifest, buffer: memoryview, chunk_bytes: int) -> WeightManifest:
-    """Two passes, side by side."""
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        whole = beside.submit(lambda: sha256(buffer).hexdigest())
-        chunks = hash_chunks(buffer, chunk_bytes)
-        with at_work("hash", num_bytes=len(buffer)):  # the other pass is nearly done as well
-            return replace(manifest, chunk_bytes=chunk_bytes, sha256=whole.result(), chunk_sha256=chunks)

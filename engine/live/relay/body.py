@@ -46,7 +46,7 @@ from engine.weights.port import BufferId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
 
-# One that takes the whole's hash while chunks come, one for what takes long, one that opens and gives back memory.
+# One for what takes long, one beside it for the next version, one that opens and gives back memory.
 WORKERS: Final = 3
 
 
@@ -223,11 +223,11 @@ class RelayBody:
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
-            content = self._assembly.assembled(effect)
+            content, identity = self._assembly.assembled(effect)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
-        message = BufferHashed(arrival=effect.arrival, sha256=content.hexdigest())
+        message = BufferHashed(arrival=effect.arrival, sha256=identity)
         buffer_id = whole_of(effect.manifest.weights)
         self._on_loop(lambda body: body._made(buffer_id, content, effect.manifest, message))
 

@@ -8,8 +8,7 @@ Invariants:
 - a chunk that is here is never written again, and one that is filling is written by one link only: who comes with the
   same chunk takes it over from a link that stalls, and waits until that one has let go;
 - a link that comes with a chunk for a buffer that is expected waits until it is open;
-- memory is given back by a worker, since gigabytes take seconds;
-- the hash of the whole is taken along the way, in order, over chunks whose own hash was right.
+- memory is given back by a worker, since gigabytes take seconds.
 """
 
 import socket
@@ -17,13 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from threading import Condition, Lock
-from typing import Any, Final, Literal
+from threading import Condition
+from typing import Final, Literal
 
 from engine.live.weights.segments import Segment
 from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_relay import ChunkHashed
-from engine.signs import at_work
 from engine.weights.port import BufferId
 
 LET_GO_S: Final = 1.0
@@ -39,27 +37,14 @@ class WeightBuffer:
     expected: tuple[str, ...] = ()
     states: dict[int, Literal["filling", "here"]] = field(default_factory=dict)
     filled_by: dict[int, socket.socket] = field(default_factory=dict)
-    whole: Any = field(default_factory=sha256)
-    num_hashed: int = 0
-    """Chunks that the hash of the whole has taken in."""
-    hashing: Lock = field(default_factory=Lock)
+
+    @property
+    def is_whole(self) -> bool:
+        """Every chunk came, and was right."""
+        return all(self.states.get(index) == "here" for index in range(len(self.expected)))
 
     def chunk(self, index: int) -> memoryview:
         return self.memory[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
-
-    def hash_on(self) -> None:
-        """Take in what has come in order. Two callers never mix: one does it, the other has nothing left to do."""
-        with self.hashing:
-            while self.states.get(self.num_hashed) == "here":
-                chunk = self.chunk(self.num_hashed)
-                with at_work("hash", num_bytes=len(chunk)):
-                    self.whole.update(chunk)
-                self.num_hashed += 1
-
-    def hexdigest(self) -> str:
-        self.hash_on()
-        with self.hashing:
-            return str(self.whole.hexdigest())
 
 
 class WeightBuffers:
@@ -160,8 +145,6 @@ class WeightBuffers:
         is_right = digest == content.expected[index]
         self._let_go(content, index, is_here=is_right)
         self._tell(ChunkHashed(arrival=content.arrival, buffer_id=buffer_id, index=index, sha256=digest))
-        if is_right:
-            self._submit(content.hash_on)
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         content = self._held_by(link, buffer_id, index)

@@ -114,7 +114,7 @@ class ChunkHashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferHashed:
-    """The hash of the whole version, put together from its buffers."""
+    """The identity of the whole version, put together from its buffers."""
 
     arrival: int
     sha256: str

@@ -63,7 +63,7 @@ def test_hashes_are_those_of_the_bytes() -> None:
     weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1), chunk_bytes=128)
     content, manifest = bytes(weights.buffer), weights.manifest
     assert manifest.num_bytes == 448 and len(manifest.chunk_sha256) == 4
-    assert manifest.sha256 == sha256(content).hexdigest()
+    assert manifest.sha256 == sha256("".join(manifest.chunk_sha256).encode()).hexdigest()
     for index, (start, end) in enumerate(chunk_spans(manifest.num_bytes, manifest.chunk_bytes)):
         assert manifest.chunk_sha256[index] == sha256(content[start:end]).hexdigest()
     assert manifest.chunk_sha256 == hash_chunks(content, 128)

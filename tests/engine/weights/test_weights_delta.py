@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from engine.bench.relay_publisher import Weights
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, hashed, verify_weights
+from engine.weights.chunks import TornWeights, hash_chunks, hashed, identity_of, verify_weights
 from engine.weights.delta import BLOCK_ELEMENTS, apply_delta, make_delta
 from engine.weights.port import TensorEntry, WeightDelta, WeightManifest, WeightVersion
 
@@ -80,11 +79,15 @@ def test_the_state_is_the_same_after_any_mix_of_deltas_anchors_drops_and_retries
             assert len(delta.buffer) < num_bytes
             receive(state, delta, event, versions[held])
         held = number
-        assert sha256(state).hexdigest() == versions[number].manifest.sha256
+        assert identity(state) == versions[number].manifest.sha256
+
+
+def identity(state: bytearray) -> str:
+    return identity_of(hash_chunks(state, 64))
 
 
 def receive(state: bytearray, delta: WeightDelta, event: str, base: WeightVersion) -> None:
-    assert delta.manifest.base_sha256 == sha256(state).hexdigest() == base.manifest.sha256
+    assert delta.manifest.base_sha256 == identity(state) == base.manifest.sha256
     if event == "broken off" and len(delta.buffer):
         with pytest.raises(TornWeights):
             apply_delta(delta.buffer[:-9], state)
