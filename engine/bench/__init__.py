@@ -10,6 +10,7 @@ schedules        every schedule on one trace of waits
 repack           repack on and off, and the cost of a move
 relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
+handover         weights out of the trainer against one copy of their bytes
 train            a trainer's pass at true widths
 gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures

@@ -16,6 +16,7 @@ TITLES: Final = {
     "schedules": "who waits for whom: every schedule on the same trace of waits",
     "repack": "moving tails together, on and off; a move with its KV cache against computing it again",
     "relay": "weights on their way: the trainer's stall and the time to the last relay",
+    "handover": "weights out of the trainer, of one process and of two ranks, against one copy of the same bytes",
     "decode": "tokens per second against transformers, and against vLLM where its environment is",
     "learn": "reward against samples and time, every schedule, several seeds",
     "train": "seconds of a trainer's pass at true widths, against transformers",

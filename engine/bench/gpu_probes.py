@@ -19,19 +19,18 @@ from torch import Tensor, nn
 
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Activations, Decoder, DecoderConfig
-from engine.policy.lineage import WeightsId
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_TOKENS, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import HANDED_OVER, trainer_need
 from engine.spec.optimizer import OptimizerSpec
 from engine.training.optimizer.fused_adamw import FusedAdamW
+from engine.training.parts.published import Published
 from engine.training.parts.trained import TrainedPart
 from engine.training.port import TrainingTrajectory
 from engine.training.step.head import head_scores, rows_of_a_chunk
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.scoring import ComputeDtype, score_tokens
-from engine.weights.snapshot import pack_weights
 
 Bound = Literal["products", "memory", "link", "data sheet", ""]
 ADAMW_BYTES: Final = 28
@@ -192,12 +191,12 @@ def optimizer(scale: Scale, device: torch.device) -> Work:
 
 def hand_over(scale: Scale, device: torch.device) -> Work:
     rows = scale.num_parameters // 1_000
-    weights = {f"layer.{number}": torch.zeros(rows // 10, 1_000, device=device) for number in range(10)}
-    room = memoryview(bytearray(2 * sum(each.numel() for each in weights.values())))
+    weights = {f"layer.{number}": nn.Parameter(torch.zeros(rows // 10, 1_000, device=device)) for number in range(10)}
+    published = Published(weights, dict, BF16, values_of=lambda name: weights[name].detach().reshape(-1))
+    room = memoryview(bytearray(published.share.num_bytes))
 
     def run() -> None:
-        rounded = {name: tensor.to(BF16) for name, tensor in weights.items()}
-        pack_weights(rounded, weights=WeightsId(0, 0), allocate=lambda num_bytes: room[:num_bytes])
+        published.write(room, published.share)
 
     return Work(run=run, amount=float(len(room)), unit="byte", bound="link")
 

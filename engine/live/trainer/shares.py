@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from engine.live.process.links import Links
 from engine.live.weights.handover import Handover
 from engine.live.weights.offered_bytes import OfferedPart
-from engine.live.weights.segments import SharedBytes, map_to_write, own_memory
+from engine.live.weights.segments import SharedBytes, let_go_of, map_to_write, own_memory
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.training.port import SharedTrainer
@@ -57,6 +57,11 @@ class RankShare:
         parts = [(spans.place_of(start), spans.place_of(start) + end - start) for start, end in own]
         self._room = (room, self._maker.submit(map_to_write, room, parts))
 
+    def wait_until_ready(self) -> None:
+        """Until the memory for the next version is there."""
+        if self._room is not None:
+            self._room[1].result()
+
     def write(self, room: SharedBytes, spans: Spans) -> None:
         if self._room is None or self._room[0] != room:
             self.get_ready(room, spans)
@@ -65,6 +70,7 @@ class RankShare:
         with at_work("map", num_bytes=self._published.share.num_bytes):
             memory = ready.result()
         self._published.write(memory, spans)
+        self._maker.submit(let_go_of, memory)
 
     # ── of the rank that holds its host's memory ──────────────────────────────────────────────────────────────────
 

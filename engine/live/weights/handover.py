@@ -23,7 +23,7 @@ from typing import Final
 
 from engine.live.weights.link import Listener, call, receive_into, send_all
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
-from engine.live.weights.segments import Segment, SharedBytes, map_shared, sweep
+from engine.live.weights.segments import Segment, SharedBytes, let_go_of, map_shared, sweep
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.weights.chunks import TornWeights, chunk_spans, copy_bytes
@@ -59,6 +59,11 @@ class Handover:
     def allocate(self, num_bytes: int) -> memoryview:
         """For `Trainer.snapshot`: writable and shared, valid until the version is forgotten."""
         return self._give(self._take_spare(num_bytes) or Segment.create(self._owner, num_bytes)).buffer
+
+    def wait_until_ready(self) -> None:
+        """Until the memory for the next copy is there."""
+        if self._spare is not None:
+            self._spare.result()
 
     def keep(self, weights: WeightVersion) -> None:
         """A snapshot that was not made in memory of `allocate` is copied there."""
@@ -96,7 +101,9 @@ class Handover:
 
     def forget(self, version: WeightsId) -> None:
         if version in self._kept:
-            self._kept.pop(version)[0].remove()
+            segment, _ = self._kept.pop(version)
+            segment.remove()
+            self._maker.submit(let_go_of, segment.buffer)  # before the next version is copied, so at its cost else
 
     def close(self) -> None:
         if self._listener is not None:

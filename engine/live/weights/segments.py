@@ -126,6 +126,15 @@ def map_to_write(shared: SharedBytes, parts: Iterable[tuple[int, int]]) -> memor
     return memoryview(mapped)[: shared.num_bytes]
 
 
+def let_go_of(memory: memoryview) -> None:
+    """For a thread beside: unmapping takes half as long as the copy did, and has the interpreter's lock all the while,
+    unless the pages are gone before. What others have mapped stays as it is."""
+    mapped = memory.obj
+    assert isinstance(mapped, mmap.mmap)
+    for start, end in chunk_spans(len(mapped), PIECE_BYTES):
+        mapped.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
 def map_shared(shared: SharedBytes) -> memoryview:
     with _opened(shared, os.O_RDONLY) as (_, descriptor):
         mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)

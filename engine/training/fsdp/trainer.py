@@ -5,7 +5,7 @@ Invariants:
   something empty;
 - an update happens whole, of policy and critic and on all ranks, or not at all: losses and lengths of gradients have
   the same bits on each, and decide;
-- each rank reads and writes its own rows, of the job's model and of a checkpoint;
+- each rank reads and writes its own rows: of the job's model, of a checkpoint, and of a version that is handed over;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks or backend goes on from it. With the
   same ones it goes on bit for bit.
 """

@@ -86,7 +86,11 @@ class Published:
                 name, values = run.parameter, self._values_of(run.parameter)
             target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
             with at_work("copy", num_bytes=run.num_bytes):
-                target.copy_(values[run.values])
+                target.copy_(self._narrow(values[run.values]))
+
+    def _narrow(self, values: Tensor) -> Tensor:
+        """Of a GPU's: a copy to the host would carry them as they are, and round them there."""
+        return values if values.device.type == "cpu" else values.to(self._dtype)
 
     def pack(self, weights: WeightsId, allocate: Allocate | None) -> WeightVersion:
         """A whole version. Of several ranks: this one's values in it, and zeros for the others'."""

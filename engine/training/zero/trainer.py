@@ -7,7 +7,8 @@ Invariants:
   losses and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
   the same ones it goes on bit for bit;
-- each rank writes its own part of a checkpoint; rank 0 alone reads checkpoints and weights, one matrix at a time.
+- each rank writes its own part of a checkpoint and hands over its own values of a version; rank 0 alone reads checkpoints
+  and weights, one matrix at a time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
