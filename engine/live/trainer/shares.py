@@ -23,7 +23,6 @@ from engine.live.weights.segments import SharedBytes, let_go_of, map_to_write, o
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.training.port import SharedTrainer
-from engine.weights.port import TensorEntry
 from engine.weights.spans import Spans
 
 
@@ -43,10 +42,6 @@ class RankShare:
         self._handover: Handover | None = None
         self._room: tuple[SharedBytes, Future[memoryview]] | None = None
         self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="share")
-
-    @property
-    def entries(self) -> tuple[TensorEntry, ...]:
-        return self._published.entries
 
     def place(self) -> RankPlace:
         return RankPlace(memory=own_memory(), share=self._published.share)
