@@ -18,13 +18,13 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from engine.models.families.trained_model import TrainedModel, load_model, public_tensors
+from engine.models.families.trained_model import TrainedModel, load_model
 from engine.models.loading import companion_files
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_random_streams, restore_shares
-from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import PartShares, Share
 from engine.training.checkpoint.stored_state import StoredState
@@ -102,7 +102,7 @@ class TorchTrainer:
             num_weights=self._num_parameters,
             attention_width=self._model.config.attention_width,
         )
-        self._saver = Saver(self._published(), ALONE, self._device)
+        self._saver = Saver(self._published_model(), ALONE, self._device)
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
@@ -201,21 +201,16 @@ class TorchTrainer:
         self._check_dtypes()
         self._progress = progress
 
-    def _published(self) -> Published:
+    def _published_model(self) -> PublishedModel:
         config, base = self._model.config, {} if self._adapter is None else self._adapter.base
         places = decoder_places(config, base or dict(self._model.named_parameters()))
-        return Published(
+        return PublishedModel(
             companions=companion_files(self._folder),
             dtype=config.dtype,
             places=places,
             adapter=self._adapter,
             base={name: Share.whole(places[name], values) for name, values in base.items()},
         )
-
-    def _published_tensors(self) -> dict[str, Tensor]:
-        """In the dtype that rollouts run in; an adapter is merged."""
-        tensors = public_tensors(self._model) if self._adapter is None else self._adapter.merged()
-        return {name: tensor.to(self._model.config.dtype) for name, tensor in tensors.items()}
 
     def _load_reference(self, model_folder: Path) -> TrainedModel | None:
         """None: it is this very model without its adapter."""

@@ -47,7 +47,7 @@ Spans = Mapping[str, Sequence[range]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedModel:
     """What others read: every parameter of the decoder, in the dtype that rollouts run in."""
 
     companions: Mapping[str, bytes]
@@ -77,7 +77,7 @@ class Published:
 @dataclass(slots=True, kw_only=True)
 class RankShare:
     folder: Path
-    published: Published
+    published: PublishedModel
     world: World
     parts: Sequence[PartShares]
     streams: Mapping[str, Tensor]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.checkpoint.content import TrainerProgress
-from engine.training.checkpoint.rank_share import Published, RankShare
+from engine.training.checkpoint.rank_share import PublishedModel, RankShare
 from engine.training.checkpoint.shares import PartShares
 from engine.training.checkpoint.staging import Staging
 from engine.training.port import Write
@@ -26,7 +26,7 @@ from engine.training.ranks.world import World
 class Saver:
     """A trainer's."""
 
-    def __init__(self, published: Published, world: World, device: torch.device) -> None:
+    def __init__(self, published: PublishedModel, world: World, device: torch.device) -> None:
         self._published, self._world = published, world
         self._staging = Staging(device)
         self._num_sharing = 0

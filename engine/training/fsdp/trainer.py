@@ -11,7 +11,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,14 +25,14 @@ from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_shares, take_over_random_streams
-from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
-from engine.training.parts.layout import decoder_places, own_part, whole_shape, whole_values
+from engine.training.parts.layout import decoder_places, own_part, whole_values
 from engine.training.parts.lora import Adapter
 from engine.training.parts.published import held_rows, published
 from engine.training.parts.stored_rows import StoredRows
@@ -222,7 +222,7 @@ class FsdpTrainer:
 
     def _saver_of(self) -> Saver:
         base = {} if self._adapter is None else {name: own_part(each) for name, each in self._adapter.base.items()}
-        published = Published(
+        published = PublishedModel(
             companions=companion_files(self._folder),
             dtype=self._config.dtype,
             places=self._places,
@@ -230,21 +230,3 @@ class FsdpTrainer:
             base=self._sharding.shares(self._places, base) if base else {},
         )
         return Saver(published, self._world, self._device)
-
-    def _published(self) -> Iterator[tuple[str, Tensor]]:
-        """Hugging Face names and values, in the dtype that rollouts run in, each to be copied before the next is asked
-        for; nothing but on rank 0. Every rank goes through them to their end. An adapter is merged."""
-        adapter, base, dtype = self._adapter, self._base(), self._config.dtype
-        for name, place in self._places.items():
-            if adapter is None:
-                whole = self._sharding.gathered(own_part(base[name]).to(dtype), place.shape)
-            else:
-                needed = adapter.needed_for(name)
-                parts = [self._sharding.gathered(own_part(each), whole_shape(each)) for each in needed]
-                there = [part for part in parts if part is not None]
-                whole = adapter.merged_of(name, there).to(dtype) if there else None
-            if whole is not None:
-                yield from place.split(whole)
-
-    def _base(self) -> dict[str, nn.Parameter]:
-        return dict(self._model.named_parameters()) if self._adapter is None else self._adapter.base

@@ -47,7 +47,6 @@ def held_rows(rows: Callable[[Place], range]) -> Held:
 class _Run:
     """Values that stand together in a parameter and in the version."""
 
-    parameter: str
     values: slice
     """Of those that are held."""
     start: int
@@ -73,20 +72,20 @@ class Published:
         self.entries = lay_out(views(empty))
         self._dtype, self._values_of = dtype, values_of
         places = places_of(parameters, views)
-        self._runs = list(_runs(places, {entry.name: entry for entry in self.entries}, held, dtype.itemsize))
-        self.share = Spans.joined((run.start, run.start + run.room) for run in self._runs)
+        by_name = {entry.name: entry for entry in self.entries}
+        self._runs = {name: list(_runs(place, by_name, held, dtype.itemsize)) for name, place in places.items()}
+        self.share = Spans.joined((run.start, run.start + run.room) for runs in self._runs.values() for run in runs)
         """The bytes that this process writes."""
 
     @torch.no_grad()
     def write(self, memory: memoryview, spans: Spans) -> None:
         """`memory`: of `spans`, to which the own ones belong."""
-        name, values = "", torch.empty(0)
-        for run in self._runs:
-            if run.parameter != name:
-                name, values = run.parameter, self._values_of(run.parameter)
-            target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
-            with at_work("copy", num_bytes=run.num_bytes):
-                target.copy_(self._narrow(values[run.values]))
+        for parameter, runs in self._runs.items():
+            values = self._values_of(parameter)  # also without a run: ranks may have to ask together
+            for run in runs:
+                target = view_of_values(memory, self._dtype, spans.place_of(run.start), run.num_bytes)
+                with at_work("copy", num_bytes=run.num_bytes):
+                    target.copy_(self._narrow(values[run.values]))
 
     def _narrow(self, values: Tensor) -> Tensor:
         """Of a GPU's: a copy to the host would carry them as they are, and round them there."""
@@ -110,21 +109,17 @@ def published(model: TrainedModel, values_of: Callable[[str], Tensor], *, held: 
     )
 
 
-def _runs(
-    places: Mapping[str, Place], entries: Mapping[str, TensorEntry], held: Held, value_bytes: int
-) -> Iterator[_Run]:
-    for parameter, place in places.items():
-        own = held(place)
-        for public, shape, offset in place.parts:
-            first, last = max(own.start, offset), min(own.stop, offset + shape.numel())
-            if first >= last:
-                continue
-            entry, num_bytes = entries[public], (last - first) * value_bytes
-            is_end = last == offset + shape.numel()
-            yield _Run(
-                parameter=parameter,
-                values=slice(first - own.start, last - own.start),
-                start=entry.offset + (first - offset) * value_bytes,
-                num_bytes=num_bytes,
-                room=num_bytes + (room_of(entry) - entry.num_bytes if is_end else 0),
-            )
+def _runs(place: Place, entries: Mapping[str, TensorEntry], held: Held, value_bytes: int) -> Iterator[_Run]:
+    own = held(place)
+    for public, shape, offset in place.parts:
+        first, last = max(own.start, offset), min(own.stop, offset + shape.numel())
+        if first >= last:
+            continue
+        entry, num_bytes = entries[public], (last - first) * value_bytes
+        is_end = last == offset + shape.numel()
+        yield _Run(
+            values=slice(first - own.start, last - own.start),
+            start=entry.offset + (first - offset) * value_bytes,
+            num_bytes=num_bytes,
+            room=num_bytes + (room_of(entry) - entry.num_bytes if is_end else 0),
+        )

@@ -227,6 +227,8 @@ def _span_of_divided(place: Place, num_of_each: int, world: World) -> range:
     """Stage 3 gives every rank as many values of a parameter; what is beyond its end fills up the last ones'."""
     start = min(world.index * num_of_each, place.shape.numel())
     return range(start, min(start + num_of_each, place.shape.numel()))
+
+
 def held_by_rank(division: Division) -> Held:
     """The values that a rank writes of a version: in stage 3 those that it has, else as many rows as any other."""
     rank, count = division.world.index, division.world.count

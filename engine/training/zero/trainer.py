@@ -7,11 +7,11 @@ Invariants:
   losses and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
   the same ones it goes on bit for bit;
-- each rank writes its own part of a checkpoint and hands over its own values of a version; rank 0 alone reads checkpoints
-  and weights, one matrix at a time.
+- each rank writes its own part of a checkpoint and hands over its own values of a version; rank 0 alone reads
+  checkpoints and weights, one matrix at a time.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, take_over_random_streams
-from engine.training.checkpoint.rank_share import Published
+from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
@@ -57,7 +57,6 @@ from engine.training.zero.sharding import (
     held_values,
     send_weights,
     whole,
-    whole_weights,
 )
 from engine.weights.port import WeightVersion
 
@@ -216,7 +215,7 @@ class DeepSpeedTrainer:
     def _saver_of(self) -> Saver:
         adapter, base = self._adapter, {} if self._adapter is None else self._adapter.base
         places = decoder_places(self._config, base or dict(self._model.named_parameters()))
-        published = Published(
+        published = PublishedModel(
             companions=companion_files(self._folder),
             dtype=self._config.dtype,
             places=places,
@@ -224,15 +223,6 @@ class DeepSpeedTrainer:
             base={} if adapter is None else base_shares(adapter, places, self._world),
         )
         return Saver(published, self._world, self._device)
-
-    def _published(self) -> dict[str, Tensor]:
-        """Copies on rank 0's host, in the dtype that rollouts run in."""
-        return self._copied(whole_weights(self._model, self._adapter), self._config.dtype)
-
-    def _copied(self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Every rank goes through all of them, since each is gathered from every rank."""
-        is_first = self._world.index == 0
-        return {name: tensor.to("cpu", dtype, copy=True) for name, tensor in tensors if is_first}
 
 
 def _own_config(folder: Path) -> DecoderConfig:

@@ -46,7 +46,8 @@ class FirstHost:
         return self._group.train_step(trajectories_of(seed)).metrics
 
     def weights(self) -> str:
-        return self._group.snapshot(WeightsId(0, 1)).manifest.sha256
+        """Rank 0's own."""
+        return str(self._group._own.snapshot(WeightsId(0, 1)).manifest.sha256)
 
     def save(self) -> str:
         """As `CheckpointWriter` does."""
