@@ -6,6 +6,7 @@ torch_engine      continuous batching in plain torch
 scheduler         the sequences that wait, are read in, have a row
 block_manager     the holders of each block of the cache
 page_store        keys and values in those blocks
+route_pages       the experts that their tokens met
 prefill           prompts of several sequences in one forward
 decode_batch      the data that a step needs of each row
 decode_rows       the keys and values that each row attends to

@@ -95,11 +95,12 @@ def choose(stored: torch.dtype, shape: MatrixShape, measure: Measure) -> CpuProd
 
 
 def lay_out(model: Decoder, products: CpuProducts) -> None:
-    """Shapes, values and views are as before. A tied head stays: looking up an embedding wants rows."""
+    """Shapes, values and views are as before. A tied head stays: looking up an embedding wants rows. So do
+    experts: a column of all of them is none of any."""
     if not products.by_columns:
         return
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 2 and name != "embedding_VD":
+        if parameter.dim() == 2 and name != "embedding_VD" and ".mixture." not in name:
             parameter.data = by_columns(parameter.data)
 
 

@@ -51,9 +51,16 @@ class PageStore:
         k_XKE, v_XKE = self._kv_N2XKE[index]
         return k_XKE, v_XKE
 
+    @property
+    def num_slots(self) -> int:
+        return self._kv_N2XKE.shape[2]
+
     def slots(self, table: BlockTable, start: int, end: int) -> list[int]:
         """Of tokens start … end - 1."""
-        size, blocks = self._blocks.block_tokens, table.blocks
+        return self.slots_in(table.blocks, start, end)
+
+    def slots_in(self, blocks: Sequence[int], start: int, end: int) -> list[int]:
+        size = self._blocks.block_tokens
         return [blocks[at // size] * size + at % size for at in range(start, end)]
 
     def on_device(self, slots: Sequence[int]) -> Tensor:

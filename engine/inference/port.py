@@ -49,6 +49,8 @@ class SequenceProgress:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     kv: KvPages | None = None
+    routes: bytes = b""
+    """The experts that the first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class SequenceOutput:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     reason: Literal["stop", "length", "aborted"]
+    routes: bytes = b""
+    """As of a progress: of all tokens that were read, which the last one never is. An engine may have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,15 +55,16 @@ class ChunkBatch:
                 self._rectangles.append((rectangle, context))
         self.ids_T = torch.tensor(ids, device=device)
         self.positions_T = torch.tensor(positions, device=device)
-        self._slots_n = store.on_device(slots)
-        self._real_n = None if len(real) == len(ids) else torch.tensor(real, device=device)
+        self.slots_n = store.on_device(slots)
+        """Of tokens that are no padding, and their places in T (None: all)."""
+        self.real_n = None if len(real) == len(ids) else torch.tensor(real, device=device)
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         """Attend."""
         stored = self._store.layer(layer)
         for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
-            new_nKE = new_TKE if self._real_n is None else new_TKE.index_select(0, self._real_n)
-            stored_XKE.index_copy_(0, self._slots_n, new_nKE)
+            new_nKE = new_TKE if self.real_n is None else new_TKE.index_select(0, self.real_n)
+            stored_XKE.index_copy_(0, self.slots_n, new_nKE)
         sizes = [rectangle.num_tokens for rectangle, _ in self._rectangles]
         parts = zip(self._rectangles, *(torch.split(part, sizes) for part in (q_THE, k_TKE, v_TKE)), strict=True)
         mixed: list[Tensor] = []

@@ -17,6 +17,8 @@ class Limits:
     max_positions: int
     kv_tokens: int
     """Tokens that fit the KV cache."""
+    route_bytes: int = 0
+    """Of a token's routes; 0: the model or the engine has none."""
 
     def room(self, request: SequenceRequest) -> int:
         """The longest answer that this request can get."""
@@ -79,3 +81,9 @@ def _check_progress(progress: SequenceProgress, name: str, *, room: int, limits:
         raise ValueError(f"progress of {name!r}: each token from 0 to {limits.vocab_size - 1}")
     if progress.kv is not None and not 0 <= progress.kv.num_tokens <= num_prompt + num_tokens:
         raise ValueError(f"progress of {name!r}: pages of at most {num_prompt + num_tokens} tokens")
+    num_bytes, size = len(progress.routes), limits.route_bytes
+    if num_bytes > size * (num_prompt + num_tokens) or (size and num_bytes % size):
+        raise ValueError(
+            f"progress of {name!r}: routes of at most {num_prompt + num_tokens} tokens, {size} bytes each; "
+            f"got {num_bytes} bytes"
+        )

@@ -42,6 +42,8 @@ class LiveSequence:
     arrival: int = -1
     num_read: int = 0
     """Tokens whose keys and values were there when it got its row; while it is prefilled, so far."""
+    routes: bytearray = field(default_factory=bytearray)
+    """Of its first tokens: those that it took along from blocks it had before (engine/inference/route_pages.py)."""
 
     @property
     def sequence_id(self) -> str:
@@ -58,7 +60,17 @@ class LiveSequence:
             logprobs=tuple(self.logprobs),
             versions=tuple(self.versions),
             reason=reason,
+            routes=bytes(self.routes),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBack:
+    """Blocks that somebody else gets now. The first `num_tokens` tokens were computed in them."""
+
+    live: LiveSequence
+    blocks: list[int]
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +100,10 @@ class RowMove:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """A step's plan, in this order: close gaps, take in pages, read in, let the last `num_joining` rows decode too."""
+    """A step's plan, in this order: look once more at what is given back, close gaps, take in pages, read in, let the
+    last `num_joining` rows decode too."""
 
-    num_preempted: int = 0
+    preempted: list[GivenBack] = field(default_factory=list)
     moves: list[RowMove] = field(default_factory=list)
     brought: list[Brought] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -124,6 +137,10 @@ class Scheduler:
             self.live[each.sequence_id] = each
         self.waiting.extend(sequences)
 
+    def in_flight(self, sequence_ids: Sequence[str]) -> list[LiveSequence]:
+        """Each once; ids that are not in flight (any more) are passed over."""
+        return [self.live[name] for name in dict.fromkeys(sequence_ids) if name in self.live]
+
     # A step ------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> Plan:
@@ -144,7 +161,8 @@ class Scheduler:
                 self._blocks.extend(each.table)
 
     def _preempt(self, youngest: LiveSequence, plan: Plan) -> None:
-        plan.num_preempted += 1
+        given_back = GivenBack(live=youngest, blocks=youngest.table.blocks, num_tokens=self.num_computed(youngest))
+        plan.preempted.append(given_back)
         if youngest in self.prefilling:
             self.prefilling.remove(youngest)
         else:
@@ -195,6 +213,10 @@ class Scheduler:
                 return
             self.rows.append(self.prefilling.pop(0))
             plan.num_joining += 1
+
+    def num_computed(self, live: LiveSequence) -> int:
+        """Its tokens whose keys and values lie in its blocks, or its row."""
+        return len(live.tokens) - 1 if any(each is live for each in self.rows) else live.num_read
 
     # Leave -------------------------------------------------------------------------------------------------------
 

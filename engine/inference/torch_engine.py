@@ -30,6 +30,7 @@ from engine.inference.page_store import PageStore
 from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
 from engine.inference.prefill import ChunkBatch
 from engine.inference.requests import DrawKind, Limits, check_request
+from engine.inference.route_pages import RoutePages
 from engine.inference.sampling import RowSampling, sample_tokens, signed_64
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
@@ -61,8 +62,7 @@ class TorchRolloutEngine:
         self._folder = model_folder
         config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
         products = products_for(config) if is_on_cpu else None
-        if products is not None:
-            config = replace(config, dtype=products.dtype)  # the cache's too
+        config = config if products is None else replace(config, dtype=products.dtype)  # the cache's too
         self._model = load_decoder(model_folder, device=device, dtype=config.dtype).requires_grad_(False)
         if products is not None:
             lay_out(self._model, products)
@@ -71,18 +71,21 @@ class TorchRolloutEngine:
         self._device = device
         self._version = version
         self._num_prefilled = self._num_decoded = 0
-        self._num_weights = self._model.num_parameters
+        self._num_active_weights = self._model.num_active_parameters
         self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
         num_backed = num_blocks if kv_tokens else max_batch * _FIRST_BLOCKS_PER_ROW
         self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)
-        self._limits = Limits(
-            vocab_size=config.vocab_size, max_positions=config.max_positions, kv_tokens=num_blocks * BLOCK_TOKENS
-        )
         self._scheduler = Scheduler(max_rows=max_batch, blocks=self._blocks, prefill_tokens=prefill_tokens)
         self._store = PageStore(config, self._blocks, device=device)
-        is_dense = layout == "window" or (layout is None and is_on_cpu)
-        rows_class = WindowRows if is_dense else PagedRows
+        self._routes = RoutePages(config.mixture, self._store, device=device)
+        self._limits = Limits(
+            vocab_size=config.vocab_size,
+            max_positions=config.max_positions,
+            kv_tokens=num_blocks * BLOCK_TOKENS,
+            route_bytes=self._routes.token_bytes,
+        )
+        rows_class = WindowRows if layout == "window" or (layout is None and is_on_cpu) else PagedRows
         self._rows: DecodeRows = rows_class(config, self._store, max_rows=max_batch, device=device)
         self._batch: DecodeBatch | None = None  # None: no row is in use
 
@@ -106,13 +109,14 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
-        gone = self._in_flight(sequence_ids)
+        gone = self._scheduler.in_flight(sequence_ids)
+        self._take_routes(gone)
         self._close(self._scheduler.leave(gone))
         return [each.end("aborted") for each in gone]
 
     @torch.inference_mode()
     def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
-        exported = self._in_flight(sequence_ids)
+        exported = self._scheduler.in_flight(sequence_ids)
         requests = [self._request_of(each, with_kv=with_kv) for each in exported]
         if leave:
             self._close(self._scheduler.leave(exported))
@@ -153,6 +157,7 @@ class TorchRolloutEngine:
             tokens=tokens,
             logprobs=list(begun.logprobs),
             versions=list(begun.versions),
+            routes=bytearray(begun.routes),
             table=BlockTable(tokens=tokens),
             kind=DrawKind.of(request.sampling),
         )
@@ -167,17 +172,17 @@ class TorchRolloutEngine:
                 live.stop.completes(token)
         return live
 
-    def _in_flight(self, sequence_ids: Sequence[str]) -> list[LiveSequence]:
-        live = self._scheduler.live
-        return [live[name] for name in dict.fromkeys(sequence_ids) if name in live]
+    def _take_routes(self, leaving: Sequence[LiveSequence]) -> None:
+        for live in leaving:
+            self._routes.take_along(live, live.table.blocks, self._scheduler.num_computed(live))
 
     def _request_of(self, live: LiveSequence, *, with_kv: bool) -> SequenceRequest:
         pages = live.kv
+        self._take_routes([live])
         if with_kv and live.table.blocks:
-            num_tokens = live.num_read
+            num_tokens = self._scheduler.num_computed(live)
             row = next((row for row, each in enumerate(self._scheduler.rows) if each is live), None)
             if row is not None:
-                num_tokens = len(live.tokens) - 1
                 self._rows.flush({row: num_tokens}, self._scheduler.rows)
             pages = KvPages(
                 layout=self._store.layout,
@@ -191,24 +196,26 @@ class TorchRolloutEngine:
             logprobs=tuple(live.logprobs),
             versions=tuple(live.versions),
             kv=pages if with_kv else None,
+            routes=bytes(live.routes),
         )
-        is_begun = bool(progress.token_ids) or progress.kv is not None
-        return replace(live.request, progress=progress if is_begun else None)
+        return replace(live.request, progress=progress if progress.token_ids or progress.kv else None)
 
     # Schedule and read in ----------------------------------------------------------------------------------------
 
     def _follow(self, plan: Plan) -> None:
-        if plan.num_preempted:
+        if plan.preempted:
             self._close(plan.moves, num_joining=plan.num_joining)
         self._store.back()
         for brought in plan.brought:
             self._store.write(brought.live.table, brought.pages.data, brought.start, brought.end)
+        self._routes.follow(plan)
         if plan.chunks:
             max_positions = self._limits.max_positions
             chunks = ChunkBatch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
             num_tokens = sum(each.end - each.start for each in plan.chunks)
             with self._at_forward("prefill", num_tokens):
-                self._model(chunks.ids_T, chunks.positions_T, chunks)
+                choose = self._routes.noting(chunks.slots_n, chunks.real_n)
+                self._model(chunks.ids_T, chunks.positions_T, chunks, choose)
             self._num_prefilled += num_tokens
         if plan.num_joining:
             self._join(self._scheduler.rows[-plan.num_joining :])
@@ -244,7 +251,7 @@ class TorchRolloutEngine:
         self._batch.sampling = self._row_sampling()
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
-        num_flops = flops_of_forward(self._num_weights, num_tokens)
+        num_flops = flops_of_forward(self._num_active_weights, num_tokens)
         return at_work(what, num_bytes=self._weight_bytes, num_flops=num_flops, device=self._device)
 
     # Decode ------------------------------------------------------------------------------------------------------
@@ -253,7 +260,8 @@ class TorchRolloutEngine:
         batch = self._batch
         assert batch is not None
         self._rows.prepare(self._scheduler.rows, batch.positions_B)
-        logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._rows))
+        choose = self._routes.noting_last_of(self._scheduler.rows)
+        logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._rows, choose))
         self._rows.advance()
         batch.positions_B = batch.positions_B + 1
         batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
@@ -275,7 +283,9 @@ class TorchRolloutEngine:
         self._num_decoded += len(tokens)
         if not reasons:
             return []
-        outputs = [self._scheduler.rows[row].end(reason) for row, reason in reasons.items()]
+        ended = [self._scheduler.rows[row] for row in reasons]
+        self._take_routes(ended)
+        outputs = [live.end(reason) for live, reason in zip(ended, reasons.values(), strict=True)]
         self._keep_for_reuse(list(reasons))
         self._close(self._scheduler.retire(list(reasons)))
         return outputs

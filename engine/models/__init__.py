@@ -2,6 +2,9 @@
 
 decoder         Llama's shape, with what Qwen2 and Qwen3 add
 loading         the way from a Hugging Face folder and back
+mixture         experts, of which a router chooses some for each token
+routes          that choice as bytes, to be made again
+operations      what layers are made of
 attention       packed sequences, each seeing itself
 packing         sequences of many lengths in one row
 tokenizer       token ids out of text, and back

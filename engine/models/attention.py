@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.decoder import take_rows
+from engine.models.operations import take_rows
 from engine.models.packing import PackedTokens, Rectangle
 
 CAUSAL: Final = (-1, 0)  # a window: everything before, nothing after

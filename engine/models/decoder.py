@@ -1,8 +1,9 @@
-"""A decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Llama, with Qwen2's biases and
-Qwen3's norms of queries and keys where the configuration has them.
+"""A decoder in plain torch: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Llama, with Qwen2's biases,
+Qwen3's norms of queries and keys and its mixtures of experts where the configuration has them.
 
 One forward serves training, prefill and decode: it sees a flat row of tokens, and how these attend to one another is
-the caller's (`Attend`): rectangles of whole sequences, or one new token a sequence against a KV cache.
+the caller's (`Attend`): rectangles of whole sequences, or one new token a sequence against a KV cache. So is which
+experts a token meets (`Choose`).
 
     T tokens of all sequences, one after the other    D width    H query heads    K key/value heads
     E width of a head    A = H·E    Q = (H + 2K)·E    F width of the MLP    V vocabulary    P positions
@@ -17,7 +18,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Literal
 
 import torch
@@ -25,6 +26,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from engine.models.mixture import Choose, Mixture, MixtureShape, freely
+from engine.models.operations import add_linear, empty_parameter, gated, rms_norm
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
@@ -62,6 +66,7 @@ class DecoderConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     rope_stretch: RopeStretch | None = None
+    mixture: MixtureShape | None = None
 
     @property
     def attention_width(self) -> int:
@@ -90,10 +95,14 @@ class DecoderLayer(nn.Module):
         self.key_norm_E = empty_parameter(config.head_dim, dtype=dtype) if config.qk_norm else None
         self.output_DA = empty_parameter(config.width, attention_width, dtype=dtype)
         self.mlp_norm_D = empty_parameter(config.width, dtype=dtype)
-        self.gate_up_2FD = empty_parameter(2 * config.mlp_width, config.width, dtype=dtype)
-        self.down_DF = empty_parameter(config.width, config.mlp_width, dtype=dtype)
+        self.mixture = _mixture(config, index, dtype)
+        if self.mixture is None:
+            self.gate_up_2FD = empty_parameter(2 * config.mlp_width, config.width, dtype=dtype)
+            self.down_DF = empty_parameter(config.width, config.mlp_width, dtype=dtype)
 
-    def forward(self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend, choose: Choose = freely
+    ) -> Tensor:
         config = self._config
         normed_TD = rms_norm(x_TD, self.attention_norm_D, config.norm_eps)
         qkv_THE = functional.linear(normed_TD, self.qkv_QD, self.qkv_bias_Q).view(x_TD.shape[0], -1, config.head_dim)
@@ -103,8 +112,11 @@ class DecoderLayer(nn.Module):
         q_THE, k_TKE = torch.split(turned_THE, [config.num_heads, config.num_kv_heads], dim=1)
         mixed_TA = attend(self._index, q_THE, k_TKE, v_TKE)
         x_TD = add_linear(x_TD, mixed_TA, self.output_DA)
-        gate_up_T2F = functional.linear(rms_norm(x_TD, self.mlp_norm_D, config.norm_eps), self.gate_up_2FD)
-        gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
+        normed_TD = rms_norm(x_TD, self.mlp_norm_D, config.norm_eps)
+        if self.mixture is not None:
+            mixed_TD: Tensor = self.mixture(normed_TD, choose)
+            return x_TD + mixed_TD
+        gate_TF, up_TF = functional.linear(normed_TD, self.gate_up_2FD).chunk(2, dim=-1)
         return add_linear(x_TD, gated(gate_TF, up_TF), self.down_DF)
 
     def _norm_heads(self, qk_THE: Tensor) -> Tensor:
@@ -113,6 +125,13 @@ class DecoderLayer(nn.Module):
         queries, keys, eps = self._config.num_heads, self._config.num_kv_heads, self._config.norm_eps
         q_THE, k_TKE = torch.split(qk_THE, [queries, keys], dim=1)
         return torch.cat((rms_norm(q_THE, self.query_norm_E, eps), rms_norm(k_TKE, self.key_norm_E, eps)), dim=1)
+
+
+def _mixture(config: DecoderConfig, layer: int, dtype: torch.dtype) -> Mixture | None:
+    shape = config.mixture
+    if shape is None or layer not in shape.layers:
+        return None
+    return Mixture(shape, config.width, shape.layers.index(layer), dtype)
 
 
 class Decoder(nn.Module):
@@ -135,18 +154,18 @@ class Decoder(nn.Module):
         self.register_buffer("cos_PE", cos_PE, persistent=False)
         self.register_buffer("sin_PE", sin_PE, persistent=False)
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = freely) -> Tensor:
         """The last layer's output, before the final norm; `logits` of the rows that need them comes next."""
         x_TD = functional.embedding(ids_T, self.embedding_VD)
         cos_T1E = self.cos_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
         sin_T1E = self.sin_PE.index_select(0, positions_T).unsqueeze(1).to(x_TD.dtype)
         if self.activations == "kept" or not torch.is_grad_enabled():
             for layer in self.layers:
-                x_TD = layer(x_TD, cos_T1E, sin_T1E, attend)
+                x_TD = layer(x_TD, cos_T1E, sin_T1E, attend, choose)
             return x_TD
         with save_on_cpu(pin_memory=x_TD.is_cuda) if self.activations == "offloaded" else nullcontext():
             for layer in self.layers:
-                through = partial(layer, cos_T1E=cos_T1E, sin_T1E=sin_T1E, attend=attend)
+                through = partial(layer, cos_T1E=cos_T1E, sin_T1E=sin_T1E, attend=attend, choose=choose)
                 x_TD = checkpoint(through, x_TD, use_reentrant=False, preserve_rng_state=False)
         return x_TD
 
@@ -171,10 +190,12 @@ class Decoder(nn.Module):
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-
-def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """As `x[index]`, but the gradient of rows that are taken often is added up by an operation made for it."""
-    return functional.embedding(index, x.reshape(x.shape[0], -1)).view(-1, *x.shape[1:])
+    @property
+    def num_active_parameters(self) -> int:
+        """All but the experts that a token does not meet."""
+        shape = self.config.mixture
+        num_idle = 0 if shape is None else shape.num_idle_experts * 3 * shape.expert_width * self.config.width
+        return self.num_parameters - num_idle
 
 
 def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -184,39 +205,6 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> 
     with torch.no_grad():
         entropy_N = -(all_NV.exp() * all_NV).nan_to_num(0.0).sum(dim=-1)
     return logprobs_N, entropy_N
-
-
-def empty_parameter(*shape: int, dtype: torch.dtype) -> nn.Parameter:
-    return nn.Parameter(torch.empty(shape, dtype=dtype))
-
-
-def rms_norm(x_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    if is_lean() and x_TD.dtype == torch.float32 and x_TD.device.type == "cpu":
-        # torch's own is eight operations on a CPU, and a plain number for a tensor costs as much as an operation.
-        length_T1 = torch.linalg.vector_norm(x_TD, dim=-1, keepdim=True)
-        mean_square_T1 = torch.addcmul(_on_cpu(eps), length_T1, length_T1, value=1.0 / x_TD.shape[-1])
-        return (x_TD * mean_square_T1.rsqrt_()).mul_(weight_D)
-    return functional.rms_norm(x_TD, weight_D.shape, weight_D, eps)
-
-
-@cache
-def _on_cpu(number: float) -> Tensor:
-    return torch.tensor(number)
-
-
-def add_linear(x_TD: Tensor, y_TF: Tensor, weight_DF: Tensor) -> Tensor:
-    if is_lean():
-        return torch.addmm(x_TD, y_TF, weight_DF.t())
-    return x_TD + functional.linear(y_TF, weight_DF)
-
-
-def gated(gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-    return functional.silu(gate_TF).mul_(up_TF) if is_lean() else functional.silu(gate_TF) * up_TF
-
-
-def is_lean() -> bool:
-    """Rollouts: no gradient ever, and all in the weights' own type, so fused and in-place forms are right."""
-    return torch.is_inference_mode_enabled() and not torch.is_autocast_enabled()
 
 
 def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:

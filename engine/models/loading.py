@@ -17,12 +17,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig, RopeStretch
+from engine.models.mixture import MixtureShape
 from engine.signs import at_work
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"  # large models: which file holds which tensor
-MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
+MODEL_TYPES: Final = ("llama", "qwen2", "qwen3", "qwen3_moe")
+SHARED_EXPERTS: Final = ("shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts")
+MAX_EXPERTS: Final = 32_767  # a number of 16 bits names one, and one more says that none is known
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # What makes a folder of weights usable by others, beside the weights themselves.
@@ -102,7 +105,7 @@ def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict
         views["lm_head.weight"] = own["head_VD"]
     for index in range(config.num_layers):
         theirs, ours = f"model.layers.{index}.", f"layers.{index}."
-        qkv_QD, gate_up_2FD = own[ours + "qkv_QD"], own[ours + "gate_up_2FD"]
+        qkv_QD = own[ours + "qkv_QD"]
         views |= {
             theirs + "input_layernorm.weight": own[ours + "attention_norm_D"],
             theirs + "self_attn.q_proj.weight": qkv_QD[:query],
@@ -110,10 +113,11 @@ def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict
             theirs + "self_attn.v_proj.weight": qkv_QD[query + key :],
             theirs + "self_attn.o_proj.weight": own[ours + "output_DA"],
             theirs + "post_attention_layernorm.weight": own[ours + "mlp_norm_D"],
-            theirs + "mlp.gate_proj.weight": gate_up_2FD[: config.mlp_width],
-            theirs + "mlp.up_proj.weight": gate_up_2FD[config.mlp_width :],
-            theirs + "mlp.down_proj.weight": own[ours + "down_DF"],
         }
+        if config.mixture is not None and index in config.mixture.layers:
+            views |= _mixture_views(config.mixture, config.width, own, theirs + "mlp.", ours + "mixture.")
+        else:
+            views |= _mlp_views(own[ours + "gate_up_2FD"], own[ours + "down_DF"], theirs + "mlp.")
         if config.qkv_bias:
             qkv_bias_Q = own[ours + "qkv_bias_Q"]
             views |= {
@@ -126,6 +130,29 @@ def hugging_face_views(config: DecoderConfig, own: Mapping[str, Tensor]) -> dict
                 theirs + "self_attn.q_norm.weight": own[ours + "query_norm_E"],
                 theirs + "self_attn.k_norm.weight": own[ours + "key_norm_E"],
             }
+    return views
+
+
+def _mlp_views(gate_up_2FD: Tensor, down_DF: Tensor, theirs: str) -> dict[str, Tensor]:
+    width = len(gate_up_2FD) // 2
+    return {
+        theirs + "gate_proj.weight": gate_up_2FD[:width],
+        theirs + "up_proj.weight": gate_up_2FD[width:],
+        theirs + "down_proj.weight": down_DF,
+    }
+
+
+def _mixture_views(
+    shape: MixtureShape, width: int, own: Mapping[str, Tensor], theirs: str, ours: str
+) -> dict[str, Tensor]:
+    views = {theirs + "gate.weight": own[ours + "router.weight_XD"]}
+    of_experts = zip(
+        torch.split(own[ours + "gate_up_YD"], 2 * shape.expert_width),
+        torch.split(own[ours + "down_ZM"], width),
+        strict=True,
+    )
+    for expert, (gate_up_2MD, down_DM) in enumerate(of_experts):
+        views |= _mlp_views(gate_up_2MD, down_DM, f"{theirs}experts.{expert}.")
     return views
 
 
@@ -161,8 +188,9 @@ def read_config(folder: Path) -> DecoderConfig:
         tied=bool(raw.get("tie_word_embeddings", False)),
         dtype=DTYPES[dtype],
         qkv_bias=model_type == "qwen2",
-        qk_norm=model_type == "qwen3",
+        qk_norm=model_type in ("qwen3", "qwen3_moe"),
         rope_stretch=_read_stretch(rope),
+        mixture=_read_mixture(raw) if model_type == "qwen3_moe" else None,
     )
 
 
@@ -187,6 +215,32 @@ def _read_stretch(rope: dict[str, Any]) -> RopeStretch | None:
         high_freq_factor=float(rope["high_freq_factor"]),
         original_positions=int(rope["original_max_position_embeddings"]),
     )
+
+
+def _read_mixture(raw: dict[str, Any]) -> MixtureShape | None:
+    """`router_aux_loss_coef` evens the experts out in pretraining; here it is no part of any loss."""
+    # transformers 5 writes the second name, the published folders have the first.
+    num_experts = _count(raw, "num_experts" if "num_experts" in raw else "num_local_experts", at_most=MAX_EXPERTS)
+    step, dense = _count(raw, "decoder_sparse_step", default=1), raw.get("mlp_only_layers") or ()
+    layers = tuple(index for index in range(raw["num_hidden_layers"]) if (index + 1) % step == 0 and index not in dense)
+    for field in SHARED_EXPERTS:
+        _refuse_unless(field, raw.get(field) or 0, 0)
+    shape = MixtureShape(
+        num_experts=num_experts,
+        chosen=_count(raw, "num_experts_per_tok", at_most=num_experts),
+        expert_width=_count(raw, "moe_intermediate_size"),
+        renormalised=bool(raw.get("norm_topk_prob", False)),
+        layers=layers,
+    )
+    return shape if layers else None
+
+
+def _count(raw: dict[str, Any], field: str, *, at_most: int | None = None, default: int | None = None) -> int:
+    value = raw.get(field, default)
+    if not isinstance(value, int) or value < 1 or (at_most is not None and value > at_most):
+        accepted = "1 or more" if at_most is None else f"from 1 to {at_most}"
+        raise ValueError(f"config.json: {field} must be {accepted} for this decoder, got {value!r}")
+    return value
 
 
 def _refuse_unless(field: str, value: object, *accepted: object) -> None:

@@ -94,3 +94,7 @@ class Marks(Packed[bool]):
     @classmethod
     def of(cls, numbers: Iterable[bool]) -> Self:
         return cls(bytes(map(bool, numbers)))
+
+
+class Bytes(Packed[int]):
+    code = "B"

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.environments.port import FailureKind, Split
-from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 ALL_WRITTEN: Final = Marks()
+NO_ROUTES: Final = Bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ class TrajectoryContent:
     remark: str
     written: Marks = ALL_WRITTEN
     """The response tokens that the model wrote; the others are an environment's words. Empty: all."""
+    routes: Bytes = NO_ROUTES
+    """The experts that its first tokens met (engine/models/routes.py), the prompt's included, each when it was read for
+    the first time; of a dense model none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-Number = TypeVar("Number", np.int32, np.float32)
+Number = TypeVar("Number", np.int32, np.float32, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class TrainingTrajectory:
     """Of each response token: the version that is trained less the version that wrote it. Empty: all 0."""
     cut: bool = False
     """It reached the longest length allowed."""
+    routes: bytes = b""
+    """The experts that its first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +61,20 @@ class TrajectoryArrays:
     reward: float
     trusted: bool
     cut: bool
+    routes: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenArrays:
-    """What there is of each token. The experts that a rollout chose for each token read in belong here: A rows."""
+    """What there is of each token."""
 
     ids_A: NDArray[np.int32]
     logprobs_R: NDArray[np.float32]
     """Of the policy that wrote them."""
     staleness_R: NDArray[np.int32]
     written_R: Bools
+    routes: NDArray[np.uint8]
+    """Of each trajectory, its prompt's included: samples of one prompt may have met different experts there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,6 +96,8 @@ class TrainingBatch:
     last_written_N: Ints
     """The place in its response of the last written token: it predicts nothing, so neither it nor what follows is read.
     0 where nothing was written."""
+    route_starts_N: Ints
+    num_route_bytes_N: Ints
 
     @classmethod
     def of(cls, trajectories: "Trajectories") -> "TrainingBatch":
@@ -112,6 +119,7 @@ class TrainingBatch:
         num_written_N, last_written_N = response_lengths_N.copy(), response_lengths_N - 1
         written_R = np.ones(response_lengths_N.sum(), dtype=np.bool_)
         staleness_R = np.zeros(len(written_R), dtype=np.int32)
+        num_route_bytes_N = _lengths([each.routes for each in every])
         for index, each in enumerate(every):
             own = slice(response_starts_N[index], response_starts_N[index] + response_lengths_N[index])
             if len(each.written):
@@ -126,6 +134,7 @@ class TrainingBatch:
                 logprobs_R=_one_array([each.behaviour_logprobs for each in every], np.float32),
                 staleness_R=staleness_R,
                 written_R=written_R,
+                routes=_one_array([each.routes for each in every], np.uint8),
             ),
             lowest_id=int(ids_A.min(initial=0)),
             highest_id=int(ids_A.max(initial=0)),
@@ -139,6 +148,8 @@ class TrainingBatch:
             response_lengths_N=response_lengths_N,
             num_written_N=num_written_N,
             last_written_N=last_written_N,
+            route_starts_N=_starts(num_route_bytes_N),
+            num_route_bytes_N=num_route_bytes_N,
         )
 
     def __len__(self) -> int:
@@ -162,6 +173,10 @@ class TrainingBatch:
     def first_responses_A(self) -> int:
         """The place in A where responses begin."""
         return len(self.tokens.ids_A) - len(self.tokens.logprobs_R)
+
+    def routes_of(self, member: int) -> NDArray[np.uint8]:
+        start = self.route_starts_N[member]
+        return self.tokens.routes[start : start + self.num_route_bytes_N[member]]
 
     def only(self, members_N: Ints) -> "TrainingBatch":
         of_trajectories = {name: getattr(self, name)[members_N] for name in _OF_TRAJECTORIES}
@@ -222,6 +237,7 @@ def _arrays(trajectory: TrainingTrajectory) -> TrajectoryArrays:
         reward=trajectory.reward,
         trusted=trajectory.trusted,
         cut=trajectory.cut,
+        routes=np.frombuffer(trajectory.routes, np.uint8),
     )
 
 
@@ -252,7 +268,7 @@ def _distinct(arrays: Sequence[NDArray[np.int32]]) -> tuple[list[int], Ints]:
     return firsts, np.array(kinds, dtype=np.int64)
 
 
-def _lengths(arrays: Sequence[NDArray[np.int32]]) -> Ints:
+def _lengths(arrays: Sequence[NDArray[Number]]) -> Ints:
     return np.array([len(each) for each in arrays], dtype=np.int64)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, load_model
 from engine.models.loading import companion_files
+from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
@@ -77,7 +78,7 @@ class TorchTrainer:
         self._device = torch.device(device)
         self._folder = model_folder
         self._model = load_model(model_folder, device=device, dtype=torch.float32)
-        self._num_parameters = self._model.num_parameters
+        self._num_parameters, num_active_parameters = self._model.num_parameters, self._model.num_active_parameters
         self._published = published(self._model, self._published_values)
         self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
@@ -99,8 +100,9 @@ class TorchTrainer:
                 critic=self._values if self._critic else None,
             ),
             device=device,
-            num_weights=self._num_parameters,
+            num_weights=num_active_parameters,
             attention_width=self._model.config.attention_width,
+            route_format=RouteFormat.of(self._model.config.mixture),
         )
         self._saver = Saver(self._published_model(), ALONE, self._device)
         self._check_dtypes()

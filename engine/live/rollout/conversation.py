@@ -15,7 +15,7 @@ from itertools import groupby
 
 from engine.environments.port import Prompt, Turn, Verdict
 from engine.inference.port import KvPages, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
-from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
     Failure,
@@ -45,6 +45,8 @@ class Conversation:
     logprobs: list[float] = field(default_factory=list)
     versions: list[WeightsId] = field(default_factory=list)
     written: list[bool] = field(default_factory=list)
+    routes: bytes = b""
+    """Of the tokens that were read before the last turn ended, each as it was read for the first time."""
     turns: list[Turn] = field(default_factory=list)
     partial: SequenceProgress | None = None
     """Of a turn in progress, while the conversation is between two replicas."""
@@ -81,6 +83,7 @@ class Conversation:
         self.logprobs += output.logprobs
         self.versions += [named(version) for version in output.versions]
         self.written += [True] * len(output.token_ids)
+        self.routes += output.routes[len(self.routes) :]
         self.turns.append(Turn(text=text))
         self.partial = None
         self.text += text
@@ -136,6 +139,7 @@ class Conversation:
                 response_ids=Ints.of(self.response_ids),
                 logprobs=Floats.of(self.logprobs),
                 written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
+                routes=Bytes(self.routes),
                 prompt_text=self.prompt.text,
                 response_text=self.text,
                 remark=remark,

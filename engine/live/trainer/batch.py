@@ -36,4 +36,5 @@ def _arrays_of(number: int, trajectory: Trajectory, lineage: Lineage, at: int) -
         reward=trajectory.reward,
         trusted=trajectory.trusted,
         cut=trajectory.cut,
+        routes=np.frombuffer(content.routes.data, np.uint8),
     )

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from engine.models.decoder import Activations, Attend
 from engine.models.families.attention import register
 from engine.models.families.settings import FamilyConfig
+from engine.models.mixture import Choose, freely
 
 
 class FamilyModel(nn.Module):
@@ -45,8 +46,8 @@ class FamilyModel(nn.Module):
         unmade = [name for name, buffer in self.named_buffers() if buffer.is_meta]
         assert not unmade, f"tables that nobody makes again: {unmade}"
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        """The last layer's output, before the final norm."""
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = freely) -> Tensor:
+        """The last layer's output, before the final norm. It has no mixtures, so nobody chooses."""
         x_1TD = functional.embedding(ids_T, self.embedding_VD).unsqueeze(0)
         positions_1T = positions_T.unsqueeze(0)
         given: dict[str, Any] = {
@@ -98,3 +99,7 @@ class FamilyModel(nn.Module):
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def num_active_parameters(self) -> int:
+        return self.num_parameters

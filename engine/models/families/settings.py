@@ -82,6 +82,10 @@ class FamilyConfig:
         return self.num_layers * self.num_heads * self.head_dim
 
     @property
+    def mixture(self) -> None:
+        """Mixtures are the decoder's."""
+
+    @property
     def shape(self) -> ModelShape:
         return ModelShape.of_config(json.loads(self.words))
 

@@ -2,7 +2,8 @@
 configuration says, transformers' layers otherwise (engine/decisions.md).
 
 Both have a forward pass over packed tokens that ends before the last norm, `normed`, `head_VD`, `layers`,
-`hold_activations`, `drop_head`, `num_parameters`, and a `config` with the facts that trainers ask for.
+`hold_activations`, `drop_head`, `num_parameters`, `num_active_parameters`, and a `config` with the facts that trainers
+ask for.
 
 Invariant: names and shapes of a model's public tensors do not depend on which code computes it.
 """

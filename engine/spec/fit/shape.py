@@ -65,7 +65,7 @@ class ModelShape:
             num_layers=num_layers,
             num_heads=num_heads,
             num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
-            head_dim=int(raw.get("head_dim") or (128 if model_type.startswith("qwen3") else width // num_heads)),
+            head_dim=int(raw.get("head_dim") or (128 if model_type == "qwen3" else width // num_heads)),
             mlp_width=_count(raw, "intermediate_size"),
             tied=bool(raw.get("tie_word_embeddings", False)),
             stored_bytes=STORED_BYTES[dtype],

@@ -6,7 +6,7 @@
     the root     embedding, last norm and head: as a layer, for as long as a pass takes
 
 With `compute_dtype` bfloat16 weights are gathered in it, so that half as much travels; what is added up over ranks, and
-what a rank keeps, is float32.
+what a rank keeps, is float32. A mixture's router is gathered in float32: rounded weights choose other experts.
 
 Invariants:
 - no rank ever has more whole than the root and two layers, one of which is gathered while the other computes, and one
@@ -27,6 +27,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from engine.models.families.trained_model import ModelConfig, TrainedModel, empty_model
+from engine.models.mixture import Router
 from engine.spec.job import OptimizerSpec
 from engine.training.checkpoint.shares import PartShares, Share
 from engine.training.optimizer.fused_adamw import FusedAdamW
@@ -59,12 +60,18 @@ class Sharding:
     def divide(self, module: nn.Module, model: TrainedModel) -> None:
         """Parameters become this rank's rows, in memory that nobody has filled yet. `module`: the one whose forward
         pass is the model's, and all other work on its weights."""
+        exact = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+        for router in (each for each in model.modules() if isinstance(each, Router)):
+            self._divide(router, exact)
         for each in (*model.layers, module):
-            # Of the root too: after a pass without gradients it would stay whole, beyond the next update.
-            shard = fully_shard(each, mesh=self._mesh, mp_policy=self._precision, reshard_after_forward=True)
-            shard.set_gradient_divide_factor(1.0)
-            shard.set_force_sum_reduction_for_comms(True)  # a sum, of which nothing is rounded by dividing it
+            self._divide(each, self._precision)
         module._apply(self._with_memory)  # type: ignore[no-untyped-call]
+
+    def _divide(self, module: nn.Module, precision: MixedPrecisionPolicy) -> None:
+        # Of the root too: after a pass without gradients it would stay whole, beyond the next update.
+        shard = fully_shard(module, mesh=self._mesh, mp_policy=precision, reshard_after_forward=True)
+        shard.set_gradient_divide_factor(1.0)
+        shard.set_force_sum_reduction_for_comms(True)  # a sum, of which nothing is rounded by dividing it
 
     def _with_memory(self, tensor: Tensor) -> Tensor:
         return torch.empty_like(tensor, device=self.device) if tensor.device.type == "meta" else tensor

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, read_model_config
 from engine.models.loading import companion_files, weight_files
+from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
@@ -79,8 +80,9 @@ class FsdpTrainer:
             settings,
             models=models,
             device=device,
-            num_weights=self._num_parameters,
+            num_weights=self._num_active_parameters,
             attention_width=self._config.attention_width,
+            route_format=RouteFormat.of(self._config.mixture),
             ranks=world if self._sharers is None else self._sharers,
             share=itself if self._sharers is None else self._sharers.share,
         )
@@ -100,6 +102,7 @@ class FsdpTrainer:
         settings, sharding = self._settings, self._sharding
         self._model = self._modules["policy"] = self._empty_model()
         self._num_parameters = self._model.num_parameters
+        self._num_active_parameters = self._model.num_active_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
         self._held = held_rows(sharding.rows)
         self.published = published(self._model, self._published_values, held=self._held)

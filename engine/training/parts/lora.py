@@ -17,7 +17,8 @@ Invariants:
   a twentieth longer;
 - A and B are parameters of the layer itself, so that whoever gathers a divided layer gathers them with it, and are
   looked up there by name: while a layer computes, its gatherer puts other parameters in their place;
-- names and shapes in the adapter's file are peft's.
+- names and shapes in the adapter's file are peft's;
+- of a mixture's layers attention is updated, experts and router are not.
 """
 
 import json
@@ -36,6 +37,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from engine.models.decoder import Attend, Decoder, DecoderLayer
 from engine.models.families.trained_model import TrainedModel
 from engine.models.loading import hugging_face_views
+from engine.models.mixture import Choose, freely
 from engine.spec.job import TrainerSpec
 from engine.training.parts.layout import Place, decoder_places
 
@@ -95,9 +97,11 @@ class AdaptedLayer(DecoderLayer):
     """By the name of the parameter."""
     is_adapted: bool
 
-    def forward(self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, cos_T1E: Tensor, sin_T1E: Tensor, attend: Attend, choose: Choose = freely
+    ) -> Tensor:
         if not self.is_adapted:
-            return super().forward(x_TD, cos_T1E, sin_T1E, attend)
+            return super().forward(x_TD, cos_T1E, sin_T1E, attend, choose)
         merged = {attribute: self.merged(attribute) for attribute in self.updates}
         if torch.is_autocast_enabled(device := x_TD.device.type):
             # As autocast would, but here, so that what the backward pass is to have is known to be ours.
@@ -108,7 +112,7 @@ class AdaptedLayer(DecoderLayer):
         is_kept = self.activations == "kept"
         try:
             with saved_tensors_hooks(_noted_if_of(merged), self._made_again) if is_kept else nullcontext():
-                return super().forward(x_TD, cos_T1E, sin_T1E, attend)
+                return super().forward(x_TD, cos_T1E, sin_T1E, attend, choose)
         finally:
             for attribute in merged:
                 del vars(self)[attribute]
@@ -152,13 +156,13 @@ class Adapter:
         self._updates: dict[str, LowRankUpdate] = {}
         for name, place in places.items():
             modules = [public.removesuffix(".weight") for public, _, _ in place.parts]
-            if modules[0].rpartition(".")[2] in TARGETS:
-                layer, attribute = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-                assert isinstance(layer, AdaptedLayer)
+            layer, attribute = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+            if modules[0].rpartition(".")[2] in TARGETS and isinstance(layer, AdaptedLayer):  # experts are not its own
                 self._updates[name] = layer.updates[attribute] = _update(
                     layer, attribute, modules, place, rank=rank, scale=alpha / rank, device=device
                 )
-        self.config = _peft_config(base_name, rank=rank, alpha=alpha)
+        targets = {module.rpartition(".")[2] for update in self._updates.values() for module in update.modules}
+        self.config = _peft_config(base_name, sorted(targets), rank=rank, alpha=alpha)
 
     @classmethod
     def asked_for(
@@ -267,13 +271,13 @@ def _name_of(attribute: str, letter: str, number: int) -> str:
     return f"{attribute}_{letter}{number}"
 
 
-def _peft_config(base_name: str, *, rank: int, alpha: float) -> bytes:
+def _peft_config(base_name: str, targets: list[str], *, rank: int, alpha: float) -> bytes:
     from peft import LoraConfig  # slow to import, and only jobs with an adapter need it
 
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,  # type: ignore[arg-type]
-        target_modules=list(TARGETS),
+        target_modules=targets,
         base_model_name_or_path=base_name,
         task_type="CAUSAL_LM",
         inference_mode=True,

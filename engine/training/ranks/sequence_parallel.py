@@ -29,6 +29,8 @@ from torch.nn import functional
 
 from engine.models.decoder import Attend
 from engine.models.families.trained_model import ModelConfig
+from engine.models.mixture import Choose
+from engine.models.routes import replayed
 from engine.training.ranks.world import World
 from engine.training.step.micro_batch import MicroBatch
 
@@ -39,6 +41,8 @@ class SharedMicroBatch(MicroBatch):
 
     ids_L: Tensor
     positions_L: Tensor
+    routes_LWk: Tensor | None
+    repeats: bool
     sharers: "Sharers"
 
     @property
@@ -48,6 +52,14 @@ class SharedMicroBatch(MicroBatch):
     @property
     def positions(self) -> Tensor:
         return self.positions_L
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.repeats
+
+    @property
+    def choose(self) -> Choose:
+        return replayed(self.routes_LWk)
 
     def attention(self, windows: Sequence[int | None]) -> Attend:
         # super() without arguments does not know a class that was made again for its slots.
@@ -102,6 +114,9 @@ class Sharers:
             silent=batch.silent,
             ids_L=_slice(ids_T, start, length),
             positions_L=_slice(positions_T, start, length),
+            routes_TWk=batch.routes_TWk,
+            routes_LWk=None if batch.routes_TWk is None else _slice(batch.routes_TWk, start, length),
+            repeats=batch.idle,
             sharers=self,
         )
 
@@ -180,5 +195,6 @@ def _group_of(world: World, num_sharers: int) -> ProcessGroup:
 
 
 def _slice(values_T: Tensor, start: int, length: int) -> Tensor:
+    """Zeros behind the last token."""
     found = values_T[start : start + length]
-    return functional.pad(found, (0, length - len(found)))
+    return functional.pad(found, (*[0] * (2 * found.dim() - 1), length - len(found)))

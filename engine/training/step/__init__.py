@@ -4,6 +4,7 @@ loss         a step: all that it fixes first, and its updates
 mini_batch   one update: its trajectories and its losses
 dealing      the share of each rank, in equally many micro-batches
 micro_batch  trajectories as tensors, cut by a bound on tokens
+routes       the experts that tokens met in the rollout
 scoring      log-probs, entropies and values of written tokens
 head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass

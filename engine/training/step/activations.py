@@ -37,6 +37,7 @@ def how_to_hold(settings: TrainerSettings, config: ModelConfig, device: torch.de
 def shape_of(config: ModelConfig) -> ModelShape:
     if isinstance(config, FamilyConfig):
         return config.shape
+    mixture = config.mixture
     return ModelShape(
         vocab_size=config.vocab_size,
         width=config.width,
@@ -50,4 +51,8 @@ def shape_of(config: ModelConfig) -> ModelShape:
         max_positions=config.max_positions,
         qkv_bias=config.qkv_bias,
         qk_norm=config.qk_norm,
+        num_experts=0 if mixture is None else mixture.num_experts,
+        experts_per_token=0 if mixture is None else mixture.chosen,
+        expert_width=0 if mixture is None else mixture.expert_width,
+        num_mixtures=0 if mixture is None else len(mixture.layers),
     )

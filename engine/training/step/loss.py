@@ -29,6 +29,7 @@ from torch import Tensor
 from engine.algorithms.advantages import Advantages, find_advantages, overlong_penalty
 from engine.algorithms.corrections import measures_from_start
 from engine.algorithms.loss import k1_cost, token_shares
+from engine.models.routes import DENSE, RouteFormat
 from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
 from engine.spec.job import AlgorithmSpec
@@ -39,6 +40,7 @@ from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.ranks import Alone, Ranks
+from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
 
 
@@ -70,9 +72,11 @@ class StepLoss:
         device: str | torch.device,
         num_weights: int,
         attention_width: int,
+        route_format: RouteFormat = DENSE,
         ranks: Ranks | None = None,
         share: Share = itself,
     ) -> None:
+        """`num_weights`: those that a token is multiplied with."""
         algorithm = settings.algorithm
         assert (models.reference is not None) == needs_reference(algorithm)
         assert (models.critic is not None) == needs_critic(algorithm)
@@ -84,9 +88,11 @@ class StepLoss:
         self._work_of = partial(flops_of_sequence, num_weights, attention_width)
         self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
+        self._route_format = route_format
 
     def begin(self, trajectories: Trajectories) -> "Step":
         given = TrainingBatch.of(trajectories)
+        check_routes(given, self._route_format)
         members = _members(given)
         batch = given.only(members) if len(members) else given.without_rewards()
         lengths = batch.num_written_N.tolist()
@@ -109,6 +115,7 @@ class StepLoss:
             num_ranks=self._ranks.count,
             share=self._share,
             work_of=self._work_of,
+            route_format=self._route_format,
         )
         looked = self._look(batched)
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)

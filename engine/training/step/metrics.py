@@ -152,6 +152,8 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
     if sums["fresh_tokens"]:
         metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]
         metrics["train/logprob_gap_max"] = peaks["logprob_gap_max"]
+    if "routable" in sums:
+        metrics["train/unrouted_fraction"] = sums["unrouted"] / sums["routable"]
     if "kl" in sums:
         metrics["train/kl"] = sums["kl"] / num
     if any(tally.penalties):

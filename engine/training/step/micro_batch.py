@@ -22,6 +22,7 @@ from torch import Tensor
 
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Attend
+from engine.models.mixture import Choose
 from engine.models.packing import (
     PADDING_PER_RECTANGLE,
     PackedTokens,
@@ -30,8 +31,10 @@ from engine.models.packing import (
     pack_arrays,
     ranges,
 )
+from engine.models.routes import DENSE, RouteFormat, replayed
 from engine.training.batch import Ints, TrainingBatch, Trajectories
 from engine.training.step.dealing import Costs, MicroBatchPlan, padded_fraction, plans_of_ranks, shared_fraction
+from engine.training.step.routes import packed_routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class MicroBatch:
     """It counts for nothing."""
     silent: bool
     """No gradient comes of it."""
+    routes_TWk: Tensor | None = None
+    """The experts that tokens met in the rollout; of a dense model none."""
 
     @property
     def ids(self) -> Tensor:
@@ -62,6 +67,15 @@ class MicroBatch:
     @property
     def positions(self) -> Tensor:
         return self.tokens.positions_T
+
+    @property
+    def is_repeated(self) -> bool:
+        """Idle, and not because others who share it have all that was written."""
+        return self.idle
+
+    @property
+    def choose(self) -> Choose:
+        return replayed(self.routes_TWk)
 
     def attention(self, windows: Sequence[int | None]) -> Attend:
         """`windows`: of the model's layers."""
@@ -138,6 +152,7 @@ def batch_step(
     num_ranks: int = 1,
     share: Share = itself,
     work_of: Callable[[int], float] = float,
+    route_format: RouteFormat = DENSE,
 ) -> BatchedStep:
     """`parts`: the trajectories of each mini-batch; none: one of all. `silent`: those of which no gradient comes.
     `share`: this rank's part of a micro-batch that it has in common with others. `work_of`: what a sequence of so many
@@ -147,7 +162,7 @@ def batch_step(
     costs = Costs(lengths=lengths, work=[work_of(length) for length in lengths])
     # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
-    make = partial(_made, MicroBatchMaker(batch, device), share)
+    make = partial(_made, MicroBatchMaker(batch, device, route_format), share)
     mini_batches: list[MiniBatch] = []
     every: list[MicroBatchPlan] = []
     for part in parts or [range(len(batch))]:
@@ -175,8 +190,8 @@ def _made(maker: "MicroBatchMaker", share: Share, plan: MicroBatchPlan) -> Micro
 
 
 class MicroBatchMaker:
-    def __init__(self, batch: TrainingBatch, device: str | torch.device) -> None:
-        self._batch, self._device = batch, device
+    def __init__(self, batch: TrainingBatch, device: str | torch.device, route_format: RouteFormat) -> None:
+        self._batch, self._device, self._route_format = batch, device, route_format
         self._slot_starts_N = batch.num_written_N.cumsum() - batch.num_written_N
         self._sequences = SequenceArrays(
             ids=batch.tokens.ids_A,
@@ -214,13 +229,15 @@ class MicroBatchMaker:
             num_rows=len(members_S),
             idle=False,
             silent=plan.silent,
+            routes_TWk=packed_routes(batch, plan.members, tokens, self._route_format),
         )
 
     def _filler(self, *, silent: bool) -> MicroBatch:
         sequences = SequenceArrays.of([[0]], [0])
         nothing_N = torch.zeros(1, dtype=torch.int64, device=self._device)
+        tokens = pack_arrays(sequences, [Rectangle(members=(0,), width=1)], self._device)
         return MicroBatch(
-            tokens=pack_arrays(sequences, [Rectangle(members=(0,), width=1)], self._device),
+            tokens=tokens,
             predicting_N=nothing_N,
             targets_N=nothing_N,
             behaviour_logprobs_N=torch.zeros(1, device=self._device),
@@ -231,6 +248,7 @@ class MicroBatchMaker:
             num_rows=1,
             idle=True,
             silent=silent,
+            routes_TWk=packed_routes(self._batch, (), tokens, self._route_format),
         )
 
     def _tensor(self, array: Ints | NDArray[np.float32]) -> Tensor:

@@ -30,6 +30,7 @@ from engine.spec.job import AlgorithmSpec
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.step.metrics import Tally
 from engine.training.step.micro_batch import MicroBatch, MiniBatch
+from engine.training.step.routes import route_sums
 from engine.training.step.scoring import TokenScores
 
 
@@ -147,6 +148,7 @@ class UpdateLoss:
         if not moved and tokens.start_M is not None and not batch.idle:
             tokens.start_M[batch.slots_N] = scores.logprobs_N.detach()
         self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
+        self._tally.count(route_sums(batch.routes_TWk), {}, idle=batch.is_repeated)
         return self._of(batch, outcome.loss)
 
     def _value_loss(self, batch: MicroBatch, mini_batch: MiniBatch) -> Tensor | None:

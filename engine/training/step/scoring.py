@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from engine.models.decoder import empty_parameter, take_rows
 from engine.models.families.trained_model import TrainedModel
+from engine.models.operations import empty_parameter, take_rows
 from engine.training.step.head import head_scores, rows_of_a_chunk
 from engine.training.step.micro_batch import MicroBatch
 
@@ -35,7 +35,7 @@ def score_tokens(
     """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded."""
     device = batch.targets_N.device
     with computing_in(compute_dtype, device):
-        hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows))
+        hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows), batch.choose)
         normed_ND = model.normed(take_rows(hidden_TD, batch.predicting_N))
     logprobs_N, entropy_N = head_scores(
         normed_ND,

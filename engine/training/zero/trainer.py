@@ -67,6 +67,7 @@ class DeepSpeedTrainer:
         self._settings, self._device, self._world = settings, torch.device(device), world
         self._division = Division(stage=settings.trainer.zero_stage, world=world, device=device)
         self._folder, self._config = model_folder, _own_config(model_folder)
+        _refuse_mixture(self._config)
         self._progress = TrainerProgress.begin(settings.algorithm, settings.trainer)
         self._parts: list[ShardedPart] = []
         self._modules: dict[str, nn.Module] = {}
@@ -231,3 +232,11 @@ def _own_config(folder: Path) -> DecoderConfig:
     except ValueError as error:
         read_model_config(folder)  # an error of its own, of what nobody here computes
         raise ValueError(f"trainer.backend must be torch for this model, got deepspeed: {error}") from error
+
+
+def _refuse_mixture(config: DecoderConfig) -> None:
+    if config.mixture is not None:
+        raise ValueError(
+            "trainer.backend: deepspeed trains dense models, got a mixture of "
+            f"{config.mixture.num_experts} experts; torch trains those"
+        )

@@ -23,7 +23,7 @@ MAX_POSITIONS: Final = 256
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 MAX_STEPS: Final = 5_000  # an engine that never ends is a failed test, not a hanging one
 
-Layout = Literal["llama", "llama3", "qwen2", "qwen3"]
+Layout = Literal["llama", "llama3", "qwen2", "qwen3", "qwen3_moe"]
 MakeEngine = Callable[..., RolloutEngine]
 
 
@@ -68,16 +68,18 @@ def make_model(folder: Path, *, layout: Layout = "llama", tied: bool = False, kv
 
 def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
     """Other weights for the same folder, and what `transformers` says with them."""
-    import copy
+    import json
+    import tempfile
 
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
     generator = torch.Generator().manual_seed(version)
     stored = load_file(reference.folder / "model.safetensors")
     changed = {name: value + 0.1 * torch.randn(value.shape, generator=generator) for name, value in stored.items()}
-    model = copy.deepcopy(reference.model)
-    model.load_state_dict(changed, strict=False)  # a tied head is not stored
-    model.tie_weights()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(reference.model.config.to_dict()))
+        save_file(changed, Path(folder) / "model.safetensors", {"format": "pt"})
+        model = type(reference.model).from_pretrained(folder).eval()
     return pack_weights(changed, weights=WeightsId(0, version)), Reference(folder=reference.folder, model=model)
 
 
@@ -100,7 +102,16 @@ def make_family(folder: Path, variant: str) -> Reference:
 
 
 def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+    )
 
     torch.manual_seed(0)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": 500.0}
@@ -131,6 +142,10 @@ def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
         model: Any = Qwen2ForCausalLM(Qwen2Config(**settings | {"hidden_size": 128}))
     elif layout == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**settings, head_dim=32))
+    elif layout == "qwen3_moe":  # the second of three layers is dense
+        mixture = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+        layers = {"num_hidden_layers": 3, "mlp_only_layers": [1], "head_dim": 32}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**settings | layers | mixture))
     else:
         model = LlamaForCausalLM(LlamaConfig(**settings, head_dim=32))
     for name, parameter in model.named_parameters():

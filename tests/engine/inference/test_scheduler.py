@@ -120,7 +120,7 @@ def test_who_shares_reads_in_itself_what_the_first_left_unread() -> None:
 def test_without_a_block_the_youngest_gives_way_and_goes_first_when_there_is_room() -> None:
     scheduler = scheduler_of(3, num_blocks=7)
     scheduler.submit([live(name, (i, i, i), new=9) for i, name in enumerate("abcd")])
-    while scheduler.schedule().num_preempted == 0:
+    while not scheduler.schedule().preempted:
         for each in scheduler.rows:
             each.tokens.append(0)
     assert names(scheduler) == ["a", "b"]

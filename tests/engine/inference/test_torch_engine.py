@@ -70,6 +70,7 @@ def sampled(count: int, prompt: tuple[int, ...], **options: Any) -> list[Sequenc
         ("qwen2", True, 1),
         ("qwen3", False, 4),
         ("qwen3", True, 2),
+        ("qwen3_moe", False, 2),
     ],
 )
 def test_greedy_output_is_that_of_transformers(

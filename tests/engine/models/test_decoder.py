@@ -79,7 +79,7 @@ def test_what_is_saved_loads_bit_for_bit_here_and_there(
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("layout", ["llama3", "qwen2", "qwen3"])
+@pytest.mark.parametrize("layout", ["llama3", "qwen2", "qwen3", "qwen3_moe"])
 def test_the_other_layouts_are_those_of_transformers_and_go_back_bit_for_bit(
     tmp_path: Path, layout: Layout, tied: bool
 ) -> None:

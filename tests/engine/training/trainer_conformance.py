@@ -165,7 +165,7 @@ class TrainerConformance:
         trainer.train_step(batch)
         for name, tensor in map_weights(trainer.snapshot(WeightsId(0, 1))).items():
             steep = expected[f"{name}.steep"]
-            assert steep.float().mean() > 0.5 or "embed" in name
+            assert steep.float().mean() > 0.5 or "embed" in name or "mlp." in name  # an expert may have met nobody
             torch.testing.assert_close(tensor[steep], expected[name][steep], rtol=0, atol=2e-5)
 
     @pytest.mark.parametrize(
@@ -338,17 +338,19 @@ class TrainerConformance:
                 response_ids=each.token_ids,
                 behaviour_logprobs=each.logprobs,
                 reward=float(5 in each.token_ids),
+                routes=each.routes,
             )
             for each in outputs
         ]
         metrics = make_trainer(make_llama()).train_step(batch).metrics
         assert 0.0 < metrics["train/logprob_gap_max"] < 1e-4
         assert metrics["train/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+        assert metrics.get("train/unrouted_fraction", 0.0) == 0.0
 
     def test_a_checkpoint_is_a_model_folder_and_loads_nothing_torn(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
     ) -> None:
-        from transformers import LlamaForCausalLM
+        from transformers import AutoModelForCausalLM
 
         trainer = make_trainer(make_llama(tied=True))
         trainer.train_step(trajectories_of(0))
@@ -356,7 +358,7 @@ class TrainerConformance:
         stored, published = load_file(folder / "model.safetensors"), map_weights(trainer.snapshot(WeightsId(0, 1)))
         assert stored.keys() == published.keys() and "lm_head.weight" not in stored
         assert all(torch.equal(stored[name], tensor) for name, tensor in published.items())
-        assert LlamaForCausalLM.from_pretrained(folder).num_parameters() == trainer.num_parameters
+        assert AutoModelForCausalLM.from_pretrained(folder).num_parameters() == trainer.num_parameters
         before = hash_of(trainer)
         trainer.train_step(trajectories_of(1))
         after = hash_of(trainer)

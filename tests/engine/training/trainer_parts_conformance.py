@@ -31,30 +31,46 @@ PPO: Final = AlgorithmSpec(name="ppo")
 MakeLayout = Callable[[str], Path]
 
 
+# Both layers; five experts, whose rows no even number of ranks divides.
+MIXTURE: Final = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+
+
 @pytest.fixture
 def make_layout(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> MakeLayout:
-    """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys."""
+    """Small random models: Llama's layout, Qwen2's with biases, Qwen3's with norms of queries and keys, its mixture."""
     return lambda layout: make_llama() if layout == "llama" else save_qwen(tmp_path_factory.mktemp(layout), layout)
 
 
-def save_qwen(folder: Path, layout: str) -> Path:
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
-    configure, build = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[layout]
-    torch.manual_seed(0)
-    config = configure(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=160,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
+def save_qwen(folder: Path, layout: str, *, dtype: str = "float32", **changes: Any) -> Path:
+    from transformers import (
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
     )
-    model = build(config)
+
+    configure, build, more = {
+        "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM, {}),
+        "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM, MIXTURE),
+    }[layout]
+    torch.manual_seed(0)
+    usual: dict[str, Any] = {
+        "vocab_size": 40,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 160,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.3,
+        "eos_token_id": 3,
+    }
+    model = build(configure(**usual | more | changes)).to(getattr(torch, dtype))
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)

@@ -19,7 +19,7 @@ from engine.pipeline.journal import (
     TrainerForked,
     TrajectoryTaken,
 )
-from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import DataProgress, GroupKey, SampleKey, Trajectory, TrajectoryContent, VersionRun
 from engine.policy.lineage import Lineage, WeightsId
 from engine.signs import Signs
@@ -38,6 +38,7 @@ TRAJECTORY = Trajectory(
         prompt_text="ask",
         response_text='say "it"\n\udce9',
         remark="",
+        routes=Bytes(bytes(range(256))),
     ),
 )
 RECORDS: list[Record] = [
@@ -146,7 +147,7 @@ def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None
 
 
 def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path) -> None:
-    """As those of earlier releases are."""
+    """As those of earlier releases are, which know nothing of routes."""
     body = json.dumps(
         {
             "TrajectoryTaken": {
@@ -173,7 +174,9 @@ def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path)
         }
     ).encode()
     (tmp_path / "00000001.journal").write_bytes(struct.pack("<II", len(body), zlib.crc32(body)) + body)
-    assert read_journal(tmp_path) == (None, RECORDS[:1])
+    assert TRAJECTORY.content is not None
+    without = replace(TRAJECTORY, content=replace(TRAJECTORY.content, routes=Bytes()))
+    assert read_journal(tmp_path) == (None, [TrajectoryTaken(trajectory=without)])
 
 
 def test_a_token_takes_a_dozen_bytes_of_the_log(tmp_path: Path) -> None:

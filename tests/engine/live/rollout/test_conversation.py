@@ -45,6 +45,17 @@ def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> Non
     assert request.sequence_id != conversation().request().sequence_id
 
 
+def test_each_token_keeps_the_route_of_when_it_was_read_for_the_first_time() -> None:
+    """One byte a token: the second turn read everything again, perhaps on newer weights. Its last token nobody read."""
+    talk = conversation()
+    talk.add_turn(replace(output(3, 4), routes=b"abc"), "one", named)
+    talk.observe([8], "seen")
+    talk.add_turn(replace(output(5), routes=b"ABCDE"), "two", named)
+    content = talk.judged(VERDICT).content
+    assert content is not None
+    assert content.routes.data == b"abcDE"
+
+
 def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
     talk = conversation()
     talk.add_turn(output(3, 4), "one", named)

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 
 from engine.live.trainer.batch import batch_of
-from engine.pipeline.packed import Floats, Ints, Marks
+from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
     CompleteGroup,
@@ -38,6 +38,7 @@ def answer(
             prompt_text="",
             response_text="",
             remark="",
+            routes=Bytes(bytes(2 + len(said))),
         ),
     )
 
@@ -72,6 +73,7 @@ def test_a_batch_says_of_every_token_what_its_record_says() -> None:
                 reward=each.reward,
                 trusted=each.trusted,
                 cut=each.cut,
+                routes=each.content.routes.data,
             )
             for number, group in enumerate(GROUPS)
             for each in group.trajectories

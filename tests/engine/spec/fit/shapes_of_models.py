@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from engine.models.decoder import DecoderConfig
+from engine.models.mixture import MixtureShape
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
 
@@ -27,6 +28,20 @@ def decoder_config(shape: ModelShape) -> DecoderConfig:
         dtype=DTYPES[shape.stored_bytes],
         qkv_bias=shape.qkv_bias,
         qk_norm=shape.qk_norm,
+        mixture=mixture_shape(shape),
+    )
+
+
+def mixture_shape(shape: ModelShape) -> MixtureShape | None:
+    """The last layers are mixtures."""
+    if not shape.num_mixtures:
+        return None
+    return MixtureShape(
+        num_experts=shape.num_experts,
+        chosen=shape.experts_per_token,
+        expert_width=shape.expert_width,
+        renormalised=True,
+        layers=tuple(range(shape.num_dense, shape.num_layers)),
     )
 
 

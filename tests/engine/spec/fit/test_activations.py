@@ -10,14 +10,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.models.attention import PackedAttention
-from engine.models.decoder import DecoderLayer, rms_norm
+from engine.models.decoder import DecoderLayer
+from engine.models.mixture import Mixture, freely
+from engine.models.operations import rms_norm
 from engine.models.packing import lay_out, pack
 from engine.spec.fit.activations import layer_bytes, mixture_bytes
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.plan import Products, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from tests.engine.spec.fit.memory_of_a_pass import saved_bytes
-from tests.engine.spec.fit.shapes_of_models import decoder_config
+from tests.engine.spec.fit.shapes_of_models import decoder_config, mixture_shape
 
 PRODUCTS: tuple[Products, ...] = ("float32", "bfloat16")
 DENSE = [name for name in KNOWN_CONFIGS if "A3B" not in name]
@@ -61,25 +63,18 @@ def test_a_layer_keeps_what_the_formula_says(name: str, products: Products) -> N
 
 
 def test_a_mixture_keeps_what_the_formula_says() -> None:
-    """transformers' block with grouped products, in bfloat16 as FSDP gathers it."""
-    from transformers import Qwen3MoeConfig
-    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
-
-    name = "Qwen3-30B-A3B"
-    shape, config = known_shape(name), Qwen3MoeConfig(**KNOWN_CONFIGS[name])
-    config._experts_implementation = "grouped_mm"
-    kept = {}
+    """In bfloat16 as FSDP gathers it: beside grouped products no others."""
+    shape, kept = known_shape("Qwen3-30B-A3B"), {}
+    mixture = mixture_shape(shape)
+    assert mixture is not None
     with FakeTensorMode():
-        block = Qwen3MoeSparseMoeBlock(config)
-        for name_of, parameter in list(block.named_parameters()):
-            parent, _, own = name_of.rpartition(".")
-            setattr(block.get_submodule(parent), own, torch.nn.Parameter(parameter.detach().bfloat16()))
+        block = Mixture(mixture, shape.width, 0, torch.bfloat16)
         weight_D = torch.ones(shape.width, dtype=torch.bfloat16, requires_grad=True)
         for num_tokens in (FEW, MORE):
             x_TD = torch.zeros(num_tokens, shape.width, dtype=torch.bfloat16, requires_grad=True)
 
             def forward(x_TD: Tensor = x_TD) -> Tensor:
-                out: Tensor = block(rms_norm(x_TD, weight_D, 1e-6).unsqueeze(0))
+                out: Tensor = block(rms_norm(x_TD, weight_D, 1e-6), freely)
                 return out
 
             kept[num_tokens] = saved_bytes(forward, but=tuple(block.parameters()))

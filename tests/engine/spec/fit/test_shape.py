@@ -11,21 +11,25 @@ from engine.models.loading import DEMO_FOLDER, read_config
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.shape import ModelShape
 from engine.training.parts.lora import Adapter
+from engine.training.step.activations import shape_of
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
-DENSE = [name for name in KNOWN_CONFIGS if "A3B" not in name]
+ONE_OF_TWO = replace(known_shape("Qwen3-30B-A3B"), num_layers=2, num_mixtures=1)
 
 # As their makers count them: 0.6, 1.7, 8.2, 32.8 and 30.5 billion.
 PUBLIC = {"Qwen3-0.6B": 0.6, "Qwen3-1.7B": 1.7, "Qwen3-8B": 8.2, "Qwen3-32B": 32.8, "Qwen3-30B-A3B": 30.5}
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", KNOWN_CONFIGS)
 def test_counts_the_weights_that_the_decoder_has(name: str) -> None:
     shape = known_shape(name)
     for each in (shape, replace(shape, qk_norm=False, qkv_bias=True), replace(shape, tied=not shape.tied)):
         with torch.device("meta"):
             decoder = Decoder(decoder_config(each), torch.float32)
         assert each.num_weights == decoder.num_parameters
+        looked_up = 0 if each.tied else each.vocab_size * each.width  # an embedding's row is multiplied with nothing
+        assert each.num_active_weights == decoder.num_active_parameters - looked_up
+        assert shape_of(decoder.config) == each
 
 
 def test_counts_the_weights_that_transformers_mixture_has() -> None:
@@ -49,8 +53,8 @@ def test_a_token_of_a_mixture_meets_a_tenth_of_its_weights() -> None:
     assert 9 < shape.num_weights / shape.num_active_weights < 11
 
 
-def test_counts_the_weights_of_an_adapter() -> None:
-    shape = replace(known_shape("Qwen3-0.6B"), num_layers=2)
+@pytest.mark.parametrize("shape", [replace(known_shape("Qwen3-0.6B"), num_layers=2), ONE_OF_TWO], ids=["dense", "both"])
+def test_counts_the_weights_of_an_adapter(shape: ModelShape) -> None:
     with torch.device("meta"):
         decoder = Decoder(decoder_config(shape), torch.float32)
         adapter = Adapter(decoder, rank=8, alpha=16.0, base_name="base")

@@ -18,8 +18,10 @@ def first_step_by_hand(folder: Path, batch: list[TrainingTrajectory], *, lr: flo
     for name, parameter in model.named_parameters():
         decayed = parameter * (1 - lr * decay) if parameter.dim() > 1 else parameter
         # On the first step both moments are corrected to the gradient and its square.
-        after[name] = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
-        after[f"{name}.steep"] = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
+        stepped = (decayed - lr * parameter.grad / (parameter.grad.abs() + 1e-8)).detach()
+        after |= _public(name, stepped)
+        steep = parameter.grad.abs() > 1e-5  # elsewhere rounding decides about the sign
+        after |= {f"{public}.steep": values for public, values in _public(name, steep).items()}
     return after
 
 
@@ -40,13 +42,26 @@ def steps_by_hand(
             root = (squares[name] / (1 - spec.beta2**number)).sqrt()
             decay = spec.weight_decay if parameter.dim() > 1 else 0.0
             parameter -= rate * (mean / (root + spec.eps) + decay * parameter)
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    named = (_public(name, parameter.detach()) for name, parameter in model.named_parameters())
+    return {name: values for each in named for name, values in each.items()}
+
+
+def _public(name: str, values: Tensor) -> dict[str, Tensor]:
+    """By the names of the file; transformers has a mixture's experts in one tensor."""
+    if ".experts." not in name:
+        return {name: values}
+    prefix, _, kind = name.rpartition(".")
+    found: dict[str, Tensor] = {}
+    for expert, rows in enumerate(values):
+        kinds = zip(("gate_proj", "up_proj"), rows.chunk(2), strict=True) if kind == "gate_up_proj" else ((kind, rows),)
+        found |= {f"{prefix}.{expert}.{each}.weight": part for each, part in kinds}
+    return found
 
 
 def _model(folder: Path) -> Any:
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 @torch.enable_grad()

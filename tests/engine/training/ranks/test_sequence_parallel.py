@@ -18,6 +18,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
+from tests.engine.training.routed import routed
 from tests.engine.training.trainer_conformance import SMOOTH_EPS, assert_same_steps, save, settings, trajectories_of
 from tests.engine.training.trainer_parts_conformance import save_qwen
 
@@ -28,7 +29,7 @@ KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
     "critic": (AlgorithmSpec(name="ppo", critic=CriticSpec(gae_lambda=0.9)), {"activations": "kept"}),
     "adapter": (AlgorithmSpec(), {"activations": "recomputed", "lora_rank": 3}),
 }
-LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",)}
+LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",), "qwen3_moe": tuple(KINDS)}
 SHARED_BY: Final = {2: (2,), 4: (2, 4)}
 """By the number of ranks, how many of them share a sequence."""
 
@@ -45,8 +46,10 @@ def asked(kind: str, sharers: int = 1) -> TrainerSettings:
     )
 
 
-def train(trainer: Trainer, results: Path) -> list[dict[str, float]]:
-    told = [trainer.train_step(trajectories_of(step, tools=True)).metrics for step in range(2)]
+def train(trainer: Trainer, folder: Path, results: Path) -> list[dict[str, float]]:
+    config = read_config(folder)
+    batches = [routed(trajectories_of(step, tools=True), config, seed=step) for step in range(2)]
+    told = [trainer.train_step(batch).metrics for batch in batches]
     save(trainer, results)
     return told
 
@@ -67,7 +70,7 @@ def run_rank(
                 mine = results / layout / kind / f"{num_ranks}-ranks-{sharers}-share"
                 mine.mkdir(parents=True, exist_ok=True)
                 trainer = FsdpTrainer(folder, asked(kind, sharers), device="cpu", world=world)
-                told = train(trainer, mine / "trained")
+                told = train(trainer, folder, mine / "trained")
                 (mine / f"rank-{rank}.json").write_text(json.dumps(told))
                 trainer.close()
 
@@ -77,13 +80,13 @@ def results(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> 
     """What processes of their own left behind, and what one process makes of the same batches."""
     results = tmp_path_factory.mktemp("shared")
     # Four query heads: two key/value heads are fewer than the four ranks, which then have one twice.
-    qwens = {layout: save_qwen(tmp_path_factory.mktemp(layout), layout) for layout in ("qwen2", "qwen3")}
+    qwens = {layout: save_qwen(tmp_path_factory.mktemp(layout), layout) for layout in ("qwen2", "qwen3", "qwen3_moe")}
     folders = {"llama": make_llama(), **qwens}
     for layout, folder in folders.items():
         for kind in LAYOUTS[layout]:
             alone = results / layout / kind / "alone"
             alone.mkdir(parents=True)
-            told = train(TorchTrainer(folder, asked(kind), device="cpu"), alone / "trained")
+            told = train(TorchTrainer(folder, asked(kind), device="cpu"), folder, alone / "trained")
             (alone / "rank-0.json").write_text(json.dumps(told))
     for num_ranks in SHARED_BY:
         context = multiprocessing.get_context("spawn")

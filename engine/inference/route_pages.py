@@ -1,0 +1,86 @@
+"""Routes in the blocks of the cache, beside the keys and values that the same forward computed.
+
+    X slots = blocks · tokens of a block    W mixtures    k experts of a token    n tokens
+
+Whoever shares a block shares its routes, so those of a prefix that another sequence computed are known too. When a
+sequence leaves its blocks it takes along those of its tokens that it does not have yet: where a token is computed
+again, perhaps by other weights, those of the first time stay, which wrote the token after it.
+
+Invariant: nothing is kept of a dense model.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.inference.page_store import PageStore
+from engine.inference.scheduler import Brought, LiveSequence, Plan
+from engine.models.mixture import Choose, MixtureShape, freely
+from engine.models.routes import RouteFormat
+
+
+class RoutePages:
+    def __init__(self, shape: MixtureShape | None, store: PageStore, *, device: str) -> None:
+        self._format, self._store, self._device = RouteFormat.of(shape), store, device
+        self._routes_WXk = self._empty(0)
+
+    @property
+    def token_bytes(self) -> int:
+        return self._format.token_bytes
+
+    def follow(self, plan: Plan) -> None:
+        """Before anything is computed, and after the store has memory for all blocks."""
+        for given_back in plan.preempted:
+            self.take_along(given_back.live, given_back.blocks, given_back.num_tokens)
+        self._back()
+        for brought in plan.brought:
+            self._bring(brought)
+
+    def _back(self) -> None:
+        old, num_slots = self._routes_WXk, self._store.num_slots
+        if self.token_bytes and num_slots > old.shape[1]:
+            self._routes_WXk = self._empty(num_slots)
+            self._routes_WXk[:, : old.shape[1]] = old
+
+    def noting(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
+        """Freely, and noted in these slots. `real_n`: the rows that are no padding."""
+
+        def choose(mixture: int, logits_TX: Tensor, k: int) -> Tensor:
+            chosen_Tk = freely(mixture, logits_TX, k)
+            kept_nk = chosen_Tk if real_n is None else chosen_Tk.index_select(0, real_n)
+            self._routes_WXk[mixture].index_copy_(0, slots_n, kept_nk.to(self._format.dtype))
+            return chosen_Tk
+
+        return choose
+
+    def noting_last_of(self, rows: Sequence[LiveSequence]) -> Choose:
+        """Of each row its last token."""
+        if not self.token_bytes:
+            return freely
+        slots = [
+            slot for live in rows for slot in self._store.slots(live.table, len(live.tokens) - 1, len(live.tokens))
+        ]
+        return self.noting(self._store.on_device(slots))
+
+    def take_along(self, live: LiveSequence, blocks: Sequence[int], num_tokens: int) -> None:
+        """The first `num_tokens` tokens are computed in these blocks."""
+        num_known = len(live.routes) // self.token_bytes if self.token_bytes else num_tokens
+        if num_known < num_tokens:
+            slots = self._store.slots_in(blocks, num_known, num_tokens)
+            routes_WnK = self._routes_WXk.index_select(1, self._store.on_device(slots))
+            live.routes += self._format.packed(routes_WnK.transpose(0, 1))
+
+    def _bring(self, brought: Brought) -> None:
+        """As the sequence has them; nothing is known of those that it has not."""
+        if not self.token_bytes:
+            return
+        known_nWk = self._format.opened(brought.live.routes)[brought.start : brought.end]
+        routes_nWk = torch.full((brought.end - brought.start, *known_nWk.shape[1:]), self._format.unknown)
+        routes_nWk[: len(known_nWk)] = known_nWk
+        slots = self._store.on_device(self._store.slots(brought.live.table, brought.start, brought.end))
+        self._routes_WXk.index_copy_(1, slots, routes_nWk.transpose(0, 1).to(self._device, self._format.dtype))
+
+    def _empty(self, num_slots: int) -> Tensor:
+        shape = (self._format.num_mixtures, num_slots, self._format.chosen)
+        return torch.empty(shape, dtype=self._format.dtype, device=self._device)

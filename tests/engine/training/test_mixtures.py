@@ -1,0 +1,212 @@
+"""A mixture of experts keeps every promise of a trainer, on one device and divided; and meets the rollout's experts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from engine.models.attention import PackedAttention
+from engine.models.loading import load_decoder, read_config
+from engine.models.mixture import Choose, Mixture, Router, freely
+from engine.models.packing import lay_out, pack
+from engine.models.routes import RouteFormat
+from engine.policy.lineage import WeightsId
+from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.port import Trainer, TrainingTrajectory
+from engine.training.step.micro_batch import batch_step
+from engine.training.step.scoring import ComputeDtype, computing_in
+from engine.training.torch_trainer import TorchTrainer
+from engine.training.zero.trainer import DeepSpeedTrainer
+from engine.weights.snapshot import map_weights
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.routed import routed
+from tests.engine.training.trainer_conformance import (
+    MakeTrainer,
+    TrainerConformance,
+    hash_of,
+    save,
+    settings,
+    trajectories_of,
+)
+from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL, save_qwen
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def make_llama(tmp_path_factory: pytest.TempPathFactory) -> MakeLlama:
+    """A mixture, where the suite asks for its usual model."""
+    made: dict[tuple[object, ...], Path] = {}
+
+    def make(*, tied: bool = True, dtype: str = "float32") -> Path:
+        if (tied, dtype) not in made:
+            folder = tmp_path_factory.mktemp("mixture")
+            made[tied, dtype] = save_qwen(folder, "qwen3_moe", tie_word_embeddings=tied, dtype=dtype)
+        return made[tied, dtype]
+
+    return make
+
+
+@pytest.fixture(params=["torch", "fsdp"])
+def make_trainer(request: pytest.FixtureRequest) -> Iterator[MakeTrainer]:
+    made: list[FsdpTrainer] = []
+
+    def make(folder: Path, **given: Any) -> Trainer:
+        if request.param == "torch":
+            return TorchTrainer(folder, settings(**given), device="cpu")
+        made.append(FsdpTrainer(folder, settings(**given), device="cpu"))
+        return made[-1]
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+class TestMixture(TrainerConformance):
+    pass
+
+
+def test_a_step_on_the_experts_of_the_rollout_is_that_of_their_own_choice_where_they_are_the_same(
+    make_trainer: MakeTrainer, make_llama: MakeLlama
+) -> None:
+    """And another one where they are not; the metric counts the tokens that chose for themselves."""
+    folder, batch, told, ends = make_llama(), trajectories_of(0), [], []
+    for given in (batch, with_free_choice(batch, folder), routed(batch, read_config(folder), seed=0)):
+        trainer = make_trainer(folder)
+        told.append(trainer.train_step(given).metrics)
+        ends.append(hash_of(trainer))
+    assert ends[0] == ends[1] != ends[2]
+    free, same, other = (each.pop("train/unrouted_fraction") for each in told)
+    assert (free, same) == (1.0, 0.0) and 0.0 < other < 1.0
+    assert told[0] == told[1] != told[2]
+
+
+def with_free_choice(batch: Sequence[TrainingTrajectory], folder: Path) -> list[TrainingTrajectory]:
+    """The experts that the folder's weights choose in float32, each trajectory alone."""
+    model, made = load_decoder(folder, device="cpu"), []
+    layout = RouteFormat.of(model.config.mixture)
+    for each in batch:
+        choose, noted = noting(freely)
+        ids = [*each.prompt_ids, *each.response_ids]
+        tokens = pack([ids], lay_out([len(ids)], max_tokens=999), "cpu")
+        with torch.no_grad():
+            model(tokens.ids_T, tokens.positions_T, PackedAttention(tokens), choose)
+        made.append(replace(each, routes=layout.packed(torch.stack(noted, dim=1))))
+    return made
+
+
+def noting(choose: Choose) -> tuple[Choose, list[Tensor]]:
+    noted: list[Tensor] = []
+
+    def note(mixture: int, logits_TX: Tensor, k: int) -> Tensor:
+        noted.append(choose(mixture, logits_TX, k))
+        return noted[-1]
+
+    return note, noted
+
+
+def test_in_bfloat16_it_meets_the_experts_of_float32_and_without_routes_others(tmp_path: Path) -> None:
+    """Of 64 experts and about 1,300 tokens in two layers some are nearer to one another than bfloat16 tells apart."""
+    folder = save_qwen(tmp_path, "qwen3_moe", num_experts=64, num_experts_per_tok=8, moe_intermediate_size=8)
+    batch = trajectories_of(0, num=60)
+    model = load_decoder(folder, device="cpu")
+    layout = RouteFormat.of(model.config.mixture)
+
+    def met(trajectories: Sequence[TrainingTrajectory], compute_dtype: ComputeDtype) -> list[Tensor]:
+        found: list[Tensor] = []
+        for each in batch_step(trajectories, max_tokens=500, device="cpu", route_format=layout).micro_batches:
+            choose, noted = noting(each.choose)
+            with torch.no_grad(), computing_in(compute_dtype, torch.device("cpu")):
+                model(each.ids, each.positions, each.attention(model.config.windows), choose)
+            found += [chosen_Tk.sort(dim=-1).values for chosen_Tk in noted]
+        return found
+
+    def same(one: list[Tensor], other: list[Tensor]) -> bool:
+        return all(map(torch.equal, one, other))
+
+    routed_batch = with_free_choice(batch, folder)
+    assert not same(met(batch, "bfloat16"), met(batch, "float32"))
+    assert same(met(routed_batch, "bfloat16"), met(routed_batch, "float32"))
+
+
+@pytest.mark.parametrize("routes", [True, False])
+def test_the_reference_meets_the_policys_experts_so_that_their_distance_begins_at_nothing(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, routes: bool
+) -> None:
+    batch = trajectories_of(0)
+    given = routed(batch, read_config(make_llama()), seed=0) if routes else batch
+    trainer = make_trainer(make_llama(), algorithm=AlgorithmSpec(kl=KlSpec(coefficient=0.1)))
+    assert trainer.train_step(given).metrics["train/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_fsdp_gathers_a_router_in_float32_and_experts_in_bfloat16(make_llama: MakeLlama) -> None:
+    """Both are computed again in the backward pass, for which they are gathered again."""
+    trainer = FsdpTrainer(
+        make_llama(), settings(trainer=TrainerSpec(compute_dtype="bfloat16", activations="recomputed")), device="cpu"
+    )
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+
+    def look_at_router(router: nn.Module, given: tuple[Tensor], logits_TX: Tensor) -> None:
+        assert isinstance(router, Router)
+        seen.append((router.weight_XD.dtype, mixtures[router].gate_up_YD.dtype))
+
+    mixtures = {each.router: each for each in trainer._model.modules() if isinstance(each, Mixture)}
+    for router in mixtures:
+        router.register_forward_hook(look_at_router, prepend=True)  # before it is let go
+    metrics = trainer.train_step(trajectories_of(0)).metrics
+    trainer.close()
+    assert metrics["train/skipped"] == 0.0
+    assert len(seen) >= 2 * len(mixtures) and set(seen) == {(torch.float32, torch.bfloat16)}
+
+
+def test_a_critic_and_a_reference_train_beside_it(make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
+    trainer = make_trainer(make_llama(), algorithm=AlgorithmSpec(name="ppo", kl=WITH_KL))
+    for step in range(2):
+        metrics = trainer.train_step(routed(trajectories_of(step), read_config(make_llama()), seed=step)).metrics
+        assert metrics["train/skipped"] == 0.0 and metrics["train/critic_grad_norm"] > 0.0
+
+
+def test_an_adapter_updates_attention_and_nothing_else_and_peft_loads_it(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    folder = make_llama()
+    trainer = make_trainer(folder, trainer=LORA)
+    before = map_weights(trainer.snapshot(WeightsId(0, 0)))
+    for step in range(3):
+        trainer.train_step(trajectories_of(step))
+    after = map_weights(trainer.snapshot(WeightsId(0, 3)))
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == {name for name in before if name.endswith("_proj.weight") and "self_attn" in name}
+    save(trainer, tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    with torch.no_grad():
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path)(ids).logits
+        adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder), str(tmp_path / "adapter"))
+        torch.testing.assert_close(adapted(ids).logits, merged, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("routes", "told"),
+    [
+        (b"123", r"trajectory 1: routes: 4 bytes for each of \d+ tokens, got 3 bytes"),
+        (b"\x05\x00\x00\x00", "trajectory 1: routes: experts from 0 to 4, got 5"),
+    ],
+)
+def test_routes_of_another_model_are_refused(make_llama: MakeLlama, routes: bytes, told: str) -> None:
+    batch = trajectories_of(0)
+    batch[1] = replace(batch[1], routes=routes)
+    with pytest.raises(ValueError, match=told):
+        TorchTrainer(make_llama(), settings(), device="cpu").train_step(batch)
+
+
+def test_deepspeed_refuses_a_mixture_by_name(make_llama: MakeLlama) -> None:
+    with pytest.raises(ValueError, match=r"trainer\.backend: deepspeed trains dense models, got a mixture of 5"):
+        DeepSpeedTrainer(make_llama(), settings(trainer=TrainerSpec(backend="deepspeed")), device="cpu")
