@@ -107,6 +107,20 @@ CHARTS: tuple[Chart, ...] = (
         ),
         from_zero=True,
     ),
+    Chart(
+        slug="gap",
+        title="Rollouts against trainer",
+        unit="nats",
+        formula="90th percentile of |ln π − ln μ| over tokens that the trained version wrote; at most 9 % too high",
+        about="The same weights, computed by two programs: only rounding may be between them. Above the second line it "
+        "is something else (sampling settings, tokenizer, weights, another choice of experts), and the job's events "
+        "say so. A step without tokens of its own version has no point.",
+        traces=(
+            Trace(key="train/logprob_gap_p90", label="90th percentile"),
+            Trace(key="train/logprob_gap_bound", label="explained by rounding", tone="second"),
+        ),
+        from_zero=True,
+    ),
 )
 KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD, UNTRUSTED)
 """Every series that a page draws or computes with."""

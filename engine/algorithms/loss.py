@@ -40,10 +40,8 @@ class LossTokens:
     """The trajectory of each token: 0 … R-1."""
     num_rows: int
     reference_logprobs_N: Tensor | None = None
-    moved: bool = False
-    """π_θ is no longer the policy that the step began with."""
     step_begin_logprobs_N: Tensor | None = None
-    """That policy's, if it has moved and the correction measures from it."""
+    """Of the policy that the step began with, if π_θ has moved since and the correction measures from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,24 +131,14 @@ def _row_means(x_N: Tensor, tokens: LossTokens) -> Tensor:
 
 
 def _drift(logprobs_N: Tensor, tokens: LossTokens) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The distance of π_θ from μ. On tokens of staleness 0 the policy that the step began with should be μ: the rest is
-    engine against trainer. Where that policy is gone and not known, nothing is said of it."""
+    """The distance of π_θ from μ."""
     log_ratio_N = bounded(logprobs_N - tokens.behaviour_logprobs_N)
     ratio_N = log_ratio_N.exp()
-    begun_N = logprobs_N if tokens.step_begin_logprobs_N is None else tokens.step_begin_logprobs_N
-    is_known = tokens.step_begin_logprobs_N is not None or not tokens.moved
-    fresh_N = (tokens.staleness_N == 0) & is_known
-    gap_N = torch.where(fresh_N, (begun_N - tokens.behaviour_logprobs_N).abs(), 0.0)
     sums = {
         "ratio": ratio_N.sum(),
         "ratio_squared": ratio_N.square().sum(),
         # Schulman's k3 estimate of KL(μ ‖ π_θ) from tokens that μ wrote: never negative, low variance.
         "behaviour_kl": (ratio_N - 1.0 - log_ratio_N).sum(),
-        "fresh_tokens": fresh_N.sum(),
-        "fresh_gap": gap_N.sum(),
     }
     none = torch.zeros_like(ratio_N.sum())
-    return sums, {
-        "ratio_max": torch.cat((ratio_N, none.unsqueeze(0))).max(),
-        "logprob_gap_max": torch.cat((gap_N, none.unsqueeze(0))).max(),
-    }
+    return sums, {"ratio_max": torch.cat((ratio_N, none.unsqueeze(0))).max()}

@@ -40,11 +40,12 @@ from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
+from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.scoring import Critic, TokenScores, computing_in, score_tokens
+from engine.training.step.scoring import Critic, TokenScores, computing_in, dtype_of_products, score_tokens
 from engine.weights.port import WeightVersion
 
 # It knows no other ranks, and enters no process group.
@@ -103,6 +104,9 @@ class TorchTrainer:
             num_weights=num_active_parameters,
             attention_width=self._model.config.attention_width,
             route_format=RouteFormat.of(self._model.config.mixture),
+            gap_bound=explained_by_rounding(
+                self._model.config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+            ),
         )
         self._saver = Saver(self._published_model(), ALONE, self._device)
         self._check_dtypes()

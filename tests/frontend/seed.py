@@ -125,6 +125,8 @@ def trained(
         "train/entropy": 1.25 - 0.85 * learnt + rng.gauss(0, 0.02),
         "train/grad_norm": abs(rng.gauss(0.6, 0.15)),
         "train/learning_rate": 3e-4,
+        "train/logprob_gap_p90": abs(rng.gauss(2e-6, 3e-7)),
+        "train/logprob_gap_bound": 1.4e-5,
         "length/mean": length,
         "length/p99": length * 4.2 + rng.gauss(0, 9),
         "throughput/tokens_per_s": 4_800 + 500 * learnt + rng.gauss(0, 260),

@@ -43,6 +43,7 @@ from engine.pipeline.messages.to_trainer import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
+from engine.pipeline.trainer.alarm import GapAlarm
 from engine.pipeline.trainer.metrics import StepTiming, choose_to_read, step_metrics
 from engine.pipeline.trainer.offers import Offers
 from engine.policy.lineage import WeightsId
@@ -65,6 +66,7 @@ class TrainerBrain:
         self._batch: BatchReady | None = None
         self._waited_s = 0.0
         self._offers = Offers(plan, epoch=epoch)
+        self._gap_alarm = GapAlarm()
         self._is_pausing = False
         self._saving: int | None = None
         """The newest step whose checkpoint was begun."""
@@ -135,6 +137,7 @@ class TrainerBrain:
             effects += self._ask(step + 1, now)
         to_read = choose_to_read(batch, message.advantages)
         effects.append(_tell(StepReported(step=step, metrics=metrics, to_read=to_read)))
+        effects += map(_tell, self._gap_alarm.hear(step, metrics))
         if self._plan.checkpoints(step):
             effects.append(self._save(step, batch.progress))
         return [*effects, *(self._pause() if self._is_pausing else [])]

@@ -44,6 +44,7 @@ from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
+from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch, itself
@@ -83,6 +84,9 @@ class FsdpTrainer:
             num_weights=self._num_active_parameters,
             attention_width=self._config.attention_width,
             route_format=RouteFormat.of(self._config.mixture),
+            gap_bound=explained_by_rounding(
+                self._config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+            ),
             ranks=world if self._sharers is None else self._sharers,
             share=itself if self._sharers is None else self._sharers.share,
         )

@@ -8,6 +8,7 @@ routes       the experts that tokens met in the rollout
 scoring      log-probs, entropies and values of written tokens
 head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass
+gap          log-probs of rollouts against the trainer's
 metrics      the metrics of a step
 ranks        the processes that make one step together, as a step sees them
 """

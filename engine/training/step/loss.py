@@ -36,6 +36,7 @@ from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
 from engine.training.batch import Ints, TrainingBatch, Trajectories
 from engine.training.settings import TrainerSettings
+from engine.training.step.gap import GapTally
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
@@ -73,6 +74,7 @@ class StepLoss:
         num_weights: int,
         attention_width: int,
         route_format: RouteFormat = DENSE,
+        gap_bound: float,
         ranks: Ranks | None = None,
         share: Share = itself,
     ) -> None:
@@ -84,7 +86,7 @@ class StepLoss:
         self._models = models
         self._micro_batch_tokens = settings.trainer.micro_batch_tokens
         self._max_new_tokens = settings.max_new_tokens
-        self._device, self._num_weights = device, num_weights
+        self._device, self._num_weights, self._gap_bound = device, num_weights, gap_bound
         self._work_of = partial(flops_of_sequence, num_weights, attention_width)
         self._mini_batches, self._passes = settings.mini_batches, settings.passes
         self._ranks, self._share = ranks or Alone(), share
@@ -119,7 +121,8 @@ class StepLoss:
         )
         looked = self._look(batched)
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
-        tally = Tally(penalties=penalties, batched=batched, advantages=found, ranks=self._ranks)
+        gap = GapTally(lengths, device=self._device, bound=self._gap_bound)
+        tally = Tally(penalties=penalties, batched=batched, advantages=found, gap=gap, ranks=self._ranks)
         tokens = StepTokens(
             advantages=replace(found, values=found.values.float().to(self._device)),
             shares_S=self._shares(lengths, parts).to(self._device),

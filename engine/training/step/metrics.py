@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.advantages import Advantages
+from engine.training.step.gap import GapTally
 from engine.training.step.micro_batch import BatchedStep
 from engine.training.step.ranks import Ranks
 
@@ -51,12 +52,14 @@ class Tally:
         penalties: Sequence[float],
         batched: BatchedStep,
         advantages: Advantages,
+        gap: GapTally,
         ranks: Ranks,
     ) -> None:
         self.penalties = penalties
         self.batched = batched
         self.advantages = advantages
-        self._ranks = ranks
+        self.gap = gap
+        self.ranks = ranks
         self._sums: dict[str, Tensor] = {}
         self._peaks: dict[str, Tensor] = {}
         self._counted = _Counted(sums={}, peaks={})
@@ -85,8 +88,8 @@ class Tally:
         """Of the update whose micro-batches have all been counted; gradients are asked by whoever has them."""
         sums, peaks = torch.stack(list(self._sums.values())), torch.stack(list(self._peaks.values()))
         self._counted = _Counted(
-            sums=dict(zip(self._sums, self._ranks.sum(sums).tolist(), strict=True)),
-            peaks=dict(zip(self._peaks, self._ranks.max(peaks).tolist(), strict=True)),
+            sums=dict(zip(self._sums, self.ranks.sum(sums).tolist(), strict=True)),
+            peaks=dict(zip(self._peaks, self.ranks.max(peaks).tolist(), strict=True)),
         )
         self._sums, self._peaks = {}, {}
         return all(math.isfinite(self._counted.sums.get(name, 0.0)) for name in ("loss", "value_loss"))
@@ -98,7 +101,7 @@ class Tally:
 
 def step_metrics(tally: Tally) -> dict[str, float]:
     """Only what is finite: another number nobody could plot or store, and `train/skipped` tells of it."""
-    metrics = _of_tokens(tally) | _of_updates(tally)
+    metrics = _of_tokens(tally) | _of_updates(tally) | tally.gap.metrics(tally.ranks)
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -149,9 +152,6 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
         "reward/mean": float(batch.rewards_N.mean()),
         "reward/std": float(batch.rewards_N.std()),
     }
-    if sums["fresh_tokens"]:
-        metrics["train/logprob_gap"] = sums["fresh_gap"] / sums["fresh_tokens"]
-        metrics["train/logprob_gap_max"] = peaks["logprob_gap_max"]
     if "routable" in sums:
         metrics["train/unrouted_fraction"] = sums["unrouted"] / sums["routable"]
     if "kl" in sums:

@@ -140,16 +140,23 @@ class UpdateLoss:
                 num_rows=batch.num_rows,
                 reference_logprobs_N=None if tokens.reference_M is None else tokens.reference_M[batch.slots_N],
                 step_begin_logprobs_N=tokens.start_M[batch.slots_N] if moved and tokens.start_M is not None else None,
-                moved=moved,
             ),
             spec=self._algorithm,
             num_tokens=mini_batch.num_tokens,
         )
         if not moved and tokens.start_M is not None and not batch.idle:
             tokens.start_M[batch.slots_N] = scores.logprobs_N.detach()
+        self._count_gap(batch, scores, moved)
         self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
         self._tally.count(route_sums(batch.routes_TWk), {}, idle=batch.is_repeated)
         return self._of(batch, outcome.loss)
+
+    def _count_gap(self, batch: MicroBatch, scores: TokenScores, moved: bool) -> None:
+        """Where the policy that the step began with is gone and not known, nothing is said of it."""
+        if not moved:
+            self._tally.gap.count(batch, scores.logprobs_N)
+        elif self._tokens.start_M is not None:
+            self._tally.gap.count(batch, self._tokens.start_M[batch.slots_N])
 
     def _value_loss(self, batch: MicroBatch, mini_batch: MiniBatch) -> Tensor | None:
         tokens = self._tokens

@@ -41,11 +41,12 @@ from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold
+from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
-from engine.training.step.scoring import Critic, TokenScores
+from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.training.zero.guest import ALONE, surroundings
 from engine.training.zero.sharding import (
     Division,
@@ -85,6 +86,9 @@ class DeepSpeedTrainer:
             device=device,
             num_weights=self._num_parameters,
             attention_width=self._config.attention_width,
+            gap_bound=explained_by_rounding(
+                self._config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+            ),
             ranks=world,
         )
 

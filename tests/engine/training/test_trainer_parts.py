@@ -186,6 +186,7 @@ def gradients_of_ranks(
             asked,
             num_weights=1,
             attention_width=0,
+            gap_bound=0.0,
             models=StepModels(
                 policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))

@@ -344,6 +344,7 @@ class TrainerConformance:
         ]
         metrics = make_trainer(make_llama()).train_step(batch).metrics
         assert 0.0 < metrics["train/logprob_gap_max"] < 1e-4
+        assert metrics["train/logprob_gap_p90"] < metrics["train/logprob_gap_bound"]
         assert metrics["train/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
         assert metrics.get("train/unrouted_fraction", 0.0) == 0.0
 

@@ -36,6 +36,7 @@ from engine.pipeline.messages.to_trainer import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import BufferView, CompleteGroup, DataProgress, GroupKey, SampleKey, Trajectory
+from engine.pipeline.trainer.alarm import BOUND, GAP
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.schedule import PRESETS
@@ -116,6 +117,17 @@ def test_a_step_says_how_long_the_last_version_took_to_be_everywhere() -> None:
     brain.handle(VersionStored(weights=V1), 9.0)  # said twice
     (second,) = of(step_of(brain, 2, 10.0), StepReported)
     assert second.metrics["weights/broadcast_s"] == 0.75
+
+
+def test_a_gap_beyond_rounding_is_told_once_until_it_was_within_it() -> None:
+    """A step whose tokens are all of older versions has no gap and says nothing."""
+    brain, bound, told = loaded(replace(PLAN, steps=9)), 0.4, []
+    for step, gap in enumerate([0.3, 0.5, None, 0.6, 0.4, 0.41], start=1):
+        assert of(brain.handle(batch(step), step), TrainOn)
+        metrics = {} if gap is None else {GAP: gap}
+        told.append(of(brain.handle(replace(trained(step), metrics={BOUND: bound} | metrics), step), FaultReported))
+    assert [len(faults) for faults in told] == [0, 1, 0, 0, 0, 1]
+    assert "0.5 nats or more" in told[1][0].message and "explains up to 0.4" in told[1][0].message
 
 
 def test_a_batch_that_is_not_the_one_asked_for_is_ignored() -> None:

@@ -1,0 +1,130 @@
+"""The gap between rollouts and trainer: log-probs of the same tokens, by whoever wrote them and by the policy that the
+step begins with.
+
+    N written tokens of a micro-batch    M written tokens of the step    B bins    L lags    Q quarters of a response
+
+At lag 0 both have the same weights, and the gap is arithmetic: two programs that round differently. From lag 1 on it is
+also what training has changed since.
+
+Percentiles are read from a histogram whose bins have the same edges everywhere, eight to an octave. Counts add up over
+micro-batches and ranks exactly and no token travels; a figure is the upper edge of its bin, so the true one is at most
+it, and less by 8.3 % at most. Below 2⁻²⁴ and above 32 nats there is one bin each.
+
+Invariants:
+- a token is counted where its log-prob at the beginning of the step is known, and by nobody twice in a pass;
+- every rank arrives at the same numbers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from engine.algorithms.corrections import bounded
+from engine.models.decoder import DecoderConfig
+from engine.training.step.micro_batch import MicroBatch
+from engine.training.step.ranks import Ranks
+
+BINS_AN_OCTAVE: Final = 8
+SMALLEST_LOG2: Final = -24
+LARGEST_LOG2: Final = 5
+NUM_BINS: Final = (LARGEST_LOG2 - SMALLEST_LOG2) * BINS_AN_OCTAVE + 1
+NUM_LAGS: Final = 4
+"""0, 1, 2, and all beyond."""
+QUARTERS: Final = 4
+# Beside the bins, of each lag and quarter: the sums of what is averaged.
+_SUMS: Final = ("gap", "k1", "k3")
+
+
+class GapTally:
+    def __init__(self, lengths: Sequence[int], *, device: str | torch.device, bound: float) -> None:
+        """`lengths`: the written tokens of each trajectory of the step. `bound`: what rounding explains."""
+        self._bound = bound
+        self._quarters_M = _quarters(lengths).to(device)
+        self._counted = torch.zeros(NUM_LAGS * QUARTERS, NUM_BINS + len(_SUMS), dtype=torch.float64, device=device)
+        self._largest = torch.zeros((), device=device)
+
+    @torch.no_grad()
+    def count(self, batch: MicroBatch, begun_N: Tensor) -> None:
+        """`begun_N`: log-probs by the weights that the step begins with."""
+        if batch.idle:
+            return
+        apart_N = begun_N.detach() - batch.behaviour_logprobs_N
+        gap_N = apart_N.abs().nan_to_num(nan=math.inf)
+        log_ratio_N = bounded(apart_N.nan_to_num()).double()
+        bin_N = (BINS_AN_OCTAVE * (gap_N.double().log2() - SMALLEST_LOG2)).ceil().clamp(0, NUM_BINS - 1).long()
+        lag_N = batch.staleness_N.clamp(0, NUM_LAGS - 1)
+        row_N = lag_N * QUARTERS + self._quarters_M[batch.slots_N]
+        flat = self._counted.view(-1)
+        flat.index_add_(0, row_N * self._counted.shape[1] + bin_N, torch.ones_like(log_ratio_N))
+        sums_N3 = torch.stack((log_ratio_N.abs(), -log_ratio_N, log_ratio_N.exp() - 1.0 - log_ratio_N), dim=1)
+        self._counted[:, NUM_BINS:].index_add_(0, row_N, sums_N3)
+        fresh_N = torch.where(batch.staleness_N == 0, gap_N, 0.0)
+        self._largest = torch.cat((fresh_N, self._largest.unsqueeze(0))).max()
+
+    def metrics(self, ranks: Ranks) -> dict[str, float]:
+        """Collective. Of a lag or a quarter without tokens nothing is said."""
+        counted = ranks.sum(self._counted).cpu().view(NUM_LAGS, QUARTERS, -1)
+        largest = ranks.max(self._largest).item()
+        fresh, *older = counted.sum(dim=1)
+        told: dict[str, float] = {"train/logprob_gap_bound": self._bound}
+        if _num_tokens(fresh):
+            told |= {
+                "train/logprob_gap": _mean(fresh, "gap"),
+                "train/logprob_gap_max": largest,
+                **{f"train/logprob_gap_p{percent}": percentile(fresh, percent) for percent in (50, 90, 99)},
+                **{f"train/logprob_gap_{kind}": _mean(fresh, kind) for kind in ("k1", "k3")},
+            }
+        for quarter, counts in enumerate(counted[0], start=1):
+            if _num_tokens(counts):
+                told[f"train/logprob_gap_p99_quarter_{quarter}"] = percentile(counts, 99)
+        for lag, counts in enumerate(older, start=1):
+            if _num_tokens(counts):
+                told[f"train/logprob_gap_p99_lag_{lag}"] = percentile(counts, 99)
+                told[f"train/logprob_gap_k3_lag_{lag}"] = _mean(counts, "k3")
+        return told
+
+
+def percentile(counts: Tensor, percent: int) -> float:
+    """The upper edge of the bin of the smallest gap that so many of a hundred tokens do not exceed."""
+    bins_B = counts[:NUM_BINS]
+    asked = math.ceil(percent / 100 * float(bins_B.sum()))
+    place = int(torch.searchsorted(bins_B.cumsum(0), torch.tensor(float(asked), dtype=bins_B.dtype)))
+    return float(2.0 ** (SMALLEST_LOG2 + place / BINS_AN_OCTAVE))
+
+
+def explained_by_rounding(config: DecoderConfig, products: torch.dtype) -> float:
+    """The largest 90th percentile of |gap| at lag 0 that two right programs can have, in nats: the rollouts' in the
+    dtype that weights are published in, the trainer's in that of its `products`.
+
+    A number that is written in a dtype is off by a part u of itself. The stream through L layers is written 2L times,
+    the branches that are added to it are each a part of it (six results of a branch in a row), norm and head come last:
+    2L + 8 roundings in a row, independent of one another, which is a random walk, u·√(2L + 8). Products add up in
+    float32: of K terms, √K of its u. A log-prob is off by that part of the logits that it is a difference of, hence of
+    itself; of ten tokens that are drawn, at most one has a log-prob below -ln(10·V), since the words that are less
+    likely have less than V·1/(10·V) together."""
+    heads = config.num_heads * config.head_dim
+    terms = 2 * config.width + config.head_dim + heads + config.mlp_width + config.width + config.vocab_size
+    of_sums = terms * _unit(torch.float32) ** 2
+    roundings = 2 * config.num_layers + 8
+    error = math.sqrt(sum(roundings * _unit(dtype) ** 2 + of_sums for dtype in (config.dtype, products)))
+    return error * math.log(10 * config.vocab_size)
+
+
+def _unit(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps / 2
+
+
+def _quarters(lengths: Sequence[int]) -> Tensor:
+    of_each = [torch.arange(length).mul_(QUARTERS).div_(length, rounding_mode="floor") for length in lengths if length]
+    return torch.cat(of_each) if of_each else torch.zeros(0, dtype=torch.int64)
+
+
+def _num_tokens(counts: Tensor) -> float:
+    return float(counts[:NUM_BINS].sum())
+
+
+def _mean(counts: Tensor, what: str) -> float:
+    return float(counts[NUM_BINS + _SUMS.index(what)]) / _num_tokens(counts)

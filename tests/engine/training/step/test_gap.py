@@ -1,0 +1,170 @@
+"""The gap between rollouts and trainer: what is told of it is what was there, whoever counted which tokens."""
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.models.decoder import DecoderConfig
+from engine.models.loading import read_config
+from engine.training.port import TrainingTrajectory
+from engine.training.step.gap import BINS_AN_OCTAVE, GapTally, explained_by_rounding
+from engine.training.step.micro_batch import MicroBatch, batch_step
+from engine.training.step.ranks import Alone
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import settings, trajectories_of
+
+RESOLUTION = 2.0 ** (1 / BINS_AN_OCTAVE)
+
+
+class Halves:
+    """Two tallies of one step, whose numbers are added up as ranks add them up."""
+
+    index, count = 0, 2
+
+    def __init__(self, others: list[Tensor]) -> None:
+        self._others = others
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor + self._others[0]
+
+    def max(self, tensor: Tensor) -> Tensor:
+        return torch.maximum(tensor, self._others[1])
+
+
+def micro_batches(seed: int, lags: list[int]) -> tuple[list[int], list[MicroBatch], dict[tuple[int, int], list[float]]]:
+    """Lengths of responses, micro-batches, and the gap of each token by lag and quarter: signed, of all sizes."""
+    rng = random.Random(seed)
+    trajectories, gaps = [], dict[tuple[int, int], list[float]]()
+    for each, lag in zip(trajectories_of(seed, num=len(lags)), lags, strict=True):
+        length = len(each.response_ids)
+        own = [rng.choice((-1, 1)) * 2.0 ** rng.uniform(-22, 4) for _ in range(length)]
+        trajectories.append(replace(each, behaviour_logprobs=tuple(own), staleness=(lag,) * length))
+        for place, gap in enumerate(own):
+            gaps.setdefault((lag, 4 * place // length), []).append(torch.tensor(gap).item())
+    batches = batch_step(trajectories, max_tokens=60, device="cpu").micro_batches
+    return [len(each.response_ids) for each in trajectories], list(batches), gaps
+
+
+def nearest_rank(gaps: list[float], percent: int) -> float:
+    return sorted(map(abs, gaps))[math.ceil(percent / 100 * len(gaps)) - 1]
+
+
+def counted(lengths: list[int], batches: list[MicroBatch]) -> GapTally:
+    tally = GapTally(lengths, device="cpu", bound=0.5)
+    for batch in batches:
+        tally.count(batch, torch.zeros_like(batch.behaviour_logprobs_N))
+    return tally
+
+
+def test_a_percentile_is_at_most_a_bin_above_the_one_of_all_tokens() -> None:
+    lengths, batches, gaps = micro_batches(0, [0, 0, 1, 3, 5, 0, 2, 0, 0])
+    told = counted(lengths, batches).metrics(Alone())
+    fresh = [gap for (lag, _), own in gaps.items() if lag == 0 for gap in own]
+    for percent in (50, 90, 99):
+        expected = nearest_rank(fresh, percent)
+        assert expected <= told[f"train/logprob_gap_p{percent}"] < expected * RESOLUTION
+    for quarter in range(4):
+        expected = nearest_rank(gaps[0, quarter], 99)
+        assert expected <= told[f"train/logprob_gap_p99_quarter_{quarter + 1}"] < expected * RESOLUTION
+    for lag, its in ((1, (1,)), (2, (2,)), (3, (3, 5))):
+        old = [gap for (each, _), own in gaps.items() if each in its for gap in own]
+        assert nearest_rank(old, 99) <= told[f"train/logprob_gap_p99_lag_{lag}"] < nearest_rank(old, 99) * RESOLUTION
+
+
+def test_means_are_of_all_tokens_of_their_lag() -> None:
+    lengths, batches, gaps = micro_batches(1, [0, 1, 0, 0, 1])
+    told = counted(lengths, batches).metrics(Alone())
+    fresh, old = ([gap for (lag, _), own in gaps.items() if lag == asked for gap in own] for asked in (0, 1))
+    assert told["train/logprob_gap"] == pytest.approx(sum(map(abs, fresh)) / len(fresh))
+    assert told["train/logprob_gap_max"] == max(map(abs, fresh))
+    assert told["train/logprob_gap_k1"] == pytest.approx(sum(fresh) / len(fresh))  # ln μ - ln π of μ's own tokens
+    assert told["train/logprob_gap_k3"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in fresh) / len(fresh))
+    assert told["train/logprob_gap_k3_lag_1"] == pytest.approx(sum(math.exp(-g) - 1 + g for g in old) / len(old))
+    assert "train/logprob_gap_k3_lag_2" not in told
+
+
+def test_ranks_tell_together_what_one_would_tell() -> None:
+    lengths, batches, _ = micro_batches(2, [0, 0, 1, 2, 0, 3, 0])
+    assert len(batches) > 2
+    halves = [counted(lengths, batches[:2]), counted(lengths, batches[2:])]
+    together = [
+        half.metrics(Halves([other._counted, other._largest]))
+        for half, other in zip(halves, reversed(halves), strict=True)
+    ]
+    alone = counted(lengths, batches).metrics(Alone())
+    assert together[0] == together[1] == pytest.approx(alone, rel=1e-14)
+    assert {name: value for name, value in together[0].items() if "_p" in name} == {
+        name: value for name, value in alone.items() if "_p" in name
+    }
+
+
+def test_an_idle_micro_batch_counts_for_nothing_and_a_number_that_is_none_for_the_worst() -> None:
+    lengths, (batch, *_), _ = micro_batches(3, [0])
+    assert counted(lengths, [replace(batch, idle=True)]).metrics(Alone()) == {"train/logprob_gap_bound": 0.5}
+    broken = replace(batch, behaviour_logprobs_N=torch.full_like(batch.behaviour_logprobs_N, math.nan))
+    assert counted(lengths, [broken]).metrics(Alone())["train/logprob_gap_p50"] == 32.0
+
+
+@pytest.fixture
+def config(make_llama: MakeLlama) -> DecoderConfig:
+    return read_config(make_llama())
+
+
+def test_rounding_explains_65536_times_more_where_numbers_have_16_bits_less(config: DecoderConfig) -> None:
+    """All but the sums of products, which are float32 in both."""
+
+    def bound(**sizes: Any) -> float:
+        asked = replace(config, **sizes)
+        return explained_by_rounding(asked, asked.dtype)
+
+    exact, rounded = bound(dtype=torch.float32), bound(dtype=torch.bfloat16)
+    assert 1_000 < rounded / exact < 65_536
+    assert bound(dtype=torch.bfloat16, num_layers=32) > bound(dtype=torch.bfloat16, num_layers=16)
+    mixed = explained_by_rounding(replace(config, dtype=torch.bfloat16), torch.float32)
+    assert exact < mixed < rounded
+
+
+def answers(folder: Path, temperature: float) -> list[TrainingTrajectory]:
+    rollouts, made = TorchRolloutEngine(folder, max_batch=32, device="cpu"), list[TrainingTrajectory]()
+    prompts = {str(number): (6 + number, 7) for number in range(32)}
+    rollouts.submit(
+        [
+            SequenceRequest(
+                sequence_id=name,
+                prompt_ids=prompt,
+                sampling=SamplingParams(max_new_tokens=20, temperature=temperature, seed=int(name)),
+            )
+            for name, prompt in prompts.items()
+        ]
+    )
+    while len(made) < len(prompts):
+        made += [
+            TrainingTrajectory(
+                group=0,
+                prompt_ids=prompts[each.sequence_id],
+                response_ids=each.token_ids,
+                behaviour_logprobs=each.logprobs,
+                reward=float(5 in each.token_ids),
+            )
+            for each in rollouts.step()
+        ]
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_right_rollouts_are_within_the_bound_and_those_at_another_temperature_are_not(
+    make_llama: MakeLlama, dtype: str
+) -> None:
+    folder = make_llama(dtype=dtype)
+    for temperature, is_within in ((1.0, True), (0.5, False)):
+        told = TorchTrainer(folder, settings(), device="cpu").train_step(answers(folder, temperature)).metrics
+        assert (told["train/logprob_gap_p90"] <= told["train/logprob_gap_bound"]) == is_within
