@@ -16,6 +16,7 @@ from engine.live.body.replaying import replay
 from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.replay_step_command import replay_step
 from engine.sinks.jsonl import JsonlSink
 from engine.spec.facts import (
     CheckpointSaved,
@@ -39,15 +40,19 @@ def main() -> int:
     run.add_argument("--out", type=Path, required=True, help="a folder for facts and checkpoints")
     run.add_argument("--resume-from", default=None, help="go on from this checkpoint")
     run.add_argument("--record", action="store_true", help="keep what every part heard and decided, to be replayed")
+    run.add_argument("--record-step", type=int, default=None, metavar="N", help="keep step N, to be trained again")
     again = commands.add_parser("replay", help="decide again what a recorded part decided")
     again.add_argument("log", type=Path, help="a file of DIR/recordings")
     again.add_argument("--show", action="store_true", help="print every decision")
+    commands.add_parser("replay-step", help="train a recorded step again, to the bit", add_help=False)
     commands.add_parser("bench", help="measure this machine", add_help=False)
     commands.add_parser("fit", help="whether a job fits, or what fits where", add_help=False)
     if sys.argv[1:2] == ["bench"]:
         return bench(sys.argv[2:])
     if sys.argv[1:2] == ["fit"]:
         return fit(sys.argv[2:])
+    if sys.argv[1:2] == ["replay-step"]:
+        return replay_step(sys.argv[2:])
     arguments = parser.parse_args()
     if arguments.command == "replay":
         return replay_log(arguments.log, show=arguments.show)
@@ -61,22 +66,30 @@ def main() -> int:
         for problem in error.errors():
             print(f"  {'.'.join(map(str, problem['loc'])) or 'spec'}: {problem['msg']}", file=sys.stderr)
         return 2
-    return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record)
+    step = arguments.record_step
+    if step is not None and not 1 <= step <= spec.training.steps:
+        print(f"--record-step: one of the job's steps, 1 to {spec.training.steps}, got {step}", file=sys.stderr)
+        return 2
+    return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record, record_step=step)
 
 
-def run_here(spec: JobSpec, out: Path, resume_from: str | None, *, record: bool = False) -> int:
+def run_here(
+    spec: JobSpec, out: Path, resume_from: str | None, *, record: bool = False, record_step: int | None = None
+) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     facts = out / "facts.jsonl"
     if facts.exists():
         print(f"{out} holds a run already; choose another folder", file=sys.stderr)
         return 2
     obey_signals()
+    recordings = (out / "recordings").resolve()
     sink = JsonlSink(facts, on_fact=_show)
     plan = AttemptPlan(
         spec=spec,
         checkpoints=(out / "checkpoints").resolve(),
         resume_from=resume_from,
-        recordings=(out / "recordings").resolve() if record else None,
+        recordings=recordings if record else None,
+        recorded_step=None if record_step is None else (record_step, recordings / f"step-{record_step:06d}"),
     )
     try:
         finished = Attempt(plan, sink).run(start_own)

@@ -11,5 +11,6 @@ checkpoint     a folder whose manifest comes last, and what trainers keep in it
 ranks          this process among those that train one model
 optimizer      AdamW, its learning rate and its moments
 parts          what is trained, by the names that the world knows
+replay         a step recorded and trained again, to the bit
 step           trajectories as tensors, losses, updates, metrics
 """

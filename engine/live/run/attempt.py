@@ -50,6 +50,8 @@ class AttemptPlan:
     """The folder of files of prompts, to which names lead; None: any path."""
     recordings: Path | None = None
     """The folder that keeps every brain's words and decisions, to be replayed; None: none."""
+    recorded_step: tuple[int, Path] | None = None
+    """A step, and the folder that keeps it, to be trained again."""
     patience: Patience = field(default_factory=Patience)
     replicas: int | None = None
     """The number to begin with; None: all of the spec's."""
@@ -110,6 +112,7 @@ class Attempt:
             journal=plan.checkpoints.parent / "journal",
             data=plan.data,
             recordings=plan.recordings,
+            recorded_step=plan.recorded_step,
         )
         network = Network(spec=spec, placement=placement, folders=folders, resume=resume, num_replicas=num_replicas)
         try:

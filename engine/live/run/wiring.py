@@ -39,6 +39,8 @@ class Folders:
     """The folder of files of prompts, to which names lead; None: any path."""
     recordings: Path | None = None
     """The folder that keeps every brain's words and decisions; None: none."""
+    recorded_step: tuple[int, Path] | None = None
+    """A step of the trainer, and the folder that keeps it; None: none."""
 
 
 class Network:
@@ -125,6 +127,7 @@ class Network:
                     "links": self._links,
                     "ranks": self._placement.rank_options(),
                     "recordings": self._folders.recordings,
+                    "recorded_step": self._folders.recorded_step,
                 }
             case "data":
                 return DataActor, {

@@ -43,10 +43,12 @@ class TrainerActor(BodyActor):
         links: Links,
         ranks: Sequence[Mapping[str, Any]],
         recordings: Path | None,
+        recorded_step: tuple[int, Path] | None = None,
     ) -> None:
         """`resume`: what the attempt goes on from. `ranks`: what Ray is asked for each device beyond the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
+        self._recorded_step = recorded_step
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
 
@@ -84,7 +86,7 @@ class TrainerActor(BodyActor):
         trainer, publishing = self._make_trainer(folder, device, handover)
         return TrainerBody(
             brain=brain,
-            trainer=self._loaded(trainer),
+            trainer=self._recorded(self._loaded(trainer), folder),
             resume=self._resume,
             checkpoints=self._checkpoints,
             publishing=publishing,
@@ -96,6 +98,16 @@ class TrainerActor(BodyActor):
         if self._resume is not None:
             holder.load(self._resume.folder)
         return holder
+
+    def _recorded(self, trainer: Steps, model: Path) -> Steps:
+        if self._recorded_step is None:
+            return trainer
+        from engine.training.replay.recording import AskedStep, RecordedTrainer
+
+        step, folder = self._recorded_step
+        spec = self._spec.model_dump(mode="json")
+        asked = AskedStep(step=step, folder=folder, spec=spec, model=model, num_ranks=1 + len(self._ranks))
+        return RecordedTrainer(trainer, asked, steps_before=0 if self._resume is None else self._resume.step)
 
     def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, "Publishing"]:
         from engine.live.trainer.publishing import PublishingAlone, PublishingTogether

@@ -10,5 +10,6 @@ head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass
 gap          log-probs of rollouts against the trainer's
 metrics      the metrics of a step
+witness      what a step computes on its way, for whoever compares two
 ranks        the processes that make one step together, as a step sees them
 """

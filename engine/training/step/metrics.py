@@ -21,6 +21,7 @@ from engine.algorithms.advantages import Advantages
 from engine.training.step.gap import GapTally
 from engine.training.step.micro_batch import BatchedStep
 from engine.training.step.ranks import Ranks
+from engine.training.step.witness import update_witnessed
 
 # A variance of so small a part of the mean square is of returns that float32 rounded apart: 2⁻²⁰ of their size.
 _SAME_RETURNS: Final = 2.0**-40
@@ -97,6 +98,7 @@ class Tally:
     def close(self, outcome: UpdateOutcome) -> None:
         """Of the update that was just asked for its losses."""
         self.updates.append((self._counted, outcome))
+        update_witnessed(gradient_norms=torch.tensor(list(outcome.grad_norms.values()), dtype=torch.float64))
 
 
 def step_metrics(tally: Tally) -> dict[str, float]:

@@ -32,6 +32,7 @@ from engine.training.step.metrics import Tally
 from engine.training.step.micro_batch import MicroBatch, MiniBatch
 from engine.training.step.routes import route_sums
 from engine.training.step.scoring import TokenScores
+from engine.training.step.witness import witnessed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,7 @@ class UpdateLoss:
         if not moved and tokens.start_M is not None and not batch.idle:
             tokens.start_M[batch.slots_N] = scores.logprobs_N.detach()
         self._count_gap(batch, scores, moved)
+        witnessed(logprobs=scores.logprobs_N, loss=outcome.loss)
         self._tally.count(outcome.sums, outcome.peaks, idle=batch.idle)
         self._tally.count(route_sums(batch.routes_TWk), {}, idle=batch.is_repeated)
         return self._of(batch, outcome.loss)
@@ -171,6 +173,7 @@ class UpdateLoss:
             num_tokens=mini_batch.num_tokens,
         )
         self._tally.count(outcome.sums, {}, idle=batch.idle)
+        witnessed(value_loss=outcome.loss)
         return self._of(batch, outcome.loss)
 
     def _of(self, batch: MicroBatch, loss: Tensor) -> Tensor:

@@ -1,0 +1,49 @@
+"""`python -m engine replay-step FOLDER`: trains a recorded step again and says whether it is the same, bit for bit.
+
+A step is recorded by `python -m engine run SPEC.json --out DIR --record-step N`, into DIR/recordings/step-N.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def replay_step(words: Sequence[str]) -> int:
+    """`words`: what follows `python -m engine replay-step`. 0: the same; 1: it diverges; 2: it cannot be told."""
+    parser = argparse.ArgumentParser(prog="python -m engine replay-step", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the recording")
+    parser.add_argument("--model", type=Path, default=None, help="where the job's model is now, if it has moved")
+    arguments = parser.parse_args(words)
+    try:
+        return _replay(arguments.folder.resolve(), arguments.model)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _replay(folder: Path, model: Path | None) -> int:
+    from engine.training.replay.again import train_again  # torch is imported here, not by every command
+    from engine.training.replay.record import Machine, read_record
+    from engine.training.replay.verdict import changed_input, compare
+
+    record = read_record(folder)
+    verdict = changed_input(folder, record)
+    differences = list[str]()
+    if verdict.is_the_same:
+        with tempfile.TemporaryDirectory(prefix="laminar-step-", dir=folder) as again:
+            train_again(folder, record, Path(again), model=model)
+            verdict = compare(folder, Path(again), record)
+        differences = record.machine.differences(Machine.here())
+    if verdict.is_the_same:
+        _say(f"step {record.step}: bit for bit the same, {verdict.num_tensors} tensors")
+        return 0
+    _say(f"step {record.step} diverges first in {verdict.diverging}: {verdict.how}")
+    if differences:
+        _say(f"equal bits are not to be expected: {'; '.join(differences)}")
+    return 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

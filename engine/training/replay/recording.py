@@ -1,0 +1,93 @@
+"""A trainer that records one of its steps: the checkpoint before it, the batch, what was computed, the one after.
+
+Invariant: the step is the one that would have been trained without a recording. What it costs is two checkpoints, for
+which training stands still.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from engine.policy.lineage import WeightsId
+from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
+from engine.training.replay.batch import as_tensors
+from engine.training.replay.record import (
+    BATCH_FILE,
+    BEGIN,
+    COMPUTED_FILE,
+    END,
+    RECORD_FILE,
+    Machine,
+    StepRecord,
+    digest,
+    inputs,
+    numbered,
+    outcome,
+)
+from engine.training.step.witness import witnessing
+from engine.weights.port import WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedStep:
+    step: int
+    """Counted from 1 over the whole job."""
+    folder: Path
+    spec: dict[str, Any]
+    """As JSON has it."""
+    model: Path
+    num_ranks: int
+
+
+class RecordedTrainer:
+    def __init__(self, trainer: Trainer, asked: AskedStep, *, steps_before: int) -> None:
+        self._trainer, self._asked, self._step = trainer, asked, steps_before
+
+    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+        self._step += 1
+        if self._step != self._asked.step:
+            return self._trainer.train_step(trajectories)
+        folder = self._asked.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RECORD_FILE).unlink(missing_ok=True)
+        save_file(as_tensors(trajectories), folder / BATCH_FILE)
+        self._trainer.prepare_save(folder / BEGIN)()
+        result = train_witnessed(self._trainer, trajectories, folder)
+        record = StepRecord(
+            step=self._step,
+            spec=self._asked.spec,
+            model=str(self._asked.model),
+            num_ranks=self._asked.num_ranks,
+            machine=Machine.here(),
+            digests={name: digest(tensor) for read in (inputs, outcome) for name, tensor in read(folder)},
+        )
+        (folder / RECORD_FILE).write_text(record.model_dump_json(indent=2))
+        return result
+
+    @property
+    def num_parameters(self) -> int:
+        return self._trainer.num_parameters
+
+    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
+        return self._trainer.snapshot(weights, allocate=allocate)
+
+    def prepare_save(self, folder: Path) -> Write:
+        return self._trainer.prepare_save(folder)
+
+    def load(self, folder: Path) -> None:
+        self._trainer.load(folder)
+
+
+def train_witnessed(
+    trainer: Trainer, trajectories: Sequence[TrainingTrajectory], folder: Path, *, computed: Path | None = None
+) -> StepResult:
+    """Leaves what was computed, and the checkpoint after it, in the folder. `computed`: another one for the former, of
+    a rank that is not the first."""
+    with witnessing() as witness:
+        result = trainer.train_step(trajectories)
+    save_file(numbered(witness.seen), (computed or folder) / COMPUTED_FILE)
+    trainer.prepare_save(folder / END)()
+    return result

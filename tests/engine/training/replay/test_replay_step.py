@@ -1,0 +1,174 @@
+"""A recorded step is trained again to the bit, by one process or two; what differs is named, the first of all."""
+
+import json
+import multiprocessing
+import multiprocessing.queues
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.__main__ import main
+from engine.spec.job import JobSpec
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.replay.batch import as_tensors, from_tensors
+from engine.training.replay.record import BATCH_FILE, RECORD_FILE, Machine
+from engine.training.replay.recording import AskedStep, RecordedTrainer
+from engine.training.replay.verdict import difference
+from engine.training.settings import TrainerSettings
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.ranks.two_ranks import world_of
+from tests.engine.training.trainer_conformance import trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def spec_of(model: Path, **changes: Any) -> dict[str, Any]:
+    asked = {
+        "name": "recorded",
+        "model": {"source": str(model)},
+        "optimizer": {"learning_rate": 1e-3, "warmup_steps": 1},
+        "training": {"steps": 4, "mini_batches": 2},
+        **changes,
+    }
+    return JobSpec.model_validate(asked).model_dump(mode="json")
+
+
+@pytest.fixture
+def recording(make_llama: MakeLlama, tmp_path: Path) -> Path:
+    """Of the second step, which begins with moments."""
+    model = make_llama(dtype="bfloat16")
+    spec = spec_of(model)
+    asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
+    settings = TrainerSettings.of(JobSpec.model_validate(spec))
+    trainer = RecordedTrainer(TorchTrainer(model, settings, device="cpu"), asked, steps_before=0)
+    for step in range(3):
+        trainer.train_step(trajectories_of(step, tools=True))
+    return asked.folder
+
+
+def replay(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["python -m engine", "replay-step", str(folder), *words])
+    return main()
+
+
+def change(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / RECORD_FILE).read_text())
+    record["spec"]["optimizer"] |= changes
+    (folder / RECORD_FILE).write_text(json.dumps(record))
+
+
+def test_a_recorded_step_is_the_same_to_the_bit(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(monkeypatch, recording) == 0
+    assert "step 2: bit for bit the same" in capsys.readouterr().out
+    assert sorted(path.name for path in recording.iterdir()) == [
+        *("batch.safetensors", "begin", "computed.safetensors", "end", "record.json")
+    ], "what was trained again is gone"
+
+
+def test_one_bit_of_one_log_prob_that_was_given_is_named(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batch = load_file(recording / BATCH_FILE)
+    bits = batch["behaviour_logprobs"].view(torch.int64)
+    bits[3] ^= 1
+    save_file(batch, recording / BATCH_FILE)
+    assert replay(monkeypatch, recording) == 1
+    assert "diverges first in batch/behaviour_logprobs: it is not what was recorded" in capsys.readouterr().out
+
+
+def test_one_bit_of_one_weight_that_it_began_from_is_named(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = next((recording / "begin").rglob("model*.safetensors"))
+    content = bytearray(file.read_bytes())
+    (header,) = struct.unpack("<Q", content[:8])
+    described = json.loads(content[8 : 8 + header])
+    name = "model.layers.1.mlp.down_proj.weight"
+    content[8 + header + described[name]["data_offsets"][0]] ^= 1
+    file.write_bytes(content)
+    assert replay(monkeypatch, recording) == 1
+    assert f"diverges first in begin/{file.name}/{name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"learning_rate": 1.1e-3}, "update 2, logprobs"),  # the first update makes other weights
+        ({"max_grad_norm": 1e-3}, "update 2, logprobs"),
+    ],
+)
+def test_of_what_was_computed_the_first_is_named_with_its_largest_difference(
+    recording: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    named: str,
+) -> None:
+    change(recording, **changed)
+    assert replay(monkeypatch, recording) == 1
+    told = capsys.readouterr().out
+    assert f"diverges first in {named}:" in told and "the largest difference is" in told
+
+
+def recorded_by(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
+    """Rank 0 leaves the recording; the other makes the same calls."""
+    torch.set_num_threads(1)
+    spec = spec_of(folder, resources={"trainer_devices": 2})
+    settings = TrainerSettings.of(JobSpec.model_validate(spec))
+    trainer = FsdpTrainer(folder, settings, device="cpu", world=world_of(rank, addresses))
+    asked = AskedStep(step=1, folder=results / f"rank-{rank}", spec=spec, model=folder, num_ranks=2)
+    RecordedTrainer(trainer, asked, steps_before=0).train_step(trajectories_of(0))
+    trainer.close()
+
+
+def test_a_step_of_two_ranks_is_trained_again_by_two(
+    make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    model = make_llama(dtype="bfloat16")
+    ranks = [context.Process(target=recorded_by, args=(rank, model, tmp_path, addresses)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert replay(monkeypatch, tmp_path / "rank-0") == 0
+    assert "step 1: bit for bit the same" in capsys.readouterr().out
+
+
+def test_a_record_of_another_machine_says_that_equal_bits_are_not_expected() -> None:
+    here = Machine.here()
+    other = here.model_copy(update={"processor": "a wafer", "versions": here.versions | {"torch": "1.0"}})
+    assert other.differences(here) == [
+        f"recorded on a wafer, replayed on {here.processor}",
+        f"torch was 1.0 and is {here.versions['torch']}",
+    ]
+    assert here.differences(here) == []
+
+
+def test_what_is_no_recording_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay(monkeypatch, tmp_path) == 2
+    assert f"{tmp_path}: no recording of a step" in capsys.readouterr().err
+
+
+def test_a_batch_comes_back_as_it_was() -> None:
+    batch = [*trajectories_of(0, tools=True), *trajectories_of(1, num=3)]
+    assert from_tensors(as_tensors(batch)) == batch
+
+
+def test_a_difference_is_told_by_number_and_size() -> None:
+    was, now = torch.tensor([1.0, 2.0, float("nan")]), torch.tensor([1.0, 2.5, float("nan")])
+    assert difference(was, now) == "1 of 3 numbers, the largest difference is 0.5"
+    assert difference(torch.zeros(1), -torch.zeros(1)) == "the same numbers in other bits"
+    assert "torch.float64" in difference(was, was.double())
