@@ -22,7 +22,7 @@ Outcome = Literal["rewarded", "cut", "untrusted", "timeout", "error"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Phase = Literal["provisioning", "loading_weights", "evaluating", "training", "checkpointing", "finalizing"]
 FailureClass = Literal[
-    "user_code", "reward", "config", "data", "capacity", "infrastructure", "platform", "timeout", "budget"
+    "user_code", "reward", "config", "data", "capacity", "memory", "infrastructure", "platform", "timeout", "budget"
 ]
 
 

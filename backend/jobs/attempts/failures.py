@@ -38,6 +38,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "config": "Change the spec as the message says and submit it again; nothing else will help.",
     "data": "Look at what the job reads, or retry from another checkpoint.",
     "capacity": "The cluster had no room although the pool had devices free. Retry later, or ask an operator.",
+    "memory": "It would run out again: submit it with the change that the message names, or on larger devices.",
     "infrastructure": "Nothing is wrong with the job: retry it from its last checkpoint. If it recurs, tell us.",
     "platform": "This is a fault of ours. Retry it from its last checkpoint, and report the request of this page.",
     "timeout": "Retry from the last checkpoint with a larger max_runtime_s.",

@@ -51,7 +51,13 @@ class BodyActor:
         if recordings is not None and built_with is not None:
             file = recordings / f"{str(part).replace('/', '-')}.{incarnation}.jsonl"
             recording = Recording(file, part=part, built_with=built_with)
-        self._loop = Loop(name=str(part), build=self.build, send=self._send, recording=recording)
+        self._loop = Loop(
+            name=str(part),
+            build=self.build,
+            send=self._send,
+            recording=recording,
+            memory_needed=self.memory_needed,
+        )
         Heartbeat(self._loop, part=part, incarnation=incarnation).start()
 
     @staticmethod
@@ -62,6 +68,10 @@ class BodyActor:
     @abstractmethod
     def build(self) -> Body:
         """On the loop's thread; whatever is heavy is imported and loaded here."""
+
+    def memory_needed(self) -> str:
+        """The arithmetic, once it has run out; of a part whose memory grows with no model, nothing."""
+        return ""
 
     @ray.method(concurrency_group="inbox", num_returns=0)
     def deliver(self, message: Message) -> None:

@@ -7,7 +7,8 @@ Invariants:
 - only the loop thread touches brain and body; whoever delivers only enqueues;
 - every turn of the loop is a sign of life, so is each piece of what takes long; the heartbeat that tells of them is
   another thread's (`actor`), and waits for neither;
-- an exception ends the loop and is told to the driver with its class: nothing waits for a body that has stopped;
+- an exception ends the loop and is told to the driver with its class (memory that ran out has its own): nothing
+  waits for a body that has stopped;
 - a message that cannot be sent is dropped: the brains' protocol sends again whatever was not answered.
 """
 
@@ -22,6 +23,7 @@ from threading import Event, Thread
 from typing import Any, Final, Protocol
 
 from engine.live.body.recording import Recording
+from engine.live.process.memory import is_out_of_memory, out_of_memory
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
@@ -108,7 +110,10 @@ class Loop:
         build: Callable[[], Body],
         send: Callable[[Address, Message], None],
         recording: Recording | None = None,
+        memory_needed: Callable[[], str] = str,
     ) -> None:
+        """`memory_needed`: the arithmetic, for the case that it runs out."""
+        self._memory_needed = memory_needed
         self._name, self._build, self._send_to_peer, self._recording = name, build, send, recording
         self._inbox: Queue[Message | BodyCall] = Queue(maxsize=INBOX_SIZE)
         self._stopping = Event()
@@ -146,6 +151,8 @@ class Loop:
     def _fail(self, failure_class: FailureClass, error: Exception) -> None:
         log.error("body=%s stopped\n%s", self._name, traceback.format_exc())
         message = str(error) if failure_class == "config" else f"{self._name}: {type(error).__name__}: {error}"
+        if is_out_of_memory(error):
+            failure_class, message = "memory", out_of_memory(self._name, str(error), self._memory_needed())
         self.outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=message))
 
     def _serve(self, body: Body) -> None:

@@ -23,8 +23,10 @@ import ray
 from engine.live.body.loop import BodyFailed, Outbox, Upward
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
+from engine.live.process.memory import is_out_of_memory
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address
 from engine.sinks.lines import LineKeeper, LinesSaid
+from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,8 @@ class EnvironmentActor:
             loop()
         except Exception as error:
             log.exception("the environment has stopped")
-            self._outbox.put(DRIVER, BodyFailed(failure_class="platform", message=f"environment: {error!r}"))
+            failure_class: FailureClass = "memory" if is_out_of_memory(error) else "platform"
+            self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"environment: {error!r}"))
 
     def _run(self) -> None:
         from engine.environments.registry import make_environment  # heavy imports on this thread, not before

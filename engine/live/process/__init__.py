@@ -5,6 +5,7 @@ ray_session    the connection to Ray
 interruptions  events from outside that end an attempt
 devices        the device that Ray gave
 fitting        the refusal of what cannot fit its memory
+memory         memory that ran out, and the arithmetic of what is needed
 links          addresses and the token by which the processes of a run reach each other
 code_version   a hash over the sources that this process runs from
 """

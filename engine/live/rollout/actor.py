@@ -13,6 +13,7 @@ from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
+from engine.live.process.memory import arithmetic
 from engine.live.process.settings import vllm_python
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rollout_address
 from engine.pipeline.messages.to_driver import ReplicaObserved
@@ -25,6 +26,7 @@ from engine.spec.job import JobSpec
 class RolloutActor(BodyActor):
     def __init__(self, *, spec: JobSpec, replica: int, incarnation: int, recordings: Path | None) -> None:
         self._spec, self._replica, self._incarnation = spec, replica, incarnation
+        self._device = "cpu"
         built_with = {"spec": spec.model_dump(mode="json"), "replica": replica, "incarnation": incarnation}
         super().__init__(
             part=rollout_address(replica), incarnation=incarnation, recordings=recordings, built_with=built_with
@@ -41,7 +43,7 @@ class RolloutActor(BodyActor):
         return {"runtime_env": in_interpreter(vllm_python())}
 
     def build(self) -> Body:
-        device = claim_device()
+        device = self._device = claim_device()
         from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
         from engine.live.rollout.weight_slots import WeightSlots
         from engine.models.loading import resolve_model
@@ -61,6 +63,9 @@ class RolloutActor(BodyActor):
             tokenizer=Tokenizer.from_folder(folder),
             wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
         )
+
+    def memory_needed(self) -> str:
+        return arithmetic(self._spec, part="rollout", device=self._device)
 
     @ray.method(concurrency_group="inbox", num_returns=0)
     def answer(self, answers: Sequence[Answer]) -> None:

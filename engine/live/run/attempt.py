@@ -21,6 +21,7 @@ from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
+from engine.live.process.memory import is_out_of_memory
 from engine.live.run.model_check import check_model
 from engine.live.run.model_source import confined
 from engine.live.run.placement import NoCapacity, place
@@ -168,6 +169,8 @@ def _failure_class(error: Exception) -> FailureClass:
             return "data"
         case ValueError():
             return "config"
+        case _ if is_out_of_memory(error):
+            return "memory"
         case RayError() | ConnectionError():
             return "infrastructure"
         case _:

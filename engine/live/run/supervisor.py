@@ -24,6 +24,7 @@ from engine.live.body.loop import BodyFailed, Brain, Upward
 from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
+from engine.live.process.memory import KernelKills, arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.wiring import Network
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import (
@@ -74,6 +75,7 @@ class Supervisor:
         """`listen` raises if the run shall end at once, and gives the requests that came."""
         self._network, self._recorder, self._listen = network, recorder, listen
         self._incarnations = dict.fromkeys(network.addresses, 0)
+        self._kills = KernelKills()
         self._polls: dict[Any, tuple[Address, int]] = {}
         self._ended: RunFinished | None = None
         now, spec = time.monotonic(), network.spec
@@ -146,7 +148,7 @@ class Supervisor:
             try:
                 collected: list[tuple[Address, Upward | LinesSaid]] = ray.get(poll)
             except RayError as error:
-                self._on_lost(address, incarnation, _reason(error))
+                self._on_died(address, incarnation, error)
                 continue
             if address == ENVIRONMENT:  # it has no brain that would beat: its answer to a poll says that it lives
                 self._tell(DRIVER, PartReported(part=address, incarnation=incarnation))
@@ -159,8 +161,8 @@ class Supervisor:
         match message:
             case LinesSaid():
                 self._recorder.on_lines(message)
-            case BodyFailed(failure_class="config"):
-                self._tell(DRIVER, RunBroken(failure_class="config", message=message.message))
+            case BodyFailed(failure_class="config" | "memory" as failure_class):  # the next one would fail likewise
+                self._tell(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
             case BodyFailed():
                 self._on_lost(address, incarnation, message.message)
             case _:
@@ -169,6 +171,14 @@ class Supervisor:
                 self._tell(to, message)
                 if isinstance(message, PartReported):  # how long a run may stand still depends on what parts are at
                     self._tell(DRIVER, message)
+
+    def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
+        if is_out_of_memory(error) or self._kills.explain(error):
+            needed = arithmetic(self._network.spec, part=address.kind)
+            message = out_of_memory(str(address), "its process was killed", needed)
+            self._tell(DRIVER, RunBroken(failure_class="memory", message=message))
+        else:
+            self._on_lost(address, incarnation, _reason(error))
 
     def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
         self._forget_load(address)

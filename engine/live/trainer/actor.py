@@ -12,6 +12,7 @@ from engine.live.checkpoints.resuming import ResumePoint, go_back
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
+from engine.live.process.memory import arithmetic
 from engine.pipeline.messages.addresses import TRAINER
 from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
@@ -48,12 +49,12 @@ class TrainerActor(BodyActor):
         """`resume`: what the attempt goes on from. `ranks`: what Ray is asked for each device beyond the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
-        self._recorded_step = recorded_step
+        self._recorded_step, self._device = recorded_step, "cpu"
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
 
     def build(self) -> Body:
-        device = claim_device()
+        device = self._device = claim_device()
         from engine.models.loading import resolve_model, weights_bytes  # torch is imported on this thread, not before
 
         spec = self._spec
@@ -63,6 +64,9 @@ class TrainerActor(BodyActor):
             if self._incarnation:
                 self._resume = go_back(self._checkpoints) or self._resume
             return self._body(folder, device)
+
+    def memory_needed(self) -> str:
+        return arithmetic(self._spec, part="trainer", device=self._device)
 
     def _body(self, folder: Path, device: str) -> Body:
         from engine.live.trainer.body import TrainerBody, WeightsBody

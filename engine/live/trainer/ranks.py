@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from engine.live.checkpoints.apart import HostFolders, address_of, bring, make_mark, own_root, upload_own
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.devices import claim_device
+from engine.live.process.memory import KernelKills, says_out_of_memory
 from engine.live.trainer.shares import RankShare
 from engine.signs import Signs, still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
@@ -51,6 +52,7 @@ class RankFailed(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
+        self.out_of_memory = says_out_of_memory(message)
 
 
 class ClosableTrainer(SharedTrainer, Protocol):
@@ -156,6 +158,7 @@ class RankGroup:
         remote = with_groups(TrainerRankActor)
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: ClosableTrainer | None = None
+        self._kills = KernelKills()
         num_ranks = 1 + len(self._others)
         try:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
@@ -310,8 +313,11 @@ class RankGroup:
                 ray.get(other)
             except RayTaskError as error:
                 found.append(f"rank {rank}: {_brief(error.cause)}")
-            except RayError:
-                found.append(f"rank {rank}: its process has died")
+            except OutOfMemoryError:
+                found.append(f"rank {rank}: killed, its host ran out of memory")
+            except RayError as error:
+                why = ", its host ran out of memory" if self._kills.explain(error) else ""
+                found.append(f"rank {rank}: its process has died{why}")
         return found
 
     def _end_others(self) -> None:

@@ -170,7 +170,9 @@ def test_the_attempt_shows_its_evidence(api: Api, job: Job, attempt: JobAttempt,
     assert row["failure_class"] == "user_code" and "keeps dying" in row["evidence"]["exit_reason"]
 
 
-@pytest.mark.parametrize("failure_class", ["user_code", "reward", "config", "data", "platform", "timeout", "budget"])
+@pytest.mark.parametrize(
+    "failure_class", ["user_code", "reward", "config", "data", "memory", "platform", "timeout", "budget"]
+)
 def test_what_is_the_jobs_own_is_not_tried_again(
     job: Job, attempt: JobAttempt, now: datetime, failure_class: str
 ) -> None:
