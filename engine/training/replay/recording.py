@@ -4,7 +4,6 @@ Invariant: the step is the one that would have been trained without a recording.
 which training stands still.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from engine.policy.lineage import WeightsId
-from engine.training.port import Allocate, StepResult, Trainer, TrainingTrajectory, Write
+from engine.training.batch import Trajectories
+from engine.training.port import Allocate, StepResult, Trainer, Write
 from engine.training.replay.batch import as_tensors
 from engine.training.replay.record import (
     BATCH_FILE,
@@ -46,7 +46,7 @@ class RecordedTrainer:
     def __init__(self, trainer: Trainer, asked: AskedStep, *, steps_before: int) -> None:
         self._trainer, self._asked, self._step = trainer, asked, steps_before
 
-    def train_step(self, trajectories: Sequence[TrainingTrajectory]) -> StepResult:
+    def train_step(self, trajectories: Trajectories) -> StepResult:
         self._step += 1
         if self._step != self._asked.step:
             return self._trainer.train_step(trajectories)
@@ -82,7 +82,7 @@ class RecordedTrainer:
 
 
 def train_witnessed(
-    trainer: Trainer, trajectories: Sequence[TrainingTrajectory], folder: Path, *, computed: Path | None = None
+    trainer: Trainer, trajectories: Trajectories, folder: Path, *, computed: Path | None = None
 ) -> StepResult:
     """Leaves what was computed, and the checkpoint after it, in the folder. `computed`: another one for the former, of
     a rank that is not the first."""

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from engine.__main__ import main
 from engine.spec.job import JobSpec
+from engine.training.batch import TrainingBatch
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.replay.batch import as_tensors, from_tensors
 from engine.training.replay.record import BATCH_FILE, RECORD_FILE, Machine
@@ -77,11 +79,11 @@ def test_one_bit_of_one_log_prob_that_was_given_is_named(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch = load_file(recording / BATCH_FILE)
-    bits = batch["behaviour_logprobs"].view(torch.int64)
+    bits = batch["logprobs_R"].view(torch.int32)
     bits[3] ^= 1
     save_file(batch, recording / BATCH_FILE)
     assert replay(monkeypatch, recording) == 1
-    assert "diverges first in batch/behaviour_logprobs: it is not what was recorded" in capsys.readouterr().out
+    assert "diverges first in batch/logprobs_R: it is not what was recorded" in capsys.readouterr().out
 
 
 def test_one_bit_of_one_weight_that_it_began_from_is_named(
@@ -163,8 +165,14 @@ def test_what_is_no_recording_is_refused_by_name(
 
 
 def test_a_batch_comes_back_as_it_was() -> None:
-    batch = [*trajectories_of(0, tools=True), *trajectories_of(1, num=3)]
-    assert from_tensors(as_tensors(batch)) == batch
+    batch = TrainingBatch.of([*trajectories_of(0, tools=True), *trajectories_of(1, num=3)])
+    batch = batch.only(np.arange(2, 12))
+    again = from_tensors(as_tensors(batch))
+    for name in ("groups_N", "rewards_N", "prompt_starts_N", "response_starts_N", "num_written_N", "last_written_N"):
+        assert np.array_equal(getattr(again, name), getattr(batch, name))
+    for name in ("ids_A", "logprobs_R", "staleness_R", "written_R"):
+        assert np.array_equal(getattr(again.tokens, name), getattr(batch.tokens, name))
+    assert (again.lowest_id, again.highest_id) == (batch.lowest_id, batch.highest_id)
 
 
 def test_a_difference_is_told_by_number_and_size() -> None:
