@@ -39,7 +39,7 @@ from engine.training.parts.trained import MOMENTS, TrainedPart, critic_part, pol
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold
+from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
@@ -105,7 +105,9 @@ class TorchTrainer:
             attention_width=self._model.config.attention_width,
             route_format=RouteFormat.of(self._model.config.mixture),
             gap_bound=explained_by_rounding(
-                self._model.config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+                shape_of(self._model.config),
+                published=self._model.config.dtype,
+                products=dtype_of_products(settings.trainer.compute_dtype, self._device),
             ),
         )
         self._saver = Saver(self._published_model(), ALONE, self._device)

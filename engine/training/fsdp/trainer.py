@@ -43,7 +43,7 @@ from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.sequence_parallel import Sharers, refuse_heads
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold
+from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
@@ -85,7 +85,9 @@ class FsdpTrainer:
             attention_width=self._config.attention_width,
             route_format=RouteFormat.of(self._config.mixture),
             gap_bound=explained_by_rounding(
-                self._config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+                shape_of(self._config),
+                published=self._config.dtype,
+                products=dtype_of_products(settings.trainer.compute_dtype, self._device),
             ),
             ranks=world if self._sharers is None else self._sharers,
             share=itself if self._sharers is None else self._sharers.share,

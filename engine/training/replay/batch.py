@@ -23,10 +23,10 @@ def as_tensors(trajectories: Trajectories) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> TrainingBatch:
-    ids_A = tensors["ids_A"]
+    ids_A = tensors["ids_A"].numpy()
     return TrainingBatch(
         tokens=TokenArrays(**{name: tensors[name].numpy() for name in _OF_TOKENS}),
-        lowest_id=int(ids_A.min()) if len(ids_A) else 0,
-        highest_id=int(ids_A.max()) if len(ids_A) else 0,
+        lowest_id=int(ids_A.min(initial=0)),
+        highest_id=int(ids_A.max(initial=0)),
         **{name: tensors[name].numpy() for name in _OF_TRAJECTORIES},
     )

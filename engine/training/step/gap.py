@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.corrections import bounded
-from engine.models.decoder import DecoderConfig
+from engine.spec.fit.shape import ModelShape
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.ranks import Ranks
 
@@ -95,9 +95,9 @@ def percentile(counts: Tensor, percent: int) -> float:
     return float(2.0 ** (SMALLEST_LOG2 + place / BINS_AN_OCTAVE))
 
 
-def explained_by_rounding(config: DecoderConfig, products: torch.dtype) -> float:
+def explained_by_rounding(shape: ModelShape, *, published: torch.dtype, products: torch.dtype) -> float:
     """The largest 90th percentile of |gap| at lag 0 that two right programs can have, in nats: the rollouts' in the
-    dtype that weights are published in, the trainer's in that of its `products`.
+    dtype that weights are `published` in, the trainer's in that of its `products`.
 
     A number that is written in a dtype is off by a part u of itself. The stream through L layers is written 2L times,
     the branches that are added to it are each a part of it (six results of a branch in a row), norm and head come last:
@@ -105,12 +105,12 @@ def explained_by_rounding(config: DecoderConfig, products: torch.dtype) -> float
     float32: of K terms, √K of its u. A log-prob is off by that part of the logits that it is a difference of, hence of
     itself; of ten tokens that are drawn, at most one has a log-prob below -ln(10·V), since the words that are less
     likely have less than V·1/(10·V) together."""
-    heads = config.num_heads * config.head_dim
-    terms = 2 * config.width + config.head_dim + heads + config.mlp_width + config.width + config.vocab_size
+    heads = shape.num_heads * shape.head_dim
+    terms = 3 * shape.width + shape.head_dim + heads + shape.mlp_width + shape.vocab_size
     of_sums = terms * _unit(torch.float32) ** 2
-    roundings = 2 * config.num_layers + 8
-    error = math.sqrt(sum(roundings * _unit(dtype) ** 2 + of_sums for dtype in (config.dtype, products)))
-    return error * math.log(10 * config.vocab_size)
+    roundings = 2 * shape.num_layers + 8
+    error = math.sqrt(sum(roundings * _unit(dtype) ** 2 + of_sums for dtype in (published, products)))
+    return error * math.log(10 * shape.vocab_size)
 
 
 def _unit(dtype: torch.dtype) -> float:

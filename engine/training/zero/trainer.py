@@ -40,7 +40,7 @@ from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.activations import how_to_hold
+from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
 from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
@@ -87,7 +87,9 @@ class DeepSpeedTrainer:
             num_weights=self._num_parameters,
             attention_width=self._config.attention_width,
             gap_bound=explained_by_rounding(
-                self._config, dtype_of_products(settings.trainer.compute_dtype, self._device)
+                shape_of(self._config),
+                published=self._config.dtype,
+                products=dtype_of_products(settings.trainer.compute_dtype, self._device),
             ),
             ranks=world,
         )

@@ -15,6 +15,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.decoder import DecoderConfig
 from engine.models.loading import read_config
 from engine.training.port import TrainingTrajectory
+from engine.training.step.activations import shape_of
 from engine.training.step.gap import BINS_AN_OCTAVE, GapTally, explained_by_rounding
 from engine.training.step.micro_batch import MicroBatch, batch_step
 from engine.training.step.ranks import Alone
@@ -124,12 +125,12 @@ def test_rounding_explains_65536_times_more_where_numbers_have_16_bits_less(conf
 
     def bound(**sizes: Any) -> float:
         asked = replace(config, **sizes)
-        return explained_by_rounding(asked, asked.dtype)
+        return explained_by_rounding(shape_of(asked), published=asked.dtype, products=asked.dtype)
 
     exact, rounded = bound(dtype=torch.float32), bound(dtype=torch.bfloat16)
     assert 1_000 < rounded / exact < 65_536
     assert bound(dtype=torch.bfloat16, num_layers=32) > bound(dtype=torch.bfloat16, num_layers=16)
-    mixed = explained_by_rounding(replace(config, dtype=torch.bfloat16), torch.float32)
+    mixed = explained_by_rounding(shape_of(config), published=torch.bfloat16, products=torch.float32)
     assert exact < mixed < rounded
 
 
