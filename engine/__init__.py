@@ -1,7 +1,8 @@
 """The engine: trains a language model by reinforcement learning, each trajectory at its own pace.
 
-signs          signs of life from inside long work
-fit_command    whether a job fits, on the command line
+signs                signs of life from inside long work
+fit_command          whether a job fits, on the command line
+replay_step_command  a recorded step trained again, on the command line
 
 spec/          data that may cross the border to the control plane
 live/          bodies on Ray, and the driver
