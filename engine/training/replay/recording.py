@@ -10,9 +10,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from engine.policy.lineage import WeightsId
 from engine.training.batch import Trajectories
-from engine.training.port import Allocate, StepResult, Trainer, Write
+from engine.training.port import StepResult, Steps, Write
 from engine.training.replay.batch import as_tensors
 from engine.training.replay.record import (
     BATCH_FILE,
@@ -28,7 +27,6 @@ from engine.training.replay.record import (
     outcome,
 )
 from engine.training.step.witness import witnessing
-from engine.weights.port import WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,7 @@ class AskedStep:
 
 
 class RecordedTrainer:
-    def __init__(self, trainer: Trainer, asked: AskedStep, *, steps_before: int) -> None:
+    def __init__(self, trainer: Steps, asked: AskedStep, *, steps_before: int) -> None:
         self._trainer, self._asked, self._step = trainer, asked, steps_before
 
     def train_step(self, trajectories: Trajectories) -> StepResult:
@@ -71,9 +69,6 @@ class RecordedTrainer:
     def num_parameters(self) -> int:
         return self._trainer.num_parameters
 
-    def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
-        return self._trainer.snapshot(weights, allocate=allocate)
-
     def prepare_save(self, folder: Path) -> Write:
         return self._trainer.prepare_save(folder)
 
@@ -82,7 +77,7 @@ class RecordedTrainer:
 
 
 def train_witnessed(
-    trainer: Trainer, trajectories: Trajectories, folder: Path, *, computed: Path | None = None
+    trainer: Steps, trajectories: Trajectories, folder: Path, *, computed: Path | None = None
 ) -> StepResult:
     """Leaves what was computed, and the checkpoint after it, in the folder. `computed`: another one for the former, of
     a rank that is not the first."""
