@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from engine.policy.pace import estimate_s
-from engine.spec.fit.duration import DEVICES, Device, least_generation_s, least_training_s, step_work
+from engine.spec.fit.duration import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
 from engine.spec.fit.hosts import relay_host_need, trainer_host_need
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB
@@ -44,6 +44,7 @@ def fit(words: Sequence[str]) -> int:
     try:
         spec = JobSpec.model_validate_json(arguments.spec.read_bytes())
         shape = shape_of(arguments.model or spec.model.source)
+        teacher = shape_of(spec.algorithm.teacher.source) if spec.algorithm.has_teacher else None
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
     except ValidationError as error:
@@ -51,9 +52,10 @@ def fit(words: Sequence[str]) -> int:
     except ValueError as error:
         return _refuse(str(error))
     device_bytes, prompt_tokens = int(arguments.device_gb * GB), arguments.prompt_tokens
-    _say(arithmetic(spec, shape, device_bytes, prompt_tokens=prompt_tokens))
+    _say(arithmetic(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher))
     verdicts = [
-        misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens) for misfit in (trainer_misfit, replica_misfit)
+        trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher),
+        replica_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens),
     ]
     misfits = [verdict for verdict in verdicts if verdict is not None]
     _say([misfit.sentence for misfit in misfits] or [f"It fits devices of {arguments.device_gb:g} GB."])
@@ -68,8 +70,10 @@ def shape_of(source: str) -> ModelShape:
     return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
 
 
-def arithmetic(spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int) -> Iterator[str]:
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+def arithmetic(
+    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int, teacher: ModelShape | None = None
+) -> Iterator[str]:
+    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     needs = [replica_need(shape, replica), relay_host_need(shape)]
     if not spec.only_evaluates:
@@ -80,10 +84,10 @@ def arithmetic(spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_to
         yield ""
         yield from need.lines
     yield ""
+    work = step_work(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     for device in DEVICES:
         if device.memory_bytes == device_bytes:
-            yield _duration(spec, shape, device, prompt_tokens=prompt_tokens)
-    work = step_work(spec, shape, prompt_tokens=prompt_tokens)
+            yield _duration(spec, work, device)
     slowest_s = estimate_s(num_flops=work.training_flops / max(spec.trainer_devices, 1), device="cuda")
     yield (
         f"At the slowest rate of a GPU that works at all, such training takes {slowest_s:,.0f} s: a limit of time that "
@@ -91,8 +95,7 @@ def arithmetic(spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_to
     )
 
 
-def _duration(spec: JobSpec, shape: ModelShape, device: Device, *, prompt_tokens: int) -> str:
-    work = step_work(spec, shape, prompt_tokens=prompt_tokens)
+def _duration(spec: JobSpec, work: StepWork, device: Device) -> str:
     training_s = least_training_s(work, device, num_devices=max(spec.trainer_devices, 1))
     generation_s = least_generation_s(work, device, num_replicas=spec.rollout.replicas)
     return (

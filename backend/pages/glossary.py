@@ -12,6 +12,7 @@ GLOSSARY: tuple[tuple[str, str], ...] = (
     ("trajectory", "One sample, with all its turns."),
     ("reward", "How good a trajectory was, as the environment judges it."),
     ("advantage", "How much better than its group a trajectory did. Its sign says whether it is encouraged."),
+    ("teacher", "A frozen model that says of every token how likely it would have been; the policy learns to agree."),
     ("version", "A set of weights, numbered by the step that made it."),
     ("staleness", "The trainer's version when it consumes a trajectory, less the version that generated it."),
     ("replica", "One rollout engine with its own weights and KV cache."),

@@ -9,7 +9,13 @@ a is the token's share in the update's mean (`token_shares`), w the correction's
 
 KL to the reference, with d = log π_ref - log π_θ: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d. k2 and k3 are terms of the
 loss. k1 is not, since its gradient is ∇ log π, whose mean is zero: it is a cost in the rewards (engine/training/
-step_loss.py), and here only counted.
+step/loss.py), and here only counted.
+
+A teacher is an advantage of each token, A - c·(log π_θ - log π_T) with the difference as a constant: its gradient is
+that of KL(π_θ ‖ π_T) on the tokens that were written. As an advantage it is weighed for a token's age, and clipped, as
+rewards are. It is the token's own: no baseline, no whitening and no other token knows it. What a token does to the KL
+of those after it is left out, as prime-rl and Thinking Machines' recipe do. k2 as a term would have this very gradient,
+without the weight; k3's is that of the other direction, KL(π_T ‖ π_θ), and grows as π_T / π_θ does.
 
 Invariants:
 - shares add up to one over an update's micro-batches and ranks, so losses, gradients and sums simply add up;
@@ -42,6 +48,7 @@ class LossTokens:
     reference_logprobs_N: Tensor | None = None
     step_begin_logprobs_N: Tensor | None = None
     """Of the policy that the step began with, if π_θ has moved since and the correction measures from it."""
+    teacher_logprobs_N: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +90,13 @@ def policy_loss(
     ratio_N = log_ratio_N.exp()
     low, high = spec.clips
     clipped_N = ratio_N.clamp(1.0 - low, 1.0 + high)
+    gap_N, advantages_N = _gap_to_teacher(logprobs_N, tokens), tokens.advantages_N
+    if gap_N is not None:
+        advantages_N = advantages_N - spec.teacher.coefficient * gap_N
     if recipe.beyond_clip == "weigh":
-        gain_N = clipped_N.detach() * tokens.advantages_N * logprobs_N
+        gain_N = clipped_N.detach() * advantages_N * logprobs_N
     else:
-        gain_N = torch.minimum(ratio_N * tokens.advantages_N, clipped_N * tokens.advantages_N)
+        gain_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
     cost_N = -corrected.weights_N * gain_N
     kl_N = _kl(logprobs_N, tokens.reference_logprobs_N, spec.kl.estimator)
     if kl_N is not None and spec.kl.estimator != "k1":
@@ -100,13 +110,15 @@ def policy_loss(
             "loss": loss.detach(),
             "tokens": logprobs_N.new_tensor(float(len(logprobs_N))),
             "entropy": entropy_N.sum(),
-            "clip_low": ((ratio_N < 1.0 - low) & ((tokens.advantages_N < 0.0) | (not stopped))).sum(),
-            "clip_high": ((ratio_N > 1.0 + high) & ((tokens.advantages_N > 0.0) | (not stopped))).sum(),
+            "clip_low": ((ratio_N < 1.0 - low) & ((advantages_N < 0.0) | (not stopped))).sum(),
+            "clip_high": ((ratio_N > 1.0 + high) & ((advantages_N > 0.0) | (not stopped))).sum(),
             "correction_weight": corrected.weights_N.sum(),
             "corrected_away": (corrected.weights_N == 0.0).sum(),
         }
         if kl_N is not None:
             sums["kl"] = kl_N.sum()
+        if gap_N is not None:
+            sums["teacher_kl"] = gap_N.sum()
         drift_sums, peaks = _drift(logprobs_N, tokens)
     return PolicyLoss(loss=loss, sums=sums | drift_sums, peaks=peaks)
 
@@ -122,6 +134,12 @@ def _kl(logprobs_N: Tensor, reference_logprobs_N: Tensor | None, estimator: str)
         return k1_cost(logprobs_N.detach(), reference_logprobs_N)
     apart_N = bounded(reference_logprobs_N - logprobs_N)
     return apart_N.square() / 2 if estimator == "k2" else apart_N.exp() - 1.0 - apart_N
+
+
+def _gap_to_teacher(logprobs_N: Tensor, tokens: LossTokens) -> Tensor | None:
+    if tokens.teacher_logprobs_N is None:
+        return None
+    return bounded(logprobs_N.detach() - tokens.teacher_logprobs_N)
 
 
 def _row_means(x_N: Tensor, tokens: LossTokens) -> Tensor:

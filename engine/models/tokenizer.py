@@ -32,6 +32,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return int(self._raw.get_vocab_size(with_added_tokens=True))
 
+    def words(self) -> dict[str, int]:
+        """Every token and its id."""
+        return dict(self._raw.get_vocab(with_added_tokens=True))
+
     def encode(self, text: str, *, goes_on: bool = False) -> list[int]:
         """`goes_on`: something was said before it, so that no token that begins a text is put in front of it."""
         return list(self._raw.encode(text, add_special_tokens=not goes_on).ids)

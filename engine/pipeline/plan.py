@@ -67,7 +67,7 @@ class Plan:
             evaluate_every=spec.evaluation.every,
             max_batch=spec.rollout.max_batch,
             num_relays=spec.rollout.relays,
-            filters=spec.algorithm.name == "dapo",
+            filters=spec.algorithm.name == "dapo" and spec.algorithm.learns_from_rewards,
             sample_deadline_s=SAMPLE_DEADLINE_S + LONG_TURNS * spec.environment.turn_timeout_s,
             stream_every_s=STREAM_EVERY_S,
         )

@@ -94,6 +94,34 @@ class CriticSpec(Strict):
     )
 
 
+class TeacherSpec(Strict):
+    """A model that says of every token that the policy writes how likely it would have been: on-policy distillation."""
+
+    source: Annotated[Text, Field(max_length=500)] = Field(
+        "",
+        description="A frozen model to learn from: a built-in one (demo), or the name of a folder among the cluster's "
+        "models, with the policy's own vocabulary. Empty: none.",
+    )
+    coefficient: float = knob(
+        1.0,
+        "algorithm.teacher.coefficient",
+        "Weight of the distance to the teacher, beside advantages that are about 1.",
+        gt=0,
+        le=100,
+    )
+    reward_weight: float = knob(
+        1.0,
+        "algorithm.teacher.reward_weight",
+        "Weight of what rewards say; 0: the policy learns from the teacher alone.",
+        ge=0,
+        le=100,
+    )
+
+    @property
+    def is_name(self) -> bool:
+        return not self.source or _MODEL_NAME.fullmatch(self.source) is not None
+
+
 class AlgorithmSpec(Strict):
     name: AlgorithmName = Field("grpo", description="How rewards become gradients.")
     group_size: int = Field(8, ge=1, le=256, description="Samples of one prompt; their mean is the baseline.")
@@ -112,16 +140,21 @@ class AlgorithmSpec(Strict):
         le=10,
     )
     entropy_coefficient: float = Field(0.0, ge=0, le=10, description="Reward for staying undecided.")
-    overlong_tokens: int = Field(
-        0, ge=0, le=131_072, description="The last so many tokens before the cut cost up to a reward of 1, as in DAPO."
+    overlong_tokens: int = knob(
+        0,
+        "algorithm.overlong_tokens",
+        "The last so many tokens before the cut cost up to a reward of 1, as in DAPO.",
+        ge=0,
+        le=131_072,
     )
     correction: CorrectionSpec = Field(default_factory=CorrectionSpec)
     kl: KlSpec = Field(default_factory=KlSpec)
     critic: CriticSpec = Field(default_factory=CriticSpec)
+    teacher: TeacherSpec = Field(default_factory=TeacherSpec)
 
     @model_validator(mode="after")
     def _has_a_baseline(self) -> Self:
-        if self.group_size < 2 and RECIPES[self.name].has_group_baseline:
+        if self.group_size < 2 and self.learns_from_rewards and RECIPES[self.name].has_group_baseline:
             raise ValueError(f"group_size must be at least 2 for {self.name}: a group's mean is its baseline")
         return self
 
@@ -131,6 +164,14 @@ class AlgorithmSpec(Strict):
         own = RECIPES[self.name]
         low = own.clip_low if self.clip_low is None else self.clip_low
         return low, own.clip_high if self.clip_high is None else self.clip_high
+
+    @property
+    def has_teacher(self) -> bool:
+        return bool(self.teacher.source)
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        return not self.has_teacher or self.teacher.reward_weight > 0
 
     @property
     def corrects_by(self) -> CorrectionName:

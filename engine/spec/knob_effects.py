@@ -78,6 +78,17 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "algorithm.critic.value_clip",
     ),
     **_of(
+        "Only with a teacher (algorithm.teacher.source).",
+        lambda spec: spec.algorithm.has_teacher,
+        "algorithm.teacher.coefficient",
+        "algorithm.teacher.reward_weight",
+    ),
+    **_of(
+        "Not where the teacher alone is learned from (algorithm.teacher.reward_weight 0).",
+        lambda spec: spec.algorithm.learns_from_rewards,
+        "algorithm.overlong_tokens",
+    ),
+    **_of(
         "Other than constant only in a job of more steps than its warm-up has.",
         lambda spec: spec.training.steps > max(spec.optimizer.warmup_steps, 1) or spec.only_evaluates,
         "optimizer.course",

@@ -37,9 +37,25 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
         if spec.algorithm.name == "gspo":
             rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
+    yield from _of_the_teacher(spec)
     if spec.environment.name == "custom" and not spec.environment.code:
         yield _misfit("environment.code", "must be a Python file with the environment custom", "")
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
+
+
+def _of_the_teacher(spec: "JobSpec") -> Iterator[InitErrorDetails]:
+    algorithm = spec.algorithm
+    if algorithm.has_teacher and algorithm.name == "gspo":
+        rule = "must be empty with gspo, whose ratio would spread what it says of a token over the whole answer"
+        yield _misfit("algorithm.teacher.source", rule, algorithm.teacher.source)
+    if algorithm.learns_from_rewards:
+        return
+    if algorithm.name == "ppo":
+        rule = "must be above 0 with ppo, whose critic learns from rewards alone"
+        yield _misfit("algorithm.teacher.reward_weight", rule, algorithm.teacher.reward_weight)
+    if algorithm.kl.coefficient and algorithm.kl.estimator == "k1":
+        rule = "must be k2 or k3 with algorithm.teacher.reward_weight 0: k1 is a cost in the rewards"
+        yield _misfit("algorithm.kl.estimator", rule, "k1")
 
 
 def _misfit(path: str, rule: str, value: object) -> InitErrorDetails:

@@ -5,13 +5,14 @@ Invariants:
   moments and the learning rate stay as they were, and `train/skipped` counts it;
 - weights are held in float32, whatever rollouts run in: at RL learning rates most updates are below bfloat16's
   resolution and would be lost;
-- the reference is the model that the job began with, also after a resume;
+- the reference is the model that the job began with, also after a resume; a teacher is what its folder has;
 - load continues a saved state bit for bit, on the same device and library versions.
 """
 
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, load_model
-from engine.models.loading import companion_files
+from engine.models.loading import companion_files, resolve_model
 from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
@@ -41,7 +42,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
-from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
@@ -83,6 +84,7 @@ class TorchTrainer:
         self._published = published(self._model, self._published_values)
         self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
+        self._teacher = self._load_frozen(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
         self._critic = (
             Critic(load_model(model_folder, device=device, dtype=torch.float32)) if needs_critic(algorithm) else None
         )
@@ -98,6 +100,7 @@ class TorchTrainer:
             models=StepModels(
                 policy=self._score_policy,
                 reference=self._score_reference if needs_reference(algorithm) else None,
+                teacher=None if self._teacher is None else self._ask(self._teacher),
                 critic=self._values if self._critic else None,
             ),
             device=device,
@@ -114,7 +117,12 @@ class TorchTrainer:
         self._check_dtypes()
 
     def _check_dtypes(self) -> None:
-        models = {"policy": self._model, "critic": self._critic, "reference": self._reference}
+        models = {
+            "policy": self._model,
+            "critic": self._critic,
+            "reference": self._reference,
+            "teacher": self._teacher,
+        }
         check_dtypes({role: model for role, model in models.items() if model is not None}, torch.float32)
 
     @property
@@ -154,6 +162,9 @@ class TorchTrainer:
     def _score_reference(self, batch: MicroBatch) -> TokenScores:
         with nullcontext() if self._adapter is None else self._adapter.base_only():
             return self._score(self._reference or self._model, batch)
+
+    def _ask(self, teacher: TrainedModel) -> Teacher:
+        return Teacher(scores=partial(self._score, teacher), num_weights=teacher.num_parameters)
 
     def _score(self, model: TrainedModel, batch: MicroBatch) -> TokenScores:
         settings = self._settings
@@ -222,6 +233,7 @@ class TorchTrainer:
 
     def _load_reference(self, model_folder: Path) -> TrainedModel | None:
         """None: it is this very model without its adapter."""
-        if self._adapter is not None:
-            return None
-        return load_model(model_folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)
+        return None if self._adapter is not None else self._load_frozen(model_folder)
+
+    def _load_frozen(self, folder: Path) -> TrainedModel:
+        return load_model(folder, device=str(self._device), dtype=torch.float32).requires_grad_(False)

@@ -20,9 +20,13 @@ class SpecRefused(Invalid):
 
 def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequence[TeamQuota] | None = None) -> None:
     """`quotas`: of all teams in the pool, if they were read already. Raises `SpecRefused`."""
-    if not spec.model.is_name:  # a path could lead to another team's
-        message = "must be a name of letters, digits, dots, dashes and underscores, such as demo"
-        raise refused(f"The model {message}.", pointer="/model/source", code="model_unknown", message=message)
+    for which, pointer, is_name in (
+        ("model", "/model/source", spec.model.is_name),
+        ("teacher", "/algorithm/teacher/source", spec.algorithm.teacher.is_name),
+    ):
+        if not is_name:  # a path could lead to another team's
+            message = "must be a name of letters, digits, dots, dashes and underscores, such as demo"
+            raise refused(f"The {which} {message}.", pointer=pointer, code="model_unknown", message=message)
     preemptible = spec.placement.preemptible
     if quotas is None:
         most = most_of(team, pool, preemptible=preemptible)

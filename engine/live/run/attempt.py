@@ -23,7 +23,7 @@ from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
 from engine.live.process.memory import is_out_of_memory
 from engine.live.run.model_check import check_model
-from engine.live.run.model_source import confined
+from engine.live.run.model_source import confined, refuse_a_teacher_of_other_words
 from engine.live.run.placement import NoCapacity, place
 from engine.live.run.supervisor import Supervisor
 from engine.live.run.wiring import Folders, Network
@@ -101,6 +101,7 @@ class Attempt:
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
         if resume is None:  # else it has been trained on already
             check_model(spec, interrupted=self._interruptions.check)
+        refuse_a_teacher_of_other_words(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
         self._recorder = recorder = Recorder(self._sink, start_step=start_step)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # they import torch
 # Of a model in its folder: policy, critic and reference, with gradients and moments, in a type that may be twice as
 # wide; and as much again in the checkpoint that it goes on from.
 COPIES_OF_WEIGHTS: Final = 32
+# Of a teacher: read, and in that type.
+COPIES_OF_A_TEACHER: Final = 3
 
 Holder = TypeVar("Holder", bound=Loadable)
 
@@ -59,8 +61,12 @@ class TrainerActor(BodyActor):
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
-        check_fit("trainer", spec, folder, device)
-        with at_work("start", constant_s=BUILD_S, num_bytes=COPIES_OF_WEIGHTS * weights_bytes(folder)):
+        num_bytes, teacher = COPIES_OF_WEIGHTS * weights_bytes(folder), None
+        if spec.algorithm.has_teacher and not spec.only_evaluates:
+            teacher = resolve_model(spec.algorithm.teacher.source)
+            num_bytes += COPIES_OF_A_TEACHER * weights_bytes(teacher)
+        check_fit("trainer", spec, folder, device, teacher=teacher)
+        with at_work("start", constant_s=BUILD_S, num_bytes=num_bytes):
             if self._incarnation:
                 self._resume = go_back(self._checkpoints) or self._resume
             return self._body(folder, device)

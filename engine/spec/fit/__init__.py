@@ -5,6 +5,8 @@ known_models  shapes that are public
 plan          how a trainer divides and computes
 activations   what autograd keeps of a layer, a token
 trainer       each of its devices, term by term
+weights       as they lie on a device, and as products take them
+teacher       what it adds to each of them
 replica       its device
 hosts         memory beside the devices
 margins       room for what cannot be known

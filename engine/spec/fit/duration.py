@@ -50,16 +50,19 @@ def forward_flops(shape: ModelShape, *, num_tokens: int, length: int) -> float:
 
 
 def training_flops(shape: ModelShape, plan: TrainerPlan, *, num_tokens: int, length: int) -> float:
-    """Forward, and backward twice that; forward once more where layers are recomputed; the reference forward; all again
-    for a critic, whose values are asked once before."""
+    """Forward, and backward twice that; forward once more where layers are recomputed; the reference and the teacher
+    forward; all again for a critic, whose values are asked once before."""
     passes = 3 + plan.recomputes
     passes += plan.has_reference + plan.has_critic * (passes + 1)
-    return passes * forward_flops(shape, num_tokens=num_tokens, length=length)
+    teacher = 0.0 if plan.teacher is None else forward_flops(plan.teacher, num_tokens=num_tokens, length=length)
+    return passes * forward_flops(shape, num_tokens=num_tokens, length=length) + teacher
 
 
-def step_work(spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> StepWork:
+def step_work(
+    spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS, teacher: ModelShape | None = None
+) -> StepWork:
     length = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     num_tokens = spec.trajectories_per_step * length
     num_rows = min(replica.max_batch, max(replica.kv_tokens // length, 1))

@@ -45,6 +45,8 @@ class TrainerPlan:
     lora_rank: int = 0
     has_reference: bool = False
     has_critic: bool = False
+    teacher: ModelShape | None = None
+    """A frozen model beside it, of its own shape."""
 
     def __post_init__(self) -> None:
         assert self.num_devices % self.sequence_parallel == 0, "each group that shares a pass is whole"
@@ -52,8 +54,16 @@ class TrainerPlan:
 
     @classmethod
     def of_spec(
-        cls, spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS, on_gpu: bool = True
+        cls,
+        spec: JobSpec,
+        shape: ModelShape,
+        *,
+        prompt_tokens: int = PROMPT_TOKENS,
+        on_gpu: bool = True,
+        teacher: ModelShape | None = None,
     ) -> Self:
+        """`teacher`: the one that the spec names."""
+        assert (teacher is not None) == spec.algorithm.has_teacher, "a teacher's shape belongs to a spec that has one"
         from engine.spec.fit.activations import affordable  # which counts by this class
 
         trainer, num_devices = spec.trainer, max(spec.trainer_devices, 1)
@@ -71,6 +81,7 @@ class TrainerPlan:
             lora_rank=trainer.lora_rank,
             has_reference=spec.algorithm.kl.coefficient > 0,
             has_critic=RECIPES[spec.algorithm.name].advantage == "critic",
+            teacher=teacher,
         )
         return plan if trainer.activations else replace(plan, activations=affordable(shape, plan))
 

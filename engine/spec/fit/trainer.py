@@ -11,6 +11,8 @@ from engine.spec.fit.margins import device_margins
 from engine.spec.fit.need import Need, Phase, Term, in_words, share
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.teacher import asking_phases, teacher_terms
+from engine.spec.fit.weights import gathered_bytes, gathered_layer_bytes, rounded_head_bytes, weight_bytes
 
 # Two numbers of each kind; torchao's 8 bits have a float32 scale for each block of 256.
 MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "int8": 2 * (1 + 4 / 256)}
@@ -20,15 +22,14 @@ KEPT: Final[dict[Activations, str]] = {
     "offloaded": "inputs on their way from the host,",
 }
 HANDED_OVER: Final = "while weights are handed over"
-# DeepSpeed's own numbers of elements: gradients that are sent together, and gathered weights that may stay.
+# DeepSpeed's own number of elements: gradients that are sent together.
 BUCKET_NUMEL: Final = 500_000_000
-LIVE_NUMEL: Final = 1_000_000_000
 
 
 def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     return Need(
         of=f"Each of {plan.num_devices} trainer devices" if plan.num_devices > 1 else "The trainer's device",
-        always=(*_state(shape, plan), *_reference(shape, plan)),
+        always=(*_state(shape, plan), *_reference(shape, plan), *teacher_terms(plan)),
         phases=_phases(shape, plan),
         margins=device_margins(num_devices=plan.num_devices),
     )
@@ -99,6 +100,7 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
         *(Phase(what=what, terms=(*there, *terms)) for what, terms in _head(shape, plan)),
         Phase(what="while the embedding goes backward", terms=(*there[1:], *embedding)),
         Phase(what="while the last gradients are added up over the devices", terms=tables),
+        *asking_phases(plan),
         Phase(what=HANDED_OVER, terms=(_term("copies", published_bytes(shape, plan)),)),
     )
 
@@ -134,11 +136,6 @@ def critic_weights(shape: ModelShape) -> int:
     return shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width) + shape.width
 
 
-def weight_bytes(num_weights: int, plan: TrainerPlan) -> int:
-    """4·P; with FSDP and ZeRO 3 4·P / n."""
-    return share(4 * num_weights, plan.num_devices) if plan.division in ("fsdp", "zero3") else 4 * num_weights
-
-
 def master_bytes(num_trained: int, plan: TrainerPlan) -> int:
     """4·T / n with DeepSpeed, which updates a flat copy of its part; elsewhere the weights are what is updated."""
     return share(4 * num_trained, plan.num_devices) if plan.division.startswith("zero") else 0
@@ -169,42 +166,6 @@ def bucket_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 # A pass ----------------------------------------------------------------------------------------------------------
-
-
-def gathered_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """What products are computed with through a whole pass, where that is not the weights as they lie.
-
-    FSDP: embedding and head, c·V·D…. ZeRO 3: up to a thousand million weights that DeepSpeed does not let go, 4 B each;
-    every weight where float32 layers are not recomputed, since each product keeps its own. Autocast, unless layers are
-    recomputed and it has no cache: 2 B of each weight that is multiplied, which an embedding apart is not."""
-    if plan.division == "fsdp":
-        return plan.product_bytes * shape.table_weights
-    gathered = 0
-    if plan.division == "zero3" and plan.num_devices > 1:
-        keeps_all = not plan.recomputes and plan.products == "float32"
-        gathered = 4 * (shape.num_weights if keeps_all else min(shape.num_weights, LIVE_NUMEL))
-    if keeps_casts(plan):
-        gathered += 2 * (shape.num_weights - (0 if shape.tied else shape.vocab_size * shape.width))
-    return gathered
-
-
-def gathered_layer_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """FSDP: two layers, one at work and the next on its way, c·2L. Autocast that keeps nothing: 2·L. An adapter is
-    merged into one layer at a time, (4 + c)·L."""
-    layer = shape.largest_layer
-    merged = (4 + plan.product_bytes) * layer if plan.lora_rank else 0
-    if plan.division == "fsdp":
-        return 2 * plan.product_bytes * layer + merged
-    return (2 * layer if plan.casts and not keeps_casts(plan) else 0) + merged
-
-
-def rounded_head_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """2·V·D by autocast that keeps nothing."""
-    return 2 * shape.vocab_size * shape.width if plan.casts and not keeps_casts(plan) else 0
-
-
-def keeps_casts(plan: TrainerPlan) -> bool:
-    return plan.casts and (plan.caches_casts or not plan.recomputes)
 
 
 def last_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

@@ -51,19 +51,30 @@ class Misfit:
 
 
 def will_not_fit(
-    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int = PROMPT_TOKENS
+    spec: JobSpec,
+    shape: ModelShape,
+    device_bytes: int,
+    *,
+    prompt_tokens: int = PROMPT_TOKENS,
+    teacher: ModelShape | None = None,
 ) -> Misfit | None:
     """The trainer's devices first, then the replicas'. None: both fit, margins included."""
-    misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens)
+    misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher)
     return misfit or replica_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens)
 
 
 def trainer_misfit(
-    spec: JobSpec, shape: ModelShape, device_bytes: int, *, prompt_tokens: int = PROMPT_TOKENS
+    spec: JobSpec,
+    shape: ModelShape,
+    device_bytes: int,
+    *,
+    prompt_tokens: int = PROMPT_TOKENS,
+    teacher: ModelShape | None = None,
 ) -> Misfit | None:
+    """`teacher`: the one that the spec names."""
     if spec.only_evaluates:
         return None
-    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
+    plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     need = trainer_need(shape, plan)
     if need.num_bytes <= device_bytes:
         return None

@@ -53,9 +53,10 @@ class Sharding:
 
     # Modules -----------------------------------------------------------------------------------------------------
 
-    def empty_model(self, config: ModelConfig) -> TrainedModel:
-        """Weights without memory, until `divide`; the tables of positions are there."""
-        return empty_model(config, torch.float32, device=self.device)
+    def empty_model(self, config: ModelConfig, dtype: torch.dtype = torch.float32) -> TrainedModel:
+        """Weights without memory, until `divide`; the tables of positions are there. `dtype`: of the rows that a rank
+        keeps, not of what is computed with."""
+        return empty_model(config, dtype, device=self.device)
 
     def divide(self, module: nn.Module, model: TrainedModel) -> None:
         """Parameters become this rank's rows, in memory that nobody has filled yet. `module`: the one whose forward

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.families.trained_model import TrainedModel, read_model_config
-from engine.models.loading import companion_files, weight_files
+from engine.models.loading import companion_files, resolve_model, weight_files
 from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
@@ -45,7 +45,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
-from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
@@ -102,7 +102,8 @@ class FsdpTrainer:
         policy = self._policy(stored)
         critic = self._critic(stored) if needs_critic(algorithm) else None
         reference = self._reference(stored, policy) if needs_reference(algorithm) else None
-        return StepModels(policy=policy, reference=reference, critic=critic)
+        teacher = self._teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
+        return StepModels(policy=policy, reference=reference, teacher=teacher, critic=critic)
 
     def _policy(self, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
         settings, sharding = self._settings, self._sharding
@@ -136,19 +137,32 @@ class FsdpTrainer:
     def _reference(
         self, stored: StoredRows, policy: Callable[[MicroBatch], TokenScores]
     ) -> Callable[[MicroBatch], TokenScores]:
-        adapter, sharding = self._adapter, self._sharding
+        adapter = self._adapter
         if adapter is None:
             model = self._modules["reference"] = self._empty_model()
-            whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
-            sharding.divide(whole_pass, model)
-            sharding.fill(dict(model.named_parameters()), self._places, stored)
-            return scores_of(whole_pass)
+            return self._frozen(model, stored)
 
         def base_scores(batch: MicroBatch) -> TokenScores:
             with adapter.base_only():
                 return policy(batch)
 
         return base_scores
+
+    def _teacher(self, folder: Path) -> Teacher:
+        config = read_model_config(folder)
+        refuse_heads(config, num_sharers=self._settings.trainer.sequence_parallel)
+        # As it is stored: nothing is ever added to it, and a gather casts it to the same bits as it would float32.
+        model = self._sharding.empty_model(config, config.dtype)
+        num_weights = model.num_parameters
+        with StoredRows(weight_files(folder)) as stored:
+            return Teacher(scores=self._frozen(model, stored), num_weights=num_weights)
+
+    def _frozen(self, model: TrainedModel, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
+        whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
+        self._sharding.divide(whole_pass, model)
+        parameters = dict(model.named_parameters())
+        self._sharding.fill(parameters, decoder_places(model.config, parameters), stored)
+        return scores_of(whole_pass)
 
     def _empty_model(self) -> TrainedModel:
         model = self._sharding.empty_model(self._config)

@@ -52,8 +52,17 @@ class StepModels:
     policy: Callable[[MicroBatch], TokenScores]
     reference: Callable[[MicroBatch], TokenScores] | None = None
     """Exactly when `needs_reference`."""
+    teacher: "Teacher | None" = None
+    """Exactly when the algorithm has one."""
     critic: Callable[[MicroBatch], Tensor] | None = None
     """Exactly when `needs_critic`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    scores: Callable[[MicroBatch], TokenScores]
+    num_weights: int
+    """Perhaps many times the policy's: how long it may take to answer follows from them."""
 
 
 def needs_reference(algorithm: AlgorithmSpec) -> bool:
@@ -81,6 +90,7 @@ class StepLoss:
         """`num_weights`: those that a token is multiplied with."""
         algorithm = settings.algorithm
         assert (models.reference is not None) == needs_reference(algorithm)
+        assert (models.teacher is not None) == algorithm.has_teacher
         assert (models.critic is not None) == needs_critic(algorithm)
         self._algorithm = algorithm
         self._models = models
@@ -121,12 +131,15 @@ class StepLoss:
         )
         looked = self._look(batched)
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
+        # 1 without a teacher
+        found = replace(found, values=self._algorithm.teacher.reward_weight * found.values)
         gap = GapTally(lengths, device=self._device, bound=self._gap_bound)
         tally = Tally(penalties=penalties, batched=batched, advantages=found, gap=gap, ranks=self._ranks)
         tokens = StepTokens(
             advantages=replace(found, values=found.values.float().to(self._device)),
             shares_S=self._shares(lengths, parts).to(self._device),
             reference_M=looked.reference_M,
+            teacher_M=looked.teacher_M,
             values_M=looked.values_M,
             returns_M=None if found.returns_M is None else found.returns_M.float().to(self._device),
             start_M=looked.start_M,
@@ -167,7 +180,7 @@ class StepLoss:
         the loss has a gradient of theirs. None of a mini-batch in which that is all of them: the optimizer makes its
         update all the same."""
         models = self._models
-        if models.reference is not None or models.critic is not None or self._algorithm.entropy_coefficient:
+        if models.reference or models.critic or models.teacher or self._algorithm.entropy_coefficient:
             return frozenset()
         found = advantages(costs_M=None, values_M=None)
         by_trajectory = torch.split(found.values, list(lengths)) if found.of_tokens else found.values.unbind()
@@ -190,15 +203,17 @@ class StepLoss:
     def _look(self, batched: BatchedStep) -> "Looked":
         kl, every = self._algorithm.kl, batched.micro_batches
         reference_M = self._pass(batched, every, self._models.reference)
+        teacher_M = None
+        if (teacher := self._models.teacher) is not None:
+            teacher_M = self._pass(batched, every, teacher.scores, num_weights=teacher.num_weights)
         values_M = self._pass(batched, every, self._models.critic)
         costs_M = now_M = None
         if reference_M is not None and kl.estimator == "k1":
             now_M = self._pass(batched, every, self._models.policy)
             assert now_M is not None
             costs_M = kl.coefficient * k1_cost(now_M, reference_M).double().cpu()
-        return Looked(
-            reference_M=reference_M, values_M=values_M, costs_M=costs_M, start_M=self._start(batched, known_M=now_M)
-        )
+        start_M = self._start(batched, known_M=now_M)
+        return Looked(reference_M=reference_M, teacher_M=teacher_M, values_M=values_M, costs_M=costs_M, start_M=start_M)
 
     def _start(self, batched: BatchedStep, *, known_M: Tensor | None) -> Tensor | None:
         """Of the first mini-batch nothing yet: its own first update knows, whose weights are those of the beginning."""
@@ -215,13 +230,15 @@ class StepLoss:
         batched: BatchedStep,
         micro_batches: Sequence[MicroBatch],
         model: Callable[[MicroBatch], TokenScores | Tensor] | None,
+        *,
+        num_weights: int | None = None,
     ) -> Tensor | None:
         """One number for each written token of the step, from every rank; 0 for one that is in no micro-batch given."""
         if model is None:
             return None
         found_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
-            num_flops = flops_of_forward(self._num_weights, len(batch.ids))
+            num_flops = flops_of_forward(num_weights or self._num_weights, len(batch.ids))
             with at_work("scoring", num_flops=num_flops, device=str(self._device)):
                 found = model(batch)
             if not batch.idle:
@@ -236,6 +253,7 @@ FindAdvantages = Callable[..., Advantages]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     reference_M: Tensor | None
+    teacher_M: Tensor | None
     values_M: Tensor | None
     costs_M: Tensor | None
     start_M: Tensor | None

@@ -158,6 +158,8 @@ def _of_tokens(tally: Tally) -> dict[str, float]:
         metrics["train/unrouted_fraction"] = sums["unrouted"] / sums["routable"]
     if "kl" in sums:
         metrics["train/kl"] = sums["kl"] / num
+    if "teacher_kl" in sums:
+        metrics["train/teacher_kl"] = sums["teacher_kl"] / num
     if any(tally.penalties):
         metrics["train/overlong_penalty"] = sum(tally.penalties) / len(tally.penalties)
     if "value_loss" in sums:

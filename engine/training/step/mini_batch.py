@@ -44,6 +44,7 @@ class StepTokens:
     shares_S: Tensor
     """Of each token of a trajectory, in the mean of the update that it is part of."""
     reference_M: Tensor | None
+    teacher_M: Tensor | None
     values_M: Tensor | None
     returns_M: Tensor | None
     start_M: Tensor | None
@@ -140,6 +141,7 @@ class UpdateLoss:
                 rows_N=batch.rows_N,
                 num_rows=batch.num_rows,
                 reference_logprobs_N=None if tokens.reference_M is None else tokens.reference_M[batch.slots_N],
+                teacher_logprobs_N=None if tokens.teacher_M is None else tokens.teacher_M[batch.slots_N],
                 step_begin_logprobs_N=tokens.start_M[batch.slots_N] if moved and tokens.start_M is not None else None,
             ),
             spec=self._algorithm,

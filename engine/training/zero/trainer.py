@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.trained_model import read_model_config
-from engine.models.loading import companion_files, load_decoder, model_tensors, read_config
+from engine.models.loading import companion_files, load_decoder, model_tensors, read_config, resolve_model
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
@@ -42,7 +42,7 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
-from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
@@ -109,7 +109,8 @@ class DeepSpeedTrainer:
             values = self._modules["critic"] = Critic(self._loaded())
             critic = self._sharded(critic_part(values, algorithm), CriticPass(values, settings))
         reference = self._reference(policy) if needs_reference(algorithm) else None
-        return StepModels(policy=policy, reference=reference, critic=critic)
+        teacher = self._teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
+        return StepModels(policy=policy, reference=reference, teacher=teacher, critic=critic)
 
     def _sharded(self, part: TrainedPart, module: nn.Module) -> Callable[..., Any]:
         self._check_dtypes()  # before DeepSpeed, whose own assertion has no words
@@ -128,12 +129,19 @@ class DeepSpeedTrainer:
 
         return base_scores
 
-    def _loaded(self) -> Decoder:
-        """The job's model, read by rank 0."""
-        model = empty_decoder(self._config, self._division)
+    def _teacher(self, folder: Path) -> Teacher:
+        model = self._modules["teacher"] = self._loaded(folder)
+        num_weights = sum(whole_shape(parameter).numel() for parameter in model.parameters())
+        scores = scores_of(frozen(PolicyPass(model, self._settings), self._division))
+        return Teacher(scores=scores, num_weights=num_weights)
+
+    def _loaded(self, folder: Path | None = None) -> Decoder:
+        """The job's model, or a folder's, read by rank 0."""
+        folder = folder or self._folder
+        model = empty_decoder(_own_config(folder), self._division)
         model.hold_activations(how_to_hold(self._settings, self._config, self._device))
         # Not straight onto the device: in stage 3 the whole model need not fit on one.
-        source = self._world.first(partial(load_decoder, self._folder, device="cpu", dtype=torch.float32))
+        source = self._world.first(partial(load_decoder, folder, device="cpu", dtype=torch.float32))
         send_weights(model, model_tensors(source) if source else {}, world=self._world)
         return model
 

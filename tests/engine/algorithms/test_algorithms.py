@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.algorithms.advantages import find_advantages, generalised_advantages, group_advantages, overlong_penalty
 from engine.algorithms.loss import LossTokens, PolicyLoss, policy_loss, token_shares
 from engine.algorithms.values import value_loss
-from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TeacherSpec
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName
 
 LENGTHS = [3, 1]
@@ -29,6 +29,7 @@ def loss_of(
     *,
     staleness: list[int] | None = None,
     reference: Tensor | None = None,
+    teacher: Tensor | None = None,
     step_begin_ratios: list[float] | None = None,
 ) -> tuple[PolicyLoss, list[float]]:
     """Ratios of the trained policy (and of the one that the step began with) to the one that wrote."""
@@ -44,6 +45,7 @@ def loss_of(
         num_rows=2,
         reference_logprobs_N=reference,
         step_begin_logprobs_N=begun,
+        teacher_logprobs_N=teacher,
     )
     outcome = policy_loss(logprobs, torch.zeros(4), tokens, spec=spec, num_tokens=4)
     outcome.loss.backward()  # type: ignore[no-untyped-call]
@@ -166,6 +168,30 @@ def test_the_gradient_of_the_distance_to_a_reference(estimator: str, expected: l
     assert outcome.sums["kl"].item() == pytest.approx(counted, abs=1e-6)
 
 
+def test_the_gradient_of_the_distance_to_a_teacher() -> None:
+    """Without rewards, on tokens of the policy's own: c·(log π - log π_T)·∇log π, of each token for itself. Beside them
+    one advantage; an old token is weighed."""
+    teacher = BEHAVIOUR + torch.tensor([0.5, -0.5, 0.0, 30.0])  # no further than 20 is counted
+    spec = AlgorithmSpec(name="dapo", teacher=TeacherSpec(source="demo", coefficient=0.2))
+    outcome, gradient = loss_of(spec, [1.0] * 4, [0.0] * 4, teacher=teacher)
+    assert gradient == pytest.approx([0.2 * gap / 4 for gap in (-0.5, 0.5, 0.0, -20.0)], abs=1e-6)
+    assert outcome.sums["teacher_kl"].item() == pytest.approx(-20.0, abs=1e-5)
+    _, gradient = loss_of(spec, [1.0] * 4, [1.0, -1.0, 2.0, 0.0], teacher=teacher)
+    assert gradient == pytest.approx([-each / 4 for each in (1.1, -1.1, 2.0, 4.0)], abs=1e-6)
+    moved = BEHAVIOUR + torch.tensor([0.5, 1.5, 0.5, 9.0]).log()
+    _, gradient = loss_of(spec, [0.5, 1.5, 0.5, 9.0], [0.0] * 4, teacher=moved - 1.0, staleness=[1, 4, 4, 8])
+    assert gradient == pytest.approx([0.2 * weight / 4 for weight in (0.5, 1.5, 0.5, 2.0)], abs=1e-6)
+
+
+def test_a_teachers_advantage_is_clipped_with_the_rewards() -> None:
+    """From the step's beginning the ratio is 1.5, 1.5, 0.5, 0.5; the sum of both advantages says whether it is held."""
+    ratios, rewards = [1.5, 1.5, 0.5, 0.5], [1.0, -1.0, 1.0, -1.0]
+    teacher = BEHAVIOUR + torch.tensor(ratios).log() + torch.tensor([-3.0, 3.0, -3.0, 3.0])
+    spec = AlgorithmSpec(name="dapo", correction=UNCORRECTED, teacher=TeacherSpec(source="demo"))
+    _, gradient = loss_of(spec, ratios, rewards, teacher=teacher)
+    assert gradient == pytest.approx([1.5 * 2 / 4, 0.0, 0.0, -0.5 * 2 / 4], abs=1e-5)
+
+
 def test_entropy_is_rewarded_by_its_mean_over_tokens() -> None:
     entropies = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
     tokens = LossTokens(
@@ -197,8 +223,14 @@ def test_absurd_logprobs_make_no_gradient_that_is_not_finite(
         rows_N=torch.tensor([0, 0, 0, 1]),
         num_rows=2,
         reference_logprobs_N=torch.tensor([-1e5, 0.0, -math.inf, 0.0]),
+        teacher_logprobs_N=torch.tensor([-math.inf, 0.0, -1e5, 0.0]),
     )
-    spec = AlgorithmSpec(name=algorithm, correction=CorrectionSpec(name=correction), kl=KlSpec(coefficient=0.1))
+    spec = AlgorithmSpec(
+        name=algorithm,
+        correction=CorrectionSpec(name=correction),
+        kl=KlSpec(coefficient=0.1),
+        teacher=TeacherSpec(source="demo"),
+    )
     outcome = policy_loss(logprobs, torch.zeros(4), tokens, spec=spec, num_tokens=4)
     outcome.loss.backward()  # type: ignore[no-untyped-call]
     assert torch.isfinite(outcome.loss)

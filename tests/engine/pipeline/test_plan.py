@@ -24,3 +24,11 @@ def test_a_sample_whose_turns_take_as_long_as_they_may_is_neither_begun_elsewher
         data.now += turn_timeout_s
         assert of(data.handle(Tick()), FaultReported) == []
     assert of_spec.given_up_within_s > 2 * of_spec.sample_deadline_s > 6 * turn_timeout_s
+
+
+def test_dapo_leaves_out_groups_without_a_signal_unless_a_teacher_alone_is_learned_from() -> None:
+    def filters(**algorithm: object) -> bool:
+        return Plan.from_spec(JobSpec.model_validate({"name": "x", "algorithm": algorithm})).filters
+
+    assert filters(name="dapo") and filters(name="dapo", teacher={"source": "demo"}) and not filters()
+    assert not filters(name="dapo", teacher={"source": "demo", "reward_weight": 0})

@@ -18,6 +18,9 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("algorithm.correction.low", 0.4, {"algorithm": {"correction": {"name": "icepop"}}}),
     ("algorithm.correction.high", 4.0, {"algorithm": {"correction": {"name": "icepop"}}}),
     ("algorithm.kl.estimator", "k2", {"algorithm": {"kl": {"coefficient": 0.1}}}),
+    ("algorithm.teacher.coefficient", 2.0, {"algorithm": {"teacher": {"source": "demo"}}}),
+    ("algorithm.teacher.reward_weight", 0.0, {"algorithm": {"teacher": {"source": "demo"}}}),
+    ("algorithm.overlong_tokens", 20, {"algorithm": {"teacher": {"source": "demo", "reward_weight": 0.5}}}),
     ("algorithm.critic.learning_rate", 1e-4, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.gamma", 0.9, {"algorithm": {"name": "ppo"}}),
     ("algorithm.critic.gae_lambda", 0.9, {"algorithm": {"name": "ppo"}}),
@@ -37,6 +40,7 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
 # Where nothing of the above acts.
 NOWHERE: dict[str, dict[str, Any]] = {
     "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
+    "algorithm.overlong_tokens": {"algorithm": {"teacher": {"source": "demo", "reward_weight": 0}}},
     "optimizer.course": {"training": {"steps": 5}},
     "optimizer.moments": {"trainer": {"backend": "deepspeed"}},
     "optimizer.offload": {"trainer": {"backend": "deepspeed"}},
@@ -100,6 +104,22 @@ def test_several_updates_a_step_make_clips_act_but_for_aipo_which_has_none(updat
         assert set(refusals(clipped)) == {"algorithm.clip_low", "algorithm.clip_high"}
     aipo = {"algorithm": {"clip_low": 0.1, "correction": {"name": "aipo"}}, "training": updates}
     assert list(refusals(aipo)) == ["algorithm.clip_low"]
+
+
+def test_the_teacher_alone_needs_no_baseline_and_goes_with_nothing_that_lives_on_rewards() -> None:
+    alone: dict[str, Any] = {"teacher": {"source": "demo", "reward_weight": 0}, "group_size": 1}
+    assert refusals({"algorithm": alone}) == {}
+    assert list(refusals({"algorithm": alone | {"name": "ppo"}})) == ["algorithm.teacher.reward_weight"]
+    k1 = {"kl": {"coefficient": 0.1, "estimator": "k1"}}
+    assert list(refusals({"algorithm": alone | k1})) == ["algorithm.kl.estimator"]
+    beside = {"teacher": {"source": "demo"}}
+    assert refusals({"algorithm": beside | k1}) == {} == refusals({"algorithm": beside | {"name": "ppo"}})
+    assert "algorithm" in refusals({"algorithm": beside | {"group_size": 1}}), "rewards still need a baseline"
+
+
+def test_no_teacher_speaks_where_a_ratio_is_of_the_whole_answer() -> None:
+    told = refusals({"algorithm": {"name": "gspo", "teacher": {"source": "demo"}}})
+    assert list(told) == ["algorithm.teacher.source"] and "gspo" in told["algorithm.teacher.source"]
 
 
 def test_a_critics_clip_acts_where_a_value_can_have_moved() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
@@ -30,8 +30,9 @@ class SameStepsConformance:
             (AlgorithmSpec(name="ppo", kl=WITH_KL), TrainerSpec(micro_batch_tokens=60)),
             (AlgorithmSpec(name="gspo", kl=KlSpec(coefficient=0.1, estimator="k1")), LORA),
             (AlgorithmSpec(name="ppo", kl=WITH_KL, entropy_coefficient=0.01), LORA),
+            (AlgorithmSpec(name="dapo", teacher=TeacherSpec(source="demo")), TrainerSpec(micro_batch_tokens=60)),
         ],
-        ids=["critic", "adapter", "both"],
+        ids=["critic", "adapter", "both", "teacher"],
     )
     def test_critic_reference_and_adapter_take_the_torch_trainers_steps_and_each_goes_on_from_the_other(
         self,

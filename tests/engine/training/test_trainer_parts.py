@@ -14,11 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from engine.models.loading import load_decoder
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TeacherSpec, TrainerSpec
 from engine.spec.recipes import AlgorithmName
 from engine.training.parts.lora import LowRankUpdate
 from engine.training.port import TrainingTrajectory
-from engine.training.step.loss import StepLoss, StepModels, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.mini_batch import MicroLoss
@@ -31,6 +31,8 @@ from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL, Parts
 from tests.engine.training.trainer_parts_conformance import make_layout as make_layout
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEACHER = TeacherSpec(source="demo", coefficient=0.3)
 
 OF_THE_LAYOUT = ("train/padding_fraction", "train/shared_fraction")
 
@@ -179,7 +181,7 @@ def gradients_of_ranks(
     asked = settings(algorithm=algorithm, trainer=trainer, mini_batches=mini_batches, passes=passes)
 
     def one_rank(index: int) -> tuple[Tensor, object]:
-        policy, reference = (load_decoder(folder, device="cpu") for _ in range(2))
+        policy, reference, teacher = (load_decoder(folder, device="cpu") for _ in range(3))
         critic = Critic(load_decoder(folder, device="cpu"))
         critic.value_D.data.fill_(0.1)
         loss = StepLoss(
@@ -191,6 +193,9 @@ def gradients_of_ranks(
                 policy=lambda batch: score_tokens(policy, batch, temperature=1.0),
                 reference=(lambda batch: score_tokens(reference, batch, temperature=2.0))
                 if needs_reference(algorithm)
+                else None,
+                teacher=Teacher(scores=lambda batch: score_tokens(teacher, batch, temperature=0.5), num_weights=1)
+                if algorithm.has_teacher
                 else None,
                 critic=critic if needs_critic(algorithm) else None,
             ),
@@ -228,7 +233,7 @@ def test_gradients_of_ranks_add_up_to_those_of_one(
 ) -> None:
     """Also where a rank has nothing to do: three ranks, one or two answers."""
     kl = KlSpec.model_validate({"coefficient": 0.1, "estimator": estimator})
-    algorithm = AlgorithmSpec(name=name, kl=kl)
+    algorithm = AlgorithmSpec(name=name, kl=kl, teacher=TeacherSpec() if name == "gspo" else TEACHER)
     batch = trajectories_of(0, num=num, tools=True)
     alone, (said,) = gradients_of_ranks(make_llama(), algorithm, 1, batch, **updates)
     together, each = gradients_of_ranks(make_llama(), algorithm, 3, batch, **updates)
@@ -277,8 +282,11 @@ def test_a_group_without_signal_is_looked_at_and_gives_no_gradient(
             assert said[metric] == pytest.approx(value, rel=1e-4, abs=1e-5), metric
 
 
-@pytest.mark.parametrize("algorithm", [AlgorithmSpec(name="grpo", entropy_coefficient=0.1), AlgorithmSpec(kl=WITH_KL)])
-def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the_reference(
+@pytest.mark.parametrize(
+    "algorithm",
+    [AlgorithmSpec(name="grpo", entropy_coefficient=0.1), AlgorithmSpec(kl=WITH_KL), AlgorithmSpec(teacher=TEACHER)],
+)
+def test_a_group_without_signal_still_counts_for_entropy_and_the_distance_to_the_reference_or_teacher(
     make_llama: MakeLlama, algorithm: AlgorithmSpec
 ) -> None:
     batch = of_one_prompt_each(trajectories_of(0), flat=frozenset({0, 2}))
@@ -297,6 +305,7 @@ def test_a_step_in_which_no_group_has_a_signal_still_moves_the_optimizer(make_ll
 
 
 EVERY_TERM = [
+    AlgorithmSpec(name="dapo", teacher=TEACHER),
     AlgorithmSpec(name="grpo", entropy_coefficient=0.1, kl=WITH_KL),
     AlgorithmSpec(name="dr_grpo", overlong_tokens=20),
     AlgorithmSpec(name="reinforce_pp"),

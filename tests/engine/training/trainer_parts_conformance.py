@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, WritePart, write_checkpoint
 from engine.training.step.mini_batch import UpdateLoss
 from engine.weights.snapshot import map_weights
@@ -198,6 +198,20 @@ class PartsConformance:
         free, held = distances(1e-9), distances(3.0)
         assert free[0] == pytest.approx(0.0, abs=1e-6)
         assert abs(held[-1]) < 0.8 * abs(free[-1])
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("trainer", [TrainerSpec(), LORA, TrainerSpec(compute_dtype="bfloat16")])
+    def test_who_is_its_own_teacher_learns_exactly_nothing_from_it(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, trainer: TrainerSpec, dtype: str
+    ) -> None:
+        """However a teacher's weights are kept: what is computed with them has the policy's bits."""
+        folder = make_llama(dtype=dtype)
+        alone = TeacherSpec(source=str(folder), reward_weight=0.0)
+        learner = make_trainer(folder, algorithm=AlgorithmSpec(teacher=alone), trainer=trainer)
+        before = hash_of(learner)
+        metrics = learner.train_step(trajectories_of(0, tools=True)).metrics
+        assert metrics["train/teacher_kl"] == metrics["train/grad_norm"] == metrics["train/skipped"] == 0.0
+        assert hash_of(learner) == before
 
     @pytest.mark.parametrize("layout", ["llama", "qwen2", "qwen3"])
     def test_peft_loads_the_adapter_and_says_what_the_merged_weights_say(

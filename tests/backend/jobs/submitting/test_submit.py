@@ -126,6 +126,8 @@ def test_a_model_given_by_a_path_is_refused(api: Any, body: Any, source: str) ->
     body["spec"]["model"] = {"source": source}
     assert errors(api.post("/jobs", body)) == {"/spec/model/source": "model_unknown"}
     assert errors(api.post("/jobs:preview", {"spec": body["spec"]})) == {"/spec/model/source": "model_unknown"}
+    body["spec"] |= {"model": {"source": "demo"}, "algorithm": {"teacher": {"source": source}}}
+    assert errors(api.post("/jobs", body)) == {"/spec/algorithm/teacher/source": "model_unknown"}
     assert nothing_was_written()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.live.run.model_source import confined
-from engine.spec.job import JobSpec, ModelSpec
+from engine.spec.job import AlgorithmSpec, JobSpec, ModelSpec, TeacherSpec
 
 
 def spec(source: str) -> JobSpec:
@@ -19,6 +19,10 @@ def test_a_built_in_model_stays_a_name(tmp_path: Path) -> None:
 def test_a_name_leads_to_its_folder_among_the_models(tmp_path: Path) -> None:
     (tmp_path / "qwen-small").mkdir()
     assert confined(spec("qwen-small"), tmp_path).model.source == str(tmp_path / "qwen-small")
+    taught = AlgorithmSpec(teacher=TeacherSpec(source="qwen-small", coefficient=0.5))
+    led = confined(JobSpec(name="x", algorithm=taught), tmp_path)
+    assert led.algorithm.teacher == TeacherSpec(source=str(tmp_path / "qwen-small"), coefficient=0.5)
+    assert led.model.source == "demo"
 
 
 @pytest.mark.parametrize("source", ["absent", "/etc", "..", "../secret", "inner/model", "."])
@@ -26,8 +30,10 @@ def test_nothing_else_is_reached(tmp_path: Path, source: str) -> None:
     models = tmp_path / "models"
     (models / "inner" / "model").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
-    with pytest.raises(ValueError, match=r"model\.source"):
+    with pytest.raises(ValueError, match=r"^model\.source"):
         confined(spec(source), models)
+    with pytest.raises(ValueError, match=r"^algorithm\.teacher\.source"):
+        confined(JobSpec(name="x", algorithm=AlgorithmSpec(teacher=TeacherSpec(source=source))), models)
 
 
 def test_a_link_out_of_the_models_is_not_followed(tmp_path: Path) -> None:

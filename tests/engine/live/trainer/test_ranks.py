@@ -149,14 +149,19 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
 
 @pytest.mark.usefixtures("own_ray")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_job_trains_an_adapter_with_a_critic_on_two_devices(
+def test_a_job_trains_an_adapter_with_a_critic_and_a_teacher_on_two_devices(
     processes_of: Callable[[str], list[psutil.Process]], tmp_path: Path, backend: str
 ) -> None:
     job = JobSpec.model_validate(
         {
             "name": "two devices",
             "training": {"steps": 2, "prompts_per_step": 4, "checkpoint_every": 2},
-            "algorithm": {"name": "ppo", "group_size": 4, "kl": {"coefficient": 0.01}},
+            "algorithm": {
+                "name": "ppo",
+                "group_size": 4,
+                "kl": {"coefficient": 0.01},
+                "teacher": {"source": "demo", "coefficient": 0.1},
+            },
             "trainer": {"backend": backend, "lora_rank": 4, **BACKENDS[backend]},
             "resources": {"trainer_devices": 2},
             "rollout": {"replicas": 1, "max_batch": 16, "max_new_tokens": 40},
@@ -168,7 +173,8 @@ def test_a_job_trains_an_adapter_with_a_critic_on_two_devices(
     assert finished.outcome == "succeeded", finished.message
     steps = [body.metrics for body in sink.bodies if isinstance(body, StepTrained)]
     assert len(steps) == 2 and all(step["train/skipped"] == 0.0 for step in steps)
-    assert all({"train/kl", "train/value_loss", "train/critic_grad_norm"} <= step.keys() for step in steps)
+    told = {"train/kl", "train/teacher_kl", "train/value_loss", "train/critic_grad_norm"}
+    assert all(told <= step.keys() for step in steps)
     (saved,) = tmp_path.glob("step-000002")
     verify_checkpoint(saved)
     assert json.loads((saved / "trainer.json").read_text()).items() >= {"has_critic": True, "lora_rank": 4}.items()

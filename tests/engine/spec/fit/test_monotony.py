@@ -54,6 +54,7 @@ def plans(draw: st.DrawFn) -> TrainerPlan:
         lora_rank=draw(st.sampled_from([0, 0, 8])),
         has_reference=draw(st.booleans()),
         has_critic=draw(st.booleans()),
+        teacher=draw(st.none() | shapes()),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.models.loading import read_config
-from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import Trainer
 from engine.training.ranks.sequence_parallel import refuse_heads
@@ -27,7 +27,7 @@ ENDED_WITHIN_S: Final = 240
 KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
     "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {"activations": "recomputed"}),
     "critic": (AlgorithmSpec(name="ppo", critic=CriticSpec(gae_lambda=0.9)), {"activations": "kept"}),
-    "adapter": (AlgorithmSpec(), {"activations": "recomputed", "lora_rank": 3}),
+    "adapter": (AlgorithmSpec(teacher=TeacherSpec(source="demo")), {"activations": "recomputed", "lora_rank": 3}),
 }
 LAYOUTS: Final = {"llama": tuple(KINDS), "qwen2": ("whole",), "qwen3": ("whole",), "qwen3_moe": tuple(KINDS)}
 SHARED_BY: Final = {2: (2,), 4: (2, 4)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.policy.lineage import WeightsId
-from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TrainerSpec
+from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
 from engine.training.port import SharedTrainer, Trainer, TrainingTrajectory
 from engine.training.ranks.world import World
@@ -41,12 +41,17 @@ KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any], dict[str, int]]]] = 
         {},
     ),
     "adapter": (AlgorithmSpec(kl=KlSpec(coefficient=0.1)), {"lora_rank": 3, "lora_alpha": 12.0}, {}),
-    "updates": (AlgorithmSpec(), {}, {"mini_batches": 2, "passes": 2}),
+    # The demo model knows more words than these models, and has another shape: it is divided by rows of its own.
+    "updates": (
+        AlgorithmSpec(teacher=TeacherSpec(source="demo", coefficient=0.3)),
+        {},
+        {"mini_batches": 2, "passes": 2},
+    ),
 }
 
 
 def asked(kind: str, **trainer: Any) -> TrainerSettings:
-    """Rectangles so small that ranks have different numbers of micro-batches; a reference, which is divided too."""
+    """Rectangles so small that ranks have different numbers of micro-batches; a reference or a teacher, divided too."""
     algorithm, parts, updates = KINDS[kind]
     return settings(
         algorithm=algorithm,

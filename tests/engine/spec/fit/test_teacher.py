@@ -1,0 +1,86 @@
+"""A teacher's weights and the passes in which it is asked count in what a device needs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from engine.models.decoder import Decoder
+from engine.spec.fit.duration import step_work
+from engine.spec.fit.known_models import known_shape
+from engine.spec.fit.need import GB
+from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Products, TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.teacher import asking_phases, teacher_bytes
+from engine.spec.fit.trainer import trainer_need
+from engine.spec.fit.verdict import trainer_misfit
+from engine.training.port import TrainingTrajectory
+from engine.training.step.micro_batch import batch_step
+from engine.training.step.scoring import score_tokens
+from tests.engine.spec.fit.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.shapes_of_models import decoder_config, job
+
+NUM_TOKENS = 8_192
+SMALL, LARGE = known_shape("Qwen3-0.6B"), known_shape("Qwen3-32B")
+
+
+def peak_of_asking(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Beside weights."""
+    with FakeTensorMode(), torch.no_grad():
+        model = Decoder(decoder_config(shape), torch.float32)
+        answer = TrainingTrajectory(
+            group=0,
+            prompt_ids=(1,),
+            response_ids=(2,) * plan.tokens,
+            behaviour_logprobs=(0.0,) * plan.tokens,
+            reward=1.0,
+        )
+        [batch] = batch_step([answer], max_tokens=plan.tokens + 1, device="cpu").micro_batches
+        with LiveBytes() as live:
+            score_tokens(model, batch, temperature=1.0, compute_dtype=plan.products, train_entropy=False)
+        peak: int = live.peak
+        return peak
+
+
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
+@pytest.mark.parametrize("vocab_size", [1_024, 151_936])
+def test_asking_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less(
+    name: str, products: Products, vocab_size: int
+) -> None:
+    shape = replace(known_shape(name), num_layers=4, vocab_size=vocab_size)
+    plan = TrainerPlan(
+        pass_tokens=NUM_TOKENS,
+        chunk_tokens=max(CHUNK_LOGITS_ON_A_CPU // vocab_size, 1),
+        products=products,
+        teacher=shape,
+    )
+    peak = peak_of_asking(shape, plan)
+    assert peak / 1.005 <= max(phase.num_bytes for phase in asking_phases(plan)) <= 1.25 * peak
+
+
+def test_its_weights_are_float32_but_divided_by_fsdp_as_they_are_stored() -> None:
+    plan = TrainerPlan(pass_tokens=NUM_TOKENS, chunk_tokens=2_048, teacher=LARGE)
+    alone = trainer_need(SMALL, plan).certain - trainer_need(SMALL, replace(plan, teacher=None)).certain
+    assert alone == 4 * LARGE.num_weights
+    divided = replace(plan, num_devices=8, division="fsdp")
+    assert teacher_bytes(LARGE, divided) == -(-2 * LARGE.num_weights // 8)
+    assert teacher_bytes(LARGE, replace(divided, division="zero3")) == -(-4 * LARGE.num_weights // 8)
+    assert teacher_bytes(LARGE, replace(divided, division="zero2")) == 4 * LARGE.num_weights
+
+
+def test_a_small_policy_with_a_large_teacher_is_refused_with_the_teacher_in_the_arithmetic() -> None:
+    taught: dict[str, Any] = {"algorithm": {"teacher": {"source": "large"}}, "trainer": {"compute_dtype": "bfloat16"}}
+    misfit = trainer_misfit(job(**taught), SMALL, 80 * GB, teacher=LARGE)
+    assert misfit is not None and misfit.is_certain
+    assert any("the teacher" in line and "32.76 billion" in line for line in misfit.lines)
+    assert misfit.changes is not None, "more devices share it"
+    assert trainer_misfit(job(trainer=taught["trainer"]), SMALL, 80 * GB) is None
+
+
+def test_asking_it_is_work_of_a_step() -> None:
+    plain = step_work(job(), SMALL).training_flops
+    taught = job(algorithm={"teacher": {"source": "large"}})
+    assert step_work(taught, SMALL, teacher=LARGE).training_flops > 10 * plain
