@@ -75,7 +75,7 @@ def arithmetic(
 ) -> Iterator[str]:
     plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
-    needs = [replica_need(shape, replica), relay_host_need(shape)]
+    needs = [replica_need(shape, replica), relay_host_need(shape, lora_rank=spec.trainer.lora_rank)]
     if not spec.only_evaluates:
         needs = [trainer_need(shape, plan), trainer_host_need(shape, plan), *needs]
     longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)

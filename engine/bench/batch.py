@@ -8,6 +8,7 @@ reads no tokens, and has none.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -171,6 +172,7 @@ def _loss(model: str, num_ranks: int) -> StepLoss:
         device="cpu",
         num_weights=shape.num_weights,
         attention_width=shape.num_layers * shape.num_heads * shape.head_dim,
+        gap_bound=math.inf,
         ranks=_FirstOf(num_ranks),
     )
 

@@ -24,9 +24,10 @@ from engine.live.trainer.ranks import RankGroup
 from engine.live.weights.handover import Handover
 from engine.live.weights.segments import sweep
 from engine.models.decoder import Decoder, DecoderConfig
+from engine.models.families.trained_model import public_views
 from engine.policy.lineage import WeightsId
 from engine.training.parts.layout import decoder_places, rows_of
-from engine.training.parts.published import held_rows, published
+from engine.training.parts.published import Published, held_rows
 from engine.training.ranks.world import World
 from engine.weights.chunks import copy_bytes
 from engine.weights.port import WeightVersion
@@ -129,7 +130,13 @@ class RowsOnly:
         places = decoder_places(config, dict(model.named_parameters()))
         held = held_rows(lambda place: rows_of(world.index, world.count, place.shape[0]))
         self._values = {name: torch.randn(len(held(place))) for name, place in places.items()}
-        self.published = published(model, self._values.__getitem__, held=held)
+        self.published = Published(
+            dict(model.named_parameters()),
+            partial(public_views, config),
+            config.dtype,
+            values_of=self._values.__getitem__,
+            held=held,
+        )
 
     def snapshot(self, weights: WeightsId, *, allocate: Any = None) -> WeightVersion:
         return self.published.pack(weights, allocate)

@@ -38,8 +38,8 @@ from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
+from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
-from engine.weights.snapshot import map_weights
 
 PREFILL_TOKENS: Final = 1_024  # of one step: past it a forward is bound by arithmetic, so more only holds up the rows
 _FIRST_BLOCKS_PER_ROW: Final = 4
@@ -66,6 +66,7 @@ class TorchRolloutEngine:
         self._model = load_decoder(model_folder, device=device, dtype=config.dtype).requires_grad_(False)
         if products is not None:
             lay_out(self._model, products)
+        self._installer = Installer(model_folder, device=device)
         self._eos_ids = frozenset(read_eos_ids(model_folder))
         self._tokenizer: Tokenizer | None = None
         self._device = device
@@ -124,15 +125,7 @@ class TorchRolloutEngine:
 
     @torch.no_grad()
     def install(self, weights: WeightVersion) -> None:
-        own = model_tensors(self._model)
-        new = map_weights(weights)
-        differing = own.keys() ^ new.keys()
-        differing |= {name for name in own.keys() & new.keys() if own[name].shape != new[name].shape}
-        if differing:
-            raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
-        for name, tensor in own.items():
-            with at_work("install", num_bytes=tensor.nbytes):
-                tensor.copy_(new[name])
+        self._installer.install(weights, model_tensors(self._model))
         self._version = weights.version
         self._scheduler.forget(weights.version)
 

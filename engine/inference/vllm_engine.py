@@ -21,6 +21,7 @@ from engine.inference.vllm_start import read_max_positions, read_shapes, start_v
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
+from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
@@ -80,6 +81,7 @@ class VllmRolloutEngine:
         self._kv_layout: str
         self._kv_block_bytes: int
         ((self._kv_layout, self._kv_block_bytes),) = self._llm.collective_rpc("kv_layout")
+        self._folder, self._base = model_folder, Base(model_folder)
         self._shapes = read_shapes(model_folder)
         self._eos_ids = read_eos_ids(model_folder)
         self._tokenizer = Tokenizer.from_folder(model_folder)
@@ -141,11 +143,12 @@ class VllmRolloutEngine:
         return requests
 
     def install(self, weights: WeightVersion) -> None:
-        shapes = {entry.name: entry.shape for entry in weights.manifest.tensors}
-        differing = {name for name in shapes.keys() | self._shapes if shapes.get(name) != self._shapes.get(name)}
-        if differing:
-            raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
-        self._llm.collective_rpc("install_weights", args=(weights,))
+        if weights.manifest.low_rank is None:
+            self._refuse_other_shapes(weights)
+        else:
+            self._base.check(weights, self._shapes)
+        with at_work("install", num_bytes=WEIGHT_BYTES * self._num_weights):
+            self._llm.collective_rpc("install_weights", args=(weights, self._folder, tuple(self._shapes)))
         self._version = weights.version
         self._num_installed += 1
         for live in list(self._live.values()):
@@ -154,6 +157,12 @@ class VllmRolloutEngine:
                 self._llm.abort_request([live.request.sequence_id])
                 self._enter(live, None)
         self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
+
+    def _refuse_other_shapes(self, weights: WeightVersion) -> None:
+        shapes = {entry.name: entry.shape for entry in weights.manifest.tensors}
+        differing = {name for name in shapes.keys() | self._shapes if shapes.get(name) != self._shapes.get(name)}
+        if differing:
+            raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
 
     def view(self) -> EngineView:
         num_running, num_waiting = self._scheduler.get_request_counts()

@@ -8,11 +8,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from engine.inference.vllm_kv import layout_of, read_pages
+from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
@@ -20,9 +22,14 @@ from engine.weights.snapshot import map_weights
 class RolloutWorker:
     """A base that vLLM gives its worker; `self` is that worker."""
 
-    def install_weights(self, weights: WeightVersion) -> None:
+    def install_weights(self, weights: WeightVersion, folder: Path, names: Sequence[str]) -> None:
+        """`names`: of all tensors of the model in the folder, which a version may be added to. vLLM takes all or none:
+        it lays layers out anew."""
         worker: Any = self
-        worker.reload_weights(weights_iterator=iter(map_weights(weights).items()))
+        if weights.manifest.low_rank is None:
+            worker.reload_weights(weights_iterator=iter(map_weights(weights).items()))
+        else:
+            worker.reload_weights(weights_iterator=Base(folder).whole(weights, names, device=str(worker.device)))
         if worker.device.type == "cpu":
             _renew_prepacked_heads(worker.get_model())
 

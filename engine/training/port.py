@@ -16,7 +16,7 @@ from engine.policy.lineage import WeightsId
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import TrainingTrajectory as TrainingTrajectory
 from engine.training.batch import Trajectories
-from engine.weights.port import TensorEntry, WeightVersion
+from engine.weights.port import LowRank, TensorEntry, WeightVersion
 from engine.weights.spans import Spans
 
 
@@ -73,6 +73,8 @@ class Share(Protocol):
 
     entries: tuple[TensorEntry, ...]
     """The whole version's."""
+    low_rank: LowRank | None
+    """Of a version that is an adapter."""
     share: Spans
 
     def write(self, memory: memoryview, spans: Spans) -> None:

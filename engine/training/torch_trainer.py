@@ -81,8 +81,8 @@ class TorchTrainer:
         self._folder = model_folder
         self._model = load_model(model_folder, device=device, dtype=torch.float32)
         self._num_parameters, num_active_parameters = self._model.num_parameters, self._model.num_active_parameters
-        self._published = published(self._model, self._published_values)
-        self._adapter = Adapter.asked_for(self._model, trainer, base_name=model_folder.name)
+        self._adapter = Adapter.asked_for(self._model, trainer, base=model_folder)
+        self._published = published(self._model, self._adapter, lambda parameter, _: parameter.detach().reshape(-1))
         self._reference = self._load_reference(model_folder) if needs_reference(algorithm) else None
         self._teacher = self._load_frozen(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
         self._critic = (
@@ -199,11 +199,6 @@ class TorchTrainer:
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         return self._published.pack(weights, allocate)
-
-    def _published_values(self, name: str) -> Tensor:
-        """Of one parameter, flat; an adapter is merged."""
-        adapter, parameter = self._adapter, self._model.get_parameter(name)
-        return (parameter.detach() if adapter is None else adapter.merged_values(name)).reshape(-1)
 
     def prepare_save(self, folder: Path) -> Write:
         shares = [part.shares() for part in self._parts]

@@ -24,6 +24,15 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LowRank:
+    """The buffer holds an adapter, of which engine/weights/low_rank.py makes whole weights."""
+
+    base: str
+    """The fingerprint of the model that it is added to."""
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
     weights: WeightsId
     num_bytes: int
@@ -32,6 +41,8 @@ class WeightManifest:
     """Empty: nobody has taken the hashes yet, and there are no chunks yet either."""
     chunk_sha256: tuple[str, ...]
     tensors: tuple[TensorEntry, ...]
+    low_rank: LowRank | None = None
+    """None: these are all weights of the model."""
 
     @property
     def is_hashed(self) -> bool:

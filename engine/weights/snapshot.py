@@ -16,7 +16,7 @@ from torch import Tensor
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.weights.chunks import CHUNK_BYTES, hashed
-from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
+from engine.weights.port import LowRank, TensorEntry, WeightManifest, WeightVersion
 
 Allocate = Callable[[int], memoryview]
 """A writable buffer of so many zero bytes."""
@@ -31,6 +31,7 @@ def pack_weights(
     weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
     allocate: Allocate | None = None,
+    low_rank: LowRank | None = None,
 ) -> WeightVersion:
     """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
     entries = lay_out(tensors)
@@ -40,7 +41,7 @@ def pack_weights(
             with at_work("copy", num_bytes=entry.num_bytes):
                 _view(buffer, entry).copy_(tensors[entry.name].detach())
 
-    return pack_filled(entries, fill, weights=weights, chunk_bytes=chunk_bytes, allocate=allocate)
+    return pack_filled(entries, fill, weights=weights, chunk_bytes=chunk_bytes, allocate=allocate, low_rank=low_rank)
 
 
 def pack_filled(
@@ -50,18 +51,25 @@ def pack_filled(
     weights: WeightsId,
     chunk_bytes: int = CHUNK_BYTES,
     allocate: Allocate | None = None,
+    low_rank: LowRank | None = None,
 ) -> WeightVersion:
     """`pack_weights` of a buffer that the caller fills."""
     num_bytes = bytes_of(entries)
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
     fill(buffer)
-    manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes)
+    manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes, low_rank=low_rank)
     if allocate is None:
         manifest = hashed(manifest, buffer, chunk_bytes=chunk_bytes)
     return WeightVersion(manifest=manifest, buffer=buffer.toreadonly())
 
 
-def unhashed(entries: tuple[TensorEntry, ...], *, weights: WeightsId, chunk_bytes: int = CHUNK_BYTES) -> WeightManifest:
+def unhashed(
+    entries: tuple[TensorEntry, ...],
+    *,
+    weights: WeightsId,
+    chunk_bytes: int = CHUNK_BYTES,
+    low_rank: LowRank | None = None,
+) -> WeightManifest:
     return WeightManifest(
         weights=weights,
         num_bytes=bytes_of(entries),
@@ -69,6 +77,7 @@ def unhashed(entries: tuple[TensorEntry, ...], *, weights: WeightsId, chunk_byte
         sha256="",
         chunk_sha256=(),
         tensors=entries,
+        low_rank=low_rank,
     )
 
 

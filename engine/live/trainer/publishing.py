@@ -64,7 +64,7 @@ class PublishingTogether:
         kept = self._of_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
         self._parts[weights] = tuple(part for part, _ in kept)
         self._get_ready([room for _, room in kept])
-        return unhashed(self._group.entries, weights=weights)
+        return unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank)
 
     def payload(self, weights: WeightsId) -> OfferedBytes:
         return OfferedBytes(parts=self._parts[weights])

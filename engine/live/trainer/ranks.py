@@ -31,7 +31,7 @@ from engine.signs import Signs, still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.port import SharedTrainer, StepResult, Write
-from engine.weights.port import TensorEntry
+from engine.weights.port import LowRank, TensorEntry
 
 # Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
 STARTED_WITHIN_S: Final = 300.0
@@ -188,6 +188,11 @@ class RankGroup:
     def entries(self) -> tuple[TensorEntry, ...]:
         """Of a published version."""
         return self._own.published.entries
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """Where a version is an adapter."""
+        return self._own.published.low_rank
 
     def train_step(self, trajectories: Trajectories) -> StepResult:
         batch = TrainingBatch.of(trajectories)

@@ -17,7 +17,7 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     return Need(
         of="The trainer's host, in its own memory, if it is one host",
         always=(
-            Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape)),
+            Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape, plan.lora_rank)),
             Term(what="moments", num_bytes=offloaded_bytes(shape, plan)),
             Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
             Term(
@@ -29,17 +29,22 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     )
 
 
-def relay_host_need(shape: ModelShape) -> Need:
+def relay_host_need(shape: ModelShape, *, lora_rank: int = 0) -> Need:
     how = f"{VERSIONS_OF_A_RELAY} versions"
     return Need(
         of="Each host of replicas, in its own memory",
-        always=(Term(what="the relay's versions", num_bytes=relay_bytes(shape), how=how),),
+        always=(Term(what="the relay's versions", num_bytes=relay_bytes(shape, lora_rank), how=how),),
     )
 
 
-def segment_bytes(shape: ModelShape) -> int:
-    """2 · P · bytes as stored."""
-    return SEGMENTS_OF_A_TRAINER * shape.num_weights * shape.stored_bytes
+def version_bytes(shape: ModelShape, lora_rank: int) -> int:
+    """P · bytes as stored; of an adapter 4·T."""
+    return 4 * shape.adapter_weights(lora_rank) if lora_rank else shape.num_weights * shape.stored_bytes
+
+
+def segment_bytes(shape: ModelShape, lora_rank: int) -> int:
+    """Of 2 versions."""
+    return SEGMENTS_OF_A_TRAINER * version_bytes(shape, lora_rank)
 
 
 def offloaded_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
@@ -56,9 +61,9 @@ def offloaded_inputs_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     return plan.num_devices * plan.num_trained_models * of_one
 
 
-def relay_bytes(shape: ModelShape) -> int:
-    """3 · P · bytes as stored; deltas, which are smaller, not counted."""
-    return VERSIONS_OF_A_RELAY * shape.num_weights * shape.stored_bytes
+def relay_bytes(shape: ModelShape, lora_rank: int) -> int:
+    """Of 3 versions; deltas, which are smaller, not counted."""
+    return VERSIONS_OF_A_RELAY * version_bytes(shape, lora_rank)
 
 
 def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

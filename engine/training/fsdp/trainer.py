@@ -33,7 +33,7 @@ from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes
-from engine.training.parts.layout import decoder_places, own_part, whole_values
+from engine.training.parts.layout import decoder_places, own_part
 from engine.training.parts.lora import Adapter
 from engine.training.parts.published import held_rows, published
 from engine.training.parts.stored_rows import StoredRows
@@ -111,10 +111,12 @@ class FsdpTrainer:
         self._num_parameters = self._model.num_parameters
         self._num_active_parameters = self._model.num_active_parameters
         self._places = decoder_places(self._config, dict(self._model.named_parameters()))
-        self._held = held_rows(sharding.rows)
-        self.published = published(self._model, self._published_values, held=self._held)
-        self._adapter = Adapter.asked_for(
-            self._model, settings.trainer, base_name=self._folder.name, device=self._device
+        self._adapter = Adapter.asked_for(self._model, settings.trainer, base=self._folder, device=self._device)
+        self.published = published(
+            self._model,
+            self._adapter,
+            lambda parameter, _: own_part(parameter).reshape(-1),
+            held=held_rows(sharding.rows),
         )
         whole_pass = PolicyPass(self._model, settings)
         sharding.divide(whole_pass, self._model)
@@ -214,15 +216,6 @@ class FsdpTrainer:
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Of several ranks: this one's values in it, and zeros for the others'."""
         return self.published.pack(weights, allocate)
-
-    def _published_values(self, name: str) -> Tensor:
-        """The rows of a parameter that this rank has, flat. An adapter is merged: its own matrices, which are small,
-        are gathered on all ranks, each of which asks for all parameters."""
-        adapter, own = self._adapter, own_part(self._model.get_parameter(name)).reshape(-1)
-        if adapter is None:
-            return own
-        pairs = [whole_values(each) for each in adapter.needed_for(name)[1:]]
-        return adapter.merged_part(name, own, self._held(self._places[name]), pairs)
 
     def prepare_save(self, folder: Path) -> Write:
         """Copied here; the call writes this rank's part, together with the others'."""

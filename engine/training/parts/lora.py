@@ -5,8 +5,9 @@
           [ v ]             [ B_v A_v ]
 
 peft replaces linear modules; this decoder has fused parameters instead. Here a layer reads base plus update under the
-parameter's name while it computes. So the forward pass is that of the merged weights, and those are published as they
-were trained, to the bit. It costs one product of rank `rank` a matrix and pass; moments and checkpoints are small.
+parameter's name while it computes. So the forward pass is that of the merged weights, which replicas make of the
+A and B that are published, to the bit. It costs one product of rank `rank` a matrix and pass; moments, checkpoints and
+versions are small.
 
 Invariants:
 - A begins random (as peft's do) and B zero, so training begins at the base model;
@@ -27,6 +28,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +42,8 @@ from engine.models.loading import hugging_face_views
 from engine.models.mixture import Choose, freely
 from engine.spec.job import TrainerSpec
 from engine.training.parts.layout import Place, decoder_places
+from engine.weights.low_rank import add_low_rank, fingerprint, names_of
+from engine.weights.port import LowRank
 
 TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -65,14 +69,7 @@ class LowRankUpdate:
         return self.sum_of(weight, self.a, self.b)
 
     def sum_of(self, weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The sum in float32, also of what was gathered in bfloat16: rounded to that, small updates would be lost."""
-        return weight + self.made_of(a, b)
-
-    def made_of(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        with torch.autocast(a[0].device.type, enabled=False):
-            return self.scale * torch.cat(
-                [each_b.float() @ each_a.float() for each_a, each_b in zip(a, b, strict=True)]
-            )
+        return add_low_rank(weight, a, b, scale=self.scale)
 
     def _parameters(self, letter: str) -> tuple[nn.Parameter, ...]:
         names = [_name_of(self.attribute, letter, number) for number in range(len(self.modules))]
@@ -145,10 +142,10 @@ class Adapter:
     """The update of a whole decoder, which it changes: every matrix in TARGETS reads as base plus update."""
 
     def __init__(
-        self, model: Decoder, *, rank: int, alpha: float, base_name: str, device: torch.device | None = None
+        self, model: Decoder, *, rank: int, alpha: float, base: Path, device: torch.device | None = None
     ) -> None:
-        """`device`: that of A and B, if the model has none yet."""
-        self._model = model
+        """`base`: the model's folder. `device`: that of A and B, if the model has none yet."""
+        self._model, self._folder, self._scale = model, base, alpha / rank
         model.requires_grad_(False)
         self._base_names = [name for name, _ in model.named_parameters()]
         places = decoder_places(model.config, self.base)
@@ -159,14 +156,14 @@ class Adapter:
             layer, attribute = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
             if modules[0].rpartition(".")[2] in TARGETS and isinstance(layer, AdaptedLayer):  # experts are not its own
                 self._updates[name] = layer.updates[attribute] = _update(
-                    layer, attribute, modules, place, rank=rank, scale=alpha / rank, device=device
+                    layer, attribute, modules, place, rank=rank, scale=self._scale, device=device
                 )
         targets = {module.rpartition(".")[2] for update in self._updates.values() for module in update.modules}
-        self.config = _peft_config(base_name, sorted(targets), rank=rank, alpha=alpha)
+        self.config = _peft_config(base.name, sorted(targets), rank=rank, alpha=alpha)
 
     @classmethod
     def asked_for(
-        cls, model: TrainedModel, spec: TrainerSpec, *, base_name: str, device: torch.device | None = None
+        cls, model: TrainedModel, spec: TrainerSpec, *, base: Path, device: torch.device | None = None
     ) -> "Adapter | None":
         if not spec.lora_rank:
             return None
@@ -175,7 +172,7 @@ class Adapter:
                 f"trainer.lora_rank must be 0 for a model of transformers' own classes: adapters are of the decoder's "
                 f"matrices; got {spec.lora_rank}"
             )
-        return cls(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base_name=base_name, device=device)
+        return cls(model, rank=spec.lora_rank, alpha=spec.lora_alpha, base=base, device=device)
 
     @property
     def base(self) -> dict[str, nn.Parameter]:
@@ -188,9 +185,12 @@ class Adapter:
         named: dict[str, nn.Parameter] = {}
         for update in self._updates.values():
             for module, a, b in zip(update.modules, update.a, update.b, strict=True):
-                named[f"base_model.model.{module}.lora_A.weight"] = a
-                named[f"base_model.model.{module}.lora_B.weight"] = b
+                named |= zip(names_of(module), (a, b), strict=True)
         return named
+
+    @cached_property
+    def published_as(self) -> LowRank:
+        return LowRank(base=fingerprint(self._folder), scale=self._scale)
 
     def needed_for(self, name: str) -> list[nn.Parameter]:
         """The parameters that `merged_values` of a parameter reads."""
@@ -213,15 +213,6 @@ class Adapter:
         update, (weight, *pairs) = self._updates.get(name), needed
         num_pairs = len(pairs) // 2
         return weight if update is None else update.sum_of(weight, pairs[:num_pairs], pairs[num_pairs:])
-
-    @torch.no_grad()
-    def merged_part(self, name: str, part: Tensor, held: range, pairs: Sequence[Tensor]) -> Tensor:
-        """`part`: the values `held` of a flat base parameter. `pairs`: the update's own matrices, whole."""
-        update, num_pairs = self._updates.get(name), len(pairs) // 2
-        if update is None:
-            return part
-        whole = update.made_of(pairs[:num_pairs], pairs[num_pairs:])  # a product of some rows may round otherwise
-        return part + whole.reshape(-1)[held.start : held.stop]
 
     def merged(self) -> dict[str, Tensor]:
         """All, by Hugging Face's names."""

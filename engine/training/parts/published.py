@@ -14,6 +14,7 @@ Invariants:
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,9 @@ from engine.models.families.trained_model import TrainedModel, public_views
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
 from engine.training.parts.layout import Place, Views, places_of, whole_shape
+from engine.training.parts.lora import Adapter
 from engine.training.port import Allocate
-from engine.weights.port import TensorEntry, WeightVersion
+from engine.weights.port import LowRank, TensorEntry, WeightVersion
 from engine.weights.snapshot import bytes_of, lay_out, pack_filled, room_of, view_of_values
 from engine.weights.spans import Spans
 
@@ -65,11 +67,14 @@ class Published:
         *,
         values_of: Callable[[str], Tensor],
         held: Held = everything,
+        low_rank: LowRank | None = None,
     ) -> None:
         """`values_of`: a parameter's values that are held, flat, as they are then."""
         with torch.device("meta"):
             empty = {name: torch.empty(whole_shape(each), dtype=dtype) for name, each in parameters.items()}
         self.entries = lay_out(views(empty))
+        self.low_rank = low_rank
+        """Of an adapter's version."""
         self._dtype, self._values_of = dtype, values_of
         places = places_of(parameters, views)
         by_name = {entry.name: entry for entry in self.entries}
@@ -94,19 +99,34 @@ class Published:
     def pack(self, weights: WeightsId, allocate: Allocate | None) -> WeightVersion:
         """A whole version. Of several ranks: this one's values in it, and zeros for the others'."""
         whole = Spans.joined([(0, bytes_of(self.entries))])
-        return pack_filled(self.entries, lambda buffer: self.write(buffer, whole), weights=weights, allocate=allocate)
+        return pack_filled(
+            self.entries,
+            lambda buffer: self.write(buffer, whole),
+            weights=weights,
+            allocate=allocate,
+            low_rank=self.low_rank,
+        )
 
 
-def published(model: TrainedModel, values_of: Callable[[str], Tensor], *, held: Held = everything) -> Published:
-    """A model that has no adapter yet, by Hugging Face's names, in the dtype that rollouts run in."""
-    config = model.config
-    return Published(
-        dict(model.named_parameters()),
-        lambda own: public_views(config, own),
-        config.dtype,
-        values_of=values_of,
-        held=held,
-    )
+def published(
+    model: TrainedModel,
+    adapter: Adapter | None,
+    values_of: Callable[[nn.Parameter, range], Tensor],
+    *,
+    held: Held = everything,
+) -> Published:
+    """Of a model by Hugging Face's names, in the dtype that rollouts run in; or of its adapter, alone and as it is.
+    `values_of`: those of a parameter that are held, flat."""
+    named = dict(model.named_parameters()) if adapter is None else adapter.parameters
+    views: Views = dict if adapter is not None else partial(public_views, model.config)
+    places = places_of(named, views)
+
+    def values(name: str) -> Tensor:
+        parameter = model.get_parameter(name) if adapter is None else adapter.parameters[name]
+        return values_of(parameter, held(places[name]))
+
+    dtype, low_rank = (model.config.dtype, None) if adapter is None else (torch.float32, adapter.published_as)
+    return Published(named, views, dtype, values_of=values, held=held, low_rank=low_rank)
 
 
 def _runs(place: Place, entries: Mapping[str, TensorEntry], held: Held, value_bytes: int) -> Iterator[_Run]:

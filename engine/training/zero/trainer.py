@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.trained_model import read_model_config
@@ -57,7 +57,6 @@ from engine.training.zero.sharding import (
     held_by_rank,
     held_values,
     send_weights,
-    whole,
 )
 from engine.weights.port import WeightVersion
 
@@ -98,10 +97,8 @@ class DeepSpeedTrainer:
         settings, algorithm = self._settings, self._settings.algorithm
         self._model = self._modules["policy"] = self._loaded()
         self._num_parameters = sum(whole_shape(parameter).numel() for parameter in self._model.parameters())
-        self._places = decoder_places(self._config, dict(self._model.named_parameters()))
-        self._held = held_by_rank(self._division)
-        self.published = published(self._model, self._published_values, held=self._held)
-        self._adapter = Adapter.asked_for(self._model, settings.trainer, base_name=self._folder.name)
+        self._adapter = Adapter.asked_for(self._model, settings.trainer, base=self._folder)
+        self.published = published(self._model, self._adapter, held_values, held=held_by_rank(self._division))
         part = policy_part(self._model, self._adapter, settings.optimizer)
         policy = scores_of(self._sharded(part, PolicyPass(self._model, settings)))
         critic = None
@@ -196,17 +193,6 @@ class DeepSpeedTrainer:
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Of several ranks: this one's values in it, and zeros for the others'."""
         return self.published.pack(weights, allocate)
-
-    def _published_values(self, name: str) -> Tensor:
-        """The values of a parameter that this rank writes, flat. An adapter is merged: its own matrices, which are
-        small, are gathered on all ranks, each of which asks for all parameters."""
-        adapter, held = self._adapter, self._held(self._places[name])
-        own = held_values(self._model.get_parameter(name), held)
-        if adapter is None:
-            return own
-        pairs = adapter.needed_for(name)[1:]
-        with whole(*pairs):
-            return adapter.merged_part(name, own, held, [each.detach() for each in pairs])
 
     def prepare_save(self, folder: Path) -> Write:
         """Copied here; the call writes this rank's part, together with the others'."""

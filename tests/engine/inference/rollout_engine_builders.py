@@ -14,7 +14,8 @@ from torch import Tensor
 
 from engine.inference.port import RolloutEngine, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
 from engine.policy.lineage import WeightsId
-from engine.weights.port import WeightVersion
+from engine.weights.low_rank import fingerprint, names_of
+from engine.weights.port import LowRank, WeightVersion
 from engine.weights.snapshot import pack_weights
 
 VOCAB_SIZE: Final = 64
@@ -81,6 +82,28 @@ def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Ref
         save_file(changed, Path(folder) / "model.safetensors", {"format": "pt"})
         model = type(reference.model).from_pretrained(folder).eval()
     return pack_weights(changed, weights=WeightsId(0, version)), Reference(folder=reference.folder, model=model)
+
+
+def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
+    """An adapter for the same folder, and what `transformers` says with it."""
+    import copy
+
+    from safetensors.torch import load_file
+
+    generator = torch.Generator().manual_seed(version)
+    stored = load_file(reference.folder / "model.safetensors")
+    given: dict[str, Tensor] = {}
+    for name in [name for name in stored if name.endswith("_proj.weight")]:
+        (rows, columns), of = stored[name].shape, names_of(name.removesuffix(".weight"))
+        for which, shape in zip(of, ((3, columns), (rows, 3)), strict=True):
+            given[which] = 0.3 * torch.randn(shape, generator=generator)
+        stored[name] = stored[name] + 0.5 * (given[of[1]] @ given[of[0]])
+    model = copy.deepcopy(reference.model)
+    model.load_state_dict(stored, strict=False)
+    model.tie_weights()
+    low_rank = LowRank(base=fingerprint(reference.folder), scale=0.5)
+    packed = pack_weights(given, weights=WeightsId(0, version), low_rank=low_rank)
+    return packed, Reference(folder=reference.folder, model=model)
 
 
 def own_weights(reference: Reference, *, version: int) -> WeightVersion:

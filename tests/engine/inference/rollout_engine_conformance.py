@@ -21,6 +21,7 @@ from tests.engine.inference.rollout_engine_builders import (
     VOCAB_SIZE,
     MakeEngine,
     Reference,
+    adapted,
     answer,
     ask,
     chi_square_excess,
@@ -78,6 +79,21 @@ class RolloutEngineConformance:
                 i: expected.greedy(prompt, 24) for i, prompt in enumerate(PROMPTS)
             }
         assert base.greedy(PROMPTS[2], 24) != changed.greedy(PROMPTS[2], 24)
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_an_adapter_is_added_to_the_base_whatever_was_installed_before(
+        self, make_engine: MakeEngine, reference: GetReference, tied: bool
+    ) -> None:
+        base = reference(tied)
+        engine = make_engine(base.folder)
+        versions = adapted(base, version=3), adapted(base, version=4), perturbed(base, version=5)
+        for version, expected in (*versions, versions[0], (own_weights(base, version=6), base)):
+            engine.install(version)
+            engine.submit([ask(str(i), prompt) for i, prompt in enumerate(PROMPTS)])
+            outputs = finish(engine)
+            assert {i: outputs[str(i)].token_ids for i in range(len(PROMPTS))} == {
+                i: expected.greedy(prompt, 24) for i, prompt in enumerate(PROMPTS)
+            }
 
     @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
     def test_log_probs_are_those_of_transformers_at_that_temperature(

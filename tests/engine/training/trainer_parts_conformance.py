@@ -16,10 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.models.loading import load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, WritePart, write_checkpoint
 from engine.training.step.mini_batch import UpdateLoss
+from engine.weights.installing import Installer
+from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.trainer_conformance import MakeTrainer, hash_of, save, trajectories_of
@@ -86,6 +89,15 @@ def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
     parts: dict[str, WritePart] = {name: partial(shutil.copyfile, checkpoint / name) for name in kept}
     write_checkpoint(folder, parts | {"optimizer.safetensors": partial(save_file, state)})
     return folder
+
+
+def installed(folder: Path, *versions: WeightVersion) -> dict[str, Tensor]:
+    """The weights of a replica that took these versions, one after the other."""
+    model = load_decoder(folder, device="cpu")
+    installer = Installer(folder, device="cpu")
+    for version in versions:
+        installer.install(version, model_tensors(model))
+    return model_tensors(model)
 
 
 class PartsConformance:
@@ -251,14 +263,33 @@ class PartsConformance:
         self, make_trainer: MakeTrainer, make_llama: MakeLlama
     ) -> None:
         trainer = make_trainer(make_llama(), trainer=LORA)
-        first = trainer.snapshot(WeightsId(0, 0))
-        assert first.manifest.sha256 == hash_of(make_trainer(make_llama()))
+        before = installed(make_llama(), trainer.snapshot(WeightsId(0, 0)))
+        base = map_weights(make_trainer(make_llama()).snapshot(WeightsId(0, 0)))
+        assert before.keys() == base.keys() and all(torch.equal(before[name], base[name]) for name in base)
         trainer.train_step(trajectories_of(0))
-        before, after = map_weights(first), map_weights(trainer.snapshot(WeightsId(0, 1)))
+        after = installed(make_llama(), trainer.snapshot(WeightsId(0, 1)))
         moved = {name for name in before if not torch.equal(before[name], after[name])}
         assert moved == {name for name in before if name.endswith("_proj.weight")}
         for name in moved:
             assert torch.linalg.matrix_rank((after[name] - before[name]).double(), rtol=1e-4) <= 3
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_replicas_make_the_merged_weights_of_an_adapter_to_the_bit(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, dtype: str
+    ) -> None:
+        """Those of a checkpoint, which are the trainer's own. Nothing but A and B travels."""
+        folder = make_llama(dtype=dtype)
+        trainer = make_trainer(folder, trainer=LORA)
+        trainer.train_step(trajectories_of(0))
+        version = trainer.snapshot(WeightsId(0, 1))
+        saved = save(trainer, tmp_path)
+        merged, found = load_file(saved / "model.safetensors"), installed(folder, version)
+        assert merged.keys() == found.keys()
+        for name, tensor in merged.items():
+            assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
+        adapter = load_file(saved / "adapter" / "adapter_model.safetensors")
+        own = map_weights(version)
+        assert own.keys() == adapter.keys() and all(torch.equal(own[name], adapter[name]) for name in adapter)
 
     def test_an_adapters_checkpoint_has_moments_of_the_adapter_only(
         self, make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path

@@ -1,6 +1,7 @@
 """A shape's weights are those that the model has."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_token_of_a_mixture_meets_a_tenth_of_its_weights() -> None:
 def test_counts_the_weights_of_an_adapter(shape: ModelShape) -> None:
     with torch.device("meta"):
         decoder = Decoder(decoder_config(shape), torch.float32)
-        adapter = Adapter(decoder, rank=8, alpha=16.0, base_name="base")
+        adapter = Adapter(decoder, rank=8, alpha=16.0, base=Path("base"))
     assert shape.adapter_weights(8) == sum(each.numel() for each in adapter.parameters.values())
 
 

@@ -1,0 +1,43 @@
+"""Installing: a version's tensors into those of a model in memory.
+
+Invariant: a version that does not fit this model is refused before anything has changed.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from engine.signs import at_work
+from engine.weights.low_rank import Base
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import map_weights
+
+
+class Installer:
+    """Of a model that was just loaded from the folder."""
+
+    def __init__(self, folder: Path, *, device: str) -> None:
+        self._base, self._device = Base(folder), device
+        self._is_of_base = True
+        """Whatever adapters do not change is the folder's."""
+
+    def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
+        """`own`: by Hugging Face's names. Raises `ValueError`."""
+        is_whole = version.manifest.low_rank is None
+        for name, tensor in self._whole(version, own) if is_whole else self._on_base(version, own):
+            with at_work("install", num_bytes=own[name].nbytes):
+                own[name].copy_(tensor)
+        self._is_of_base = not is_whole
+
+    def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        new = map_weights(version)
+        differing = own.keys() ^ new.keys()
+        differing |= {name for name in own.keys() & new.keys() if own[name].shape != new[name].shape}
+        if differing:
+            raise ValueError(f"version {version.version}: not of this model: {', '.join(sorted(differing)[:5])}")
+        return iter(new.items())
+
+    def _on_base(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        changed = self._base.check(version, {name: tensor.shape for name, tensor in own.items()})
+        return self._base.whole(version, changed if self._is_of_base else tuple(own), device=self._device)

@@ -1,0 +1,119 @@
+"""Adapters as versions: low-rank updates in peft's layout, added to the base by whoever installs them.
+
+    version   A (rank × columns) and B (rows × rank) of each adapted matrix, float32
+    base      the job's model folder, which trainer and replicas have read already
+    matrix    base + scale · B A, in float32, rounded to what the folder stores
+
+Invariants:
+- a replica has the bits that the trainer's merged weights have, where both multiply alike (on a CPU, or on GPUs of one
+  kind): the arithmetic is this one function, a matrix at a time, in the same order;
+- a version is only ever added to the base that it was trained on, never to another version;
+- the base is read from its files, which the host keeps in its page cache: no second copy is held.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from engine.models.loading import read_config, weight_files
+from engine.signs import at_work
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import map_weights
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+LARGEST_ITEM: Final = 4  # bytes of a weight, in any dtype that is read
+_PREFIX: Final = "base_model.model."
+
+
+def add_low_rank(weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor], *, scale: float) -> Tensor:
+    """A pair for each block of rows. The sum in float32, also of what was gathered in bfloat16: rounded to that, small
+    updates would be lost."""
+    with torch.autocast(weight.device.type, enabled=False):
+        update = torch.cat([each_b.float() @ each_a.float() for each_a, each_b in zip(a, b, strict=True)])
+        return weight + scale * update
+
+
+def names_of(module: str) -> tuple[str, str]:
+    """Of A and B, in peft's file."""
+    return f"{_PREFIX}{module}{_A}", f"{_PREFIX}{module}{_B}"
+
+
+def fingerprint(folder: Path) -> str:
+    """Of a model's weights: every tensor's name, dtype and shape, its first row and its last. All of 16 GB would take
+    seconds to hash and catch no other accident: another model, or the same one trained on."""
+    digest = hashlib.sha256()
+    with ExitStack() as opened:
+        stored = _opened(folder, opened)
+        for name in sorted(stored):
+            rows = stored[name].get_slice(name)
+            shape = rows.get_shape()
+            digest.update(f"{name} {rows.get_dtype()} {shape}\n".encode())
+            for row in {0, shape[0] - 1} if shape and shape[0] else ():
+                digest.update(rows[row : row + 1].contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Base:
+    """The folder that versions are added to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fingerprint: str | None = None
+
+    def check(self, version: WeightVersion, shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
+        """The names of the matrices that it changes. Raises `ValueError` of a version that is not one of this base,
+        whose tensors have these shapes."""
+        low_rank = version.manifest.low_rank
+        assert low_rank is not None, "a version of whole weights is added to nothing"
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self._folder)
+        if low_rank.base != self._fingerprint:
+            raise ValueError(f"version {version.version}: an adapter of another base than {self._folder.name}")
+        given = {entry.name: tuple(entry.shape) for entry in version.manifest.tensors}
+        modules = [name.removeprefix(_PREFIX).removesuffix(_A) for name in given if name.endswith(_A)]
+        asked: dict[str, tuple[int, ...]] = {}
+        for module in modules:
+            (a, b), (rows, columns) = names_of(module), shapes.get(f"{module}.weight", (0, 0))
+            rank = given[a][0]
+            asked |= {a: (rank, columns), b: (rows, rank)}
+        differing = {name for name in asked.keys() | given.keys() if asked.get(name) != given.get(name)}
+        if differing:
+            raise ValueError(f"version {version.version}: not of this model: {', '.join(sorted(differing)[:5])}")
+        return tuple(f"{module}.weight" for module in modules)
+
+    @torch.no_grad()
+    def whole(self, version: WeightVersion, names: Sequence[str], *, device: str) -> Iterator[tuple[str, Tensor]]:
+        """These tensors of the model as the version has them, one by one, in the dtype that the folder's config asks
+        for."""
+        low_rank = version.manifest.low_rank
+        assert low_rank is not None, "a version of whole weights is added to nothing"
+        given, dtype = map_weights(version), read_config(self._folder).dtype
+        with ExitStack() as opened:
+            stored = _opened(self._folder, opened)
+            for name in names:
+                a, b = names_of(name.removesuffix(".weight"))
+                pair = [given[each].to(device) for each in (a, b) if each in given]
+                with at_work("load", num_bytes=sum(each.nbytes for each in pair) + _num_bytes(stored[name], name)):
+                    weight = stored[name].get_tensor(name).to(device)
+                    if pair:
+                        weight = add_low_rank(weight.float(), pair[:1], pair[1:], scale=low_rank.scale)
+                    weight = weight.to(dtype)
+                yield name, weight
+
+
+def _num_bytes(file: Any, name: str) -> int:
+    shape: list[int] = file.get_slice(name).get_shape()
+    return LARGEST_ITEM * math.prod(shape)
+
+
+def _opened(folder: Path, opened: ExitStack) -> dict[str, Any]:
+    """Each tensor's file, by the tensor's name."""
+    files = [opened.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]
+    return {name: file for file in files for name in file.keys()}  # noqa: SIM118 - it is no mapping
