@@ -26,10 +26,11 @@ class OptimizerSpec(Strict):
     eps: float = Field(1e-8, gt=0, le=1, description="Added to the root of that mean before it divides.")
     weight_decay: float = Field(0.0, ge=0, le=1, description="AdamW's decay.")
     max_grad_norm: float = Field(1.0, gt=0, le=1_000, description="Gradients longer than this are scaled down.")
-    moments: Literal["float32", "bfloat16"] = knob(
+    moments: Literal["float32", "bfloat16", "float8"] = knob(
         "float32",
         "optimizer.moments",
-        "What both means are kept in; bfloat16 halves their memory and rounds them by chance, true on average.",
+        "What both means are kept in; bfloat16 halves their memory, float8 (of matrices) quarters it, and both round "
+        "them by chance, true on average.",
     )
     offload: bool = knob(
         False, "optimizer.offload", "Keep both means in the host's memory; a step fetches them piece by piece."

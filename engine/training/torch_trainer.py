@@ -64,12 +64,18 @@ class OptimizedPart:
         places = places_of(part.parameters, part.views)
         values = {"master": {name: parameter.detach() for name, parameter in part.parameters.items()}}
         for moment in MOMENTS:
-            values[moment] = {name: self.optimizer.state_of(each)[moment] for name, each in part.parameters.items()}
+            values[moment] = {name: self.optimizer.moment_of(each, moment) for name, each in part.parameters.items()}
         kinds = {
             kind: {name: Share.whole(places[name], each) for name, each in named.items()}
             for kind, named in values.items()
         }
         return PartShares(part=part, kinds=kinds)
+
+    def take(self, shares: PartShares) -> None:
+        """`shares`: its own, filled since. What they have no view of is put back."""
+        for moment in MOMENTS:
+            for name, share in shares.kinds[moment].items():
+                self.optimizer.take_moment(self.part.parameters[name], moment, share.values)
 
 
 class TorchTrainer:
@@ -210,7 +216,10 @@ class TorchTrainer:
             for each in self._parts:
                 for parameter in each.part.parameters.values():
                     each.optimizer.reset(parameter, num_updates=progress.num_updates)
-            restore_shares([part.shares() for part in self._parts], stored)
+            shares = [part.shares() for part in self._parts]
+            restore_shares(shares, stored)
+            for each, filled in zip(self._parts, shares, strict=True):
+                each.take(filled)
             restore_random_streams(stored.tensors("random/"), self._device)
         self._check_dtypes()
         self._progress = progress

@@ -70,4 +70,5 @@ def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """(4 + moments)·T, of which each device's process has its part; a critic's beside it. Published weights are made of
     this copy, one tensor at a time."""
     num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
-    return int((4 + MOMENT_BYTES[plan.moments]) * num_trained)
+    moments = max(MOMENT_BYTES[plan.moments], MOMENT_BYTES["bfloat16"])  # 8 bits are stored as these
+    return int((4 + moments) * num_trained)

@@ -14,7 +14,7 @@ from engine.spec.recipes import RECIPES
 Division = Literal["whole", "fsdp", "zero1", "zero2", "zero3"]
 """Whole: one device has everything. FSDP and ZeRO 3 divide weights, gradients and moments."""
 Products = Literal["float32", "bfloat16"]
-Moments = Literal["float32", "bfloat16", "int8"]
+Moments = Literal["float32", "bfloat16", "float8"]
 Activations = Literal["kept", "recomputed", "offloaded"]
 """Of a layer, until its backward pass: all; its input, from which the rest is computed again; that, on the host."""
 

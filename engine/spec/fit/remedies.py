@@ -153,7 +153,7 @@ def _smaller_batches(plan: TrainerPlan, longest: int) -> Doses:
 
 
 def _small_moments(plan: TrainerPlan) -> Doses:
-    every: tuple[Moments, ...] = ("float32", "bfloat16", "int8")
+    every: tuple[Moments, ...] = ("float32", "bfloat16", "float8")
     return tuple(
         Change(
             words=f"keep moments in {moments} (optimizer.moments {moments})",

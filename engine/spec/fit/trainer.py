@@ -14,8 +14,8 @@ from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.teacher import asking_phases, teacher_terms
 from engine.spec.fit.weights import gathered_bytes, gathered_layer_bytes, rounded_head_bytes, weight_bytes
 
-# Two numbers of each kind; torchao's 8 bits have a float32 scale for each block of 256.
-MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "int8": 2 * (1 + 4 / 256)}
+# Two numbers of each kind; those of 8 bits have an exponent for each block of 256.
+MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "float8": 2 * (1 + 1 / 256)}
 KEPT: Final[dict[Activations, str]] = {
     "kept": "activations",
     "recomputed": "inputs",
@@ -148,7 +148,7 @@ def gradient_bytes(num_trained: int, plan: TrainerPlan) -> int:
 
 
 def moment_bytes(num_trained: int, plan: TrainerPlan) -> int:
-    """8·T / n; 4·T / n as bfloat16, 2.03·T / n as 8 bits; none on the device where they are the host's."""
+    """8·T / n; 4·T / n as bfloat16, 2.01·T / n as 8 bits; none on the device where they are the host's."""
     if plan.offloads_moments:
         return 0
     return share(int(MOMENT_BYTES[plan.moments] * num_trained), plan.num_devices)

@@ -2,7 +2,7 @@
 
 Invariant: every value is stored under the public name of the weight that it belongs to (Hugging Face's, or peft's), so
 that the files do not depend on how the decoder fuses its matrices, nor on who trained it. Moments are stored in the
-dtype that they are kept in, and restored to the one that the job asks for.
+dtype that they are kept in, those of 8 bits as bfloat16, and restored to the one that the job asks for.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -153,9 +153,15 @@ class ShardedPart:
         """What this rank has of it."""
         own = {"master": {name: each.detach() for name, each in self._own.items()}}
         for moment in MOMENTS:
-            own[moment] = {name: self._optimizer.state_of(each)[moment] for name, each in self._own.items()}
+            own[moment] = {name: self._optimizer.moment_of(each, moment) for name, each in self._own.items()}
         kinds = {kind: self._sharding.shares(self._places, values) for kind, values in own.items()}
         return PartShares(part=self._part, kinds=kinds)
+
+    def take(self, shares: PartShares) -> None:
+        """`shares`: its own, filled since. What they have no view of is put back."""
+        for moment in MOMENTS:
+            for name, share in shares.kinds[moment].items():
+                self._optimizer.take_moment(self._own[name], moment, share.values)
 
     def reset_moments(self, *, num_updates: int) -> None:
         for own in self._own.values():

@@ -227,7 +227,10 @@ class FsdpTrainer:
         with StoredState(files) as stored:
             for part in self._parts:
                 part.reset_moments(num_updates=progress.num_updates)
-            restore_shares([part.shares() for part in self._parts], stored)
+            shares = [part.shares() for part in self._parts]
+            restore_shares(shares, stored)
+            for part, filled in zip(self._parts, shares, strict=True):
+                part.take(filled)
             take_over_random_streams(stored.tensors("random/"), self._device, self._world.send)
         self._check_dtypes()
         self._progress = progress

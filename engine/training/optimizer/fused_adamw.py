@@ -3,18 +3,20 @@
 That class imports torch's compiler, and with it sympy, only to tell it to keep out: seconds of the start of every
 trainer, and memory for as long as it lives. Nothing here is ever compiled.
 
-Moments may be kept apart from where they are computed: in bfloat16, in the host's memory, or both. A step then takes
-each parameter piece by piece, and only a piece's moments are float32 and on the parameter's device.
+Moments may be kept apart from where they are computed: in bfloat16 or 8 bits, in the host's memory, or both. A step
+then takes each parameter piece by piece, and only a piece's moments are float32 and on the parameter's device. Those of
+matrices may be 8 bits, row by row; those of vectors are few, and stay float32 then.
 
 Invariants:
 - parameters and moments are bit for bit those of `torch.optim.AdamW(fused=True)`, those in the host's memory too;
 - bfloat16 is what is kept and never what is computed in. It has 8 bits, and an update takes a thousandth off the second
-  moment (β₂ = 0.999): rounded to the nearest, it would never fall again. Rounded by chance it is right on average;
+  moment (β₂ = 0.999): rounded to the nearest, it would never fall again. Rounded by chance it is right on average. So
+  are 8-bit floats, which have three bits of these;
 - that chance follows from the update's number and the order of the parameters, so nothing of it has to be saved.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from engine.spec.optimizer import OptimizerSpec
+from engine.training.optimizer.small_floats import SmallFloats
 from engine.training.optimizer.stochastic_rounding import round_by_chance
 from engine.training.parts.trained import MOMENTS, TrainedPart
 
@@ -33,7 +36,9 @@ Moments = dict[str, Tensor]
 # kernel to take longer than its launch.
 PIECE_NUMEL: Final = 1 << 22
 
-_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# float8: of vectors.
+_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.float32}
+FIRST: Final = MOMENTS[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,13 +54,23 @@ class ParameterGroup:
 class KeptApart:
     dtype: torch.dtype
     in_host_memory: bool
+    small: bool = False
+    """Of matrices, in 8 bits."""
 
     @classmethod
     def asked_for(cls, spec: OptimizerSpec) -> Self | None:
         """None: moments stay what they are computed in, beside their parameters."""
         if spec.moments == "float32" and not spec.offload:
             return None
-        return cls(dtype=_DTYPES[spec.moments], in_host_memory=spec.offload)
+        return cls(dtype=_DTYPES[spec.moments], in_host_memory=spec.offload, small=spec.moments == "float8")
+
+    def small_zeros_for(self, parameter: nn.Parameter) -> dict[str, SmallFloats]:
+        device = torch.device("cpu") if self.in_host_memory else parameter.device
+        pinned = self.in_host_memory and parameter.is_cuda
+        return {
+            moment: SmallFloats.zeros(parameter.shape, signed=moment == FIRST, device=device, pinned=pinned)
+            for moment in MOMENTS
+        }
 
     def zeros_for(self, parameter: nn.Parameter) -> Tensor:
         if not self.in_host_memory:
@@ -71,6 +86,8 @@ class FusedAdamW:
     eps: float
     kept: KeptApart | None = None
     state: defaultdict[nn.Parameter, Moments] = field(default_factory=lambda: defaultdict(dict))
+    small: dict[nn.Parameter, dict[str, SmallFloats]] = field(default_factory=dict)
+    """The moments of matrices, where these are kept in 8 bits; their state has the step alone."""
 
     @classmethod
     def of(cls, part: TrainedPart, spec: OptimizerSpec) -> Self:
@@ -94,16 +111,47 @@ class FusedAdamW:
         if moved:
             chance = self._chance_at(moved[0][1])
             for group, parameter, gradient in moved:
-                self._step_in_pieces(group, parameter, gradient, chance)
+                if self._is_small(parameter):
+                    self._step_in_rows(group, parameter, gradient, chance)
+                else:
+                    self._step_in_pieces(group, parameter, gradient, chance)
 
     def state_of(self, parameter: nn.Parameter) -> Moments:
         if not self.state[parameter]:
             self.reset(parameter, num_updates=0)
         return self.state[parameter]
 
+    def moment_of(self, parameter: nn.Parameter, moment: str) -> Tensor:
+        """What is kept, or, of 8 bits, the same numbers as bfloat16 in the host's memory."""
+        state = self.state_of(parameter)
+        if not self._is_small(parameter):
+            return state[moment]
+        kept = self.small[parameter][moment]
+        found = torch.empty(parameter.shape, dtype=torch.bfloat16)
+        for rows in _pieces_of_rows(parameter):
+            found[rows].copy_(kept.read(rows, parameter.device))
+        return found
+
+    @torch.no_grad()
+    def take_moment(self, parameter: nn.Parameter, moment: str, values: Tensor) -> None:
+        """`values`: as many, perhaps those that are kept themselves. What was kept in 8 bits comes back to the bit."""
+        state, values = self.state_of(parameter), values.view(parameter.shape)
+        if not self._is_small(parameter):
+            state[moment].copy_(values)
+            return
+        chance = torch.Generator(parameter.device).manual_seed(0)  # for what was kept in more bits
+        for rows in _pieces_of_rows(parameter):
+            self.small[parameter][moment].write(rows, values[rows].to(parameter.device, torch.float32), chance)
+
+    def _is_small(self, parameter: nn.Parameter) -> bool:
+        return self.kept is not None and self.kept.small and parameter.dim() > 1
+
     def reset(self, parameter: nn.Parameter, *, num_updates: int) -> None:
         state = self.state[parameter]
         state["step"] = torch.full((), float(num_updates), dtype=torch.float32, device=parameter.device)
+        if self.kept is not None and self._is_small(parameter):
+            self.small[parameter] = self.kept.small_zeros_for(parameter)
+            return
         for moment in MOMENTS:
             state[moment] = (
                 torch.zeros_like(parameter, memory_format=torch.preserve_format)
@@ -140,6 +188,20 @@ class FusedAdamW:
                 each.copy_(moment if each.dtype == torch.float32 else round_by_chance(moment, chance))
         state["step"] += 1
 
+    def _step_in_rows(
+        self, group: ParameterGroup, parameter: nn.Parameter, gradient: Tensor, chance: torch.Generator
+    ) -> None:
+        assert parameter.dtype == torch.float32, "pieces of moments are float32, as the weights that they move"
+        state = self.state_of(parameter)
+        kept = self.small[parameter]
+        for rows in _pieces_of_rows(parameter):
+            moments = {moment: kept[moment].read(rows, parameter.device) for moment in MOMENTS}
+            pieces = [[each] for each in moments.values()]
+            self._move(group, [parameter.detach()[rows]], [gradient[rows]], pieces, [state["step"].clone()])
+            for moment, values in moments.items():
+                kept[moment].write(rows, values, chance)
+        state["step"] += 1
+
     def _move(
         self,
         group: ParameterGroup,
@@ -169,3 +231,9 @@ class FusedAdamW:
 
     def _parameters(self) -> Iterable[tuple[ParameterGroup, nn.Parameter]]:
         return ((group, parameter) for group in self.groups for parameter in group.parameters)
+
+
+def _pieces_of_rows(parameter: nn.Parameter) -> Iterator[slice]:
+    num_rows, num_columns = parameter.shape
+    step = max(PIECE_NUMEL // max(num_columns, 1), 1)
+    return (slice(start, start + step) for start in range(0, num_rows, step))

@@ -91,6 +91,13 @@ def test_defaults_are_accepted_wherever_they_are_spelled_out() -> None:
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
+def test_deepspeed_keeps_no_small_moments() -> None:
+    for moments in ("bfloat16", "float8"):
+        asked = {"optimizer": {"moments": moments}}
+        assert refusals(asked) == {}
+        assert list(refusals(asked | {"trainer": {"backend": "deepspeed"}})) == ["optimizer.moments"]
+
+
 def test_cispos_clip_acts_since_it_corrects_by_it() -> None:
     assert refusals({"algorithm": {"name": "cispo", "clip_high": 7.0}}) == {}
     assert list(refusals({"algorithm": {"name": "cispo", "correction": {"cap": 3.0}}})) == ["algorithm.correction.cap"]

@@ -126,7 +126,16 @@ def test_refuses_a_batch_that_makes_no_sense(make_llama: MakeLlama, change: dict
         trainer.train_step([replace(sound, written=(False, False))])
 
 
-@pytest.mark.parametrize("kept", [{"moments": "bfloat16"}, {"offload": True}, {"moments": "bfloat16", "offload": True}])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"moments": "bfloat16"},
+        {"moments": "float8"},
+        {"offload": True},
+        {"moments": "bfloat16", "offload": True},
+        {"moments": "float8", "offload": True},
+    ],
+)
 def test_moments_that_are_kept_apart_are_saved_as_they_are_and_resumed_exactly(
     make_llama: MakeLlama, tmp_path: Path, kept: dict[str, Any]
 ) -> None:
@@ -141,7 +150,7 @@ def test_moments_that_are_kept_apart_are_saved_as_they_are_and_resumed_exactly(
         straight.train_step(trajectories_of(step))
     middle = save(straight, tmp_path / "middle")
     state = load_file(middle / "optimizer.safetensors")
-    dtypes = {tensor.dtype for name, tensor in state.items() if "exp_avg" in name}
+    dtypes = {tensor.dtype for name, tensor in state.items() if "exp_avg" in name and tensor.dim() > 1}
     assert dtypes == {torch.bfloat16 if "moments" in kept else torch.float32}
     resumed = trainer_of(make_llama(), **asked)
     resumed.train_step(trajectories_of(99))
@@ -162,11 +171,12 @@ def test_moments_in_host_memory_are_those_beside_the_weights(make_llama: MakeLla
     assert hash_of(near) == hash_of(far)
 
 
+@pytest.mark.parametrize("moments", ["bfloat16", "float8"])
 def test_a_checkpoints_moments_are_taken_over_in_whichever_dtype_the_job_asks_for(
-    make_llama: MakeLlama, tmp_path: Path
+    make_llama: MakeLlama, tmp_path: Path, moments: str
 ) -> None:
     exact = OptimizerSpec(learning_rate=1e-2, warmup_steps=0)
-    rounded = exact.model_copy(update={"moments": "bfloat16"})
+    rounded = exact.model_copy(update={"moments": moments})
     first = trainer_of(make_llama(), optimizer=rounded)
     first.train_step(trajectories_of(0))
     states = [load_file(save(first, tmp_path / "0") / "optimizer.safetensors")]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -129,10 +129,11 @@ def test_computing_in_bfloat16_is_near_float32_and_keeps_float32_weights(
     assert {parameter.dtype for parameter in trainer._model.parameters()} == {torch.float32}
 
 
-def test_moments_in_bfloat16_are_kept_saved_and_taken_over_as_they_are(
-    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path
+@pytest.mark.parametrize("moments", ["bfloat16", "float8"])
+def test_small_moments_are_kept_saved_and_taken_over_as_they_are(
+    make_trainer: MakeTrainer, make_llama: MakeLlama, tmp_path: Path, moments: Literal["bfloat16", "float8"]
 ) -> None:
-    rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments="bfloat16")
+    rounded = OptimizerSpec(learning_rate=1e-2, warmup_steps=0, moments=moments)
     theirs = TorchTrainer(make_llama(), settings(optimizer=rounded), device="cpu")
     theirs.train_step(trajectories_of(0))
     saved = save(theirs, tmp_path / "theirs")

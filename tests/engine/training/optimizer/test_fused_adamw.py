@@ -1,5 +1,6 @@
 """Our AdamW is torch's, bit for bit, without the class that loads the compiler; and what moments are kept in."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is_and_counts_no_update() ->
 
 NUM_WEIGHTS = 4_096
 IN_BFLOAT16 = KeptApart(dtype=torch.bfloat16, in_host_memory=False)
+IN_8_BITS = KeptApart(dtype=torch.float32, in_host_memory=False, small=True)
 IN_HOST_MEMORY = KeptApart(dtype=torch.float32, in_host_memory=True)
 
 
@@ -74,15 +76,15 @@ def optimizer_of(weights: nn.Parameter, kept: KeptApart | None) -> FusedAdamW:
 
 
 def after_updates(
-    kept: KeptApart | None, num: int, *, calm_after: int | None = None
+    kept: KeptApart | None, num: int, *, calm_after: int | None = None, rows: int = 0
 ) -> tuple[nn.Parameter, FusedAdamW]:
-    """Weights that began at 0; gradients are a tenth as long from `calm_after` on."""
-    weights = nn.Parameter(torch.zeros(NUM_WEIGHTS))
+    """Weights that began at 0; gradients are a tenth as long from `calm_after` on. `rows`: of a matrix; 0: a vector."""
+    weights = nn.Parameter(torch.zeros((rows, NUM_WEIGHTS // rows) if rows else NUM_WEIGHTS))
     optimizer = optimizer_of(weights, kept)
     chance = torch.Generator().manual_seed(1)
     for update in range(num):
         calm = calm_after is not None and update >= calm_after
-        weights.grad = torch.randn(NUM_WEIGHTS, generator=chance) * (0.1 if calm else 1.0)
+        weights.grad = torch.randn(weights.shape, generator=chance) * (0.1 if calm else 1.0)
         optimizer.step()
     return weights, optimizer
 
@@ -99,6 +101,76 @@ def test_a_second_moment_in_bfloat16_falls_and_rises_as_in_float32() -> None:
     assert ((found - expected) / expected).std() < 0.1
     way = exact[0].double().std()
     assert (near[0] - exact[0]).double().std() < 0.1 * way
+
+
+@pytest.mark.parametrize(("calm_after", "variance"), [(None, 1 / 16), (1_000, 1 / 16 + 1 / 8)])
+def test_a_second_moment_in_8_bits_stays_and_falls_as_in_float32(calm_after: int | None, variance: float) -> None:
+    """Rounded by chance a number moves by δ with the probability p = Δ/δ: an update adds a variance of δ·Δ. With
+    Δ = (1 - β₂)·|g²/v - 1| and 2·(1 - β₂) of the variance taken off, v's is at most δ/2 where it stays, δ being at most
+    1/8 and |g²/v - 1| 1 in the mean. While v falls, nothing is taken off in relation to it: 1,000 updates add δ.
+    A step is off by half as much, and their mean over the weights by a 64th, of which four are allowed."""
+    exact, near = (after_updates(kept, 2_000, calm_after=calm_after, rows=16) for kept in (None, IN_8_BITS))
+    expected = exact[1].state[exact[0]]["exp_avg_sq"].double()
+    found = near[1].moment_of(near[0], "exp_avg_sq").double()
+    assert found.mean().item() == pytest.approx(expected.mean().item(), rel=4 * (variance / NUM_WEIGHTS) ** 0.5)
+    assert 0.0 < ((found - expected) / expected).var() < variance
+    assert (near[0] - exact[0]).double().std() < variance**0.5 * exact[0].double().std()
+
+
+def test_in_8_bits_a_valley_is_gone_down_as_in_float32() -> None:
+    """A badly scaled square, by a million: each direction has a second moment of its own size."""
+
+    def height_after(kept: KeptApart | None) -> float:
+        scales = torch.logspace(-3, 3, NUM_WEIGHTS).view(16, -1)
+        weights = nn.Parameter(torch.ones(16, NUM_WEIGHTS // 16))
+        optimizer, chance = optimizer_of(weights, kept), torch.Generator().manual_seed(2)
+        optimizer.groups[0].lr = 1e-2
+        for _ in range(200):
+            slope = scales * weights.detach()
+            weights.grad = slope * (1.0 + 0.1 * torch.randn(slope.shape, generator=chance))
+            optimizer.step()
+        return float((weights.detach() ** 2).mean())
+
+    exact, near = height_after(None), height_after(IN_8_BITS)
+    assert exact < 0.1 and near < 2.0 * exact
+
+
+@pytest.mark.parametrize("in_host_memory", [False, True])
+def test_moments_in_8_bits_come_back_to_the_bit(in_host_memory: bool) -> None:
+    """As they stand in a checkpoint; then the same update follows."""
+    kept = replace(IN_8_BITS, in_host_memory=in_host_memory)
+    weights, optimizer = after_updates(kept, 5, rows=7)
+    other = nn.Parameter(weights.detach().clone())
+    resumed = optimizer_of(other, kept)
+    resumed.reset(other, num_updates=5)
+    for moment in ("exp_avg", "exp_avg_sq"):
+        stored = optimizer.moment_of(weights, moment)
+        assert stored.dtype == torch.bfloat16 and stored.any()
+        resumed.take_moment(other, moment, stored)
+        assert torch.equal(resumed.moment_of(other, moment), stored)
+    for parameter, each in ((weights, optimizer), (other, resumed)):
+        parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(9))
+        each.step()
+    assert torch.equal(weights, other)
+    assert torch.equal(resumed.moment_of(other, "exp_avg"), optimizer.moment_of(weights, "exp_avg"))
+
+
+def test_pieces_of_rows_in_8_bits_are_together_the_whole_but_for_their_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first update rounds nothing that it uses; each after it a moment by less than an eighth."""
+    whole, _ = after_updates(IN_8_BITS, 2, rows=16)
+    monkeypatch.setattr(fused_adamw, "PIECE_NUMEL", 700)
+    pieces, _ = after_updates(IN_8_BITS, 2, rows=16)
+    first, _ = after_updates(IN_8_BITS, 1, rows=16)
+    assert not torch.equal(pieces, whole)
+    assert ((pieces - whole).abs() <= 0.25 * 1e-3 + 0.25 * (whole - first).abs()).all()
+
+
+def test_in_8_bits_vectors_stay_as_they_are() -> None:
+    (exact, at_once), (near, apart) = (after_updates(kept, 3) for kept in (None, IN_8_BITS))
+    assert torch.equal(near, exact)
+    assert torch.equal(apart.moment_of(near, "exp_avg_sq"), at_once.state[exact]["exp_avg_sq"])
 
 
 def test_rounded_to_the_nearest_it_would_not() -> None:
@@ -146,4 +218,5 @@ def test_chance_is_the_same_for_the_same_update_and_another_for_the_next() -> No
 def test_what_a_job_asks_for_is_what_is_kept() -> None:
     assert KeptApart.asked_for(OptimizerSpec()) is None
     assert KeptApart.asked_for(OptimizerSpec(moments="bfloat16")) == IN_BFLOAT16
+    assert KeptApart.asked_for(OptimizerSpec(moments="float8")) == IN_8_BITS
     assert KeptApart.asked_for(OptimizerSpec(offload=True)) == IN_HOST_MEMORY
