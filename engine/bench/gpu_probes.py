@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Activations, Decoder, DecoderConfig
+from engine.policy.lineage import WeightsId
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_TOKENS, TrainerPlan
 from engine.spec.fit.shape import ModelShape
@@ -190,15 +191,16 @@ def optimizer(scale: Scale, device: torch.device) -> Work:
 
 
 def hand_over(scale: Scale, device: torch.device) -> Work:
-    rows = scale.num_parameters // 1_000
-    weights = {f"layer.{number}": nn.Parameter(torch.zeros(rows // 10, 1_000, device=device)) for number in range(10)}
-    published = Published(weights, dict, BF16, values_of=lambda name: weights[name].detach().reshape(-1))
-    room = memoryview(bytearray(published.share.num_bytes))
-
-    def run() -> None:
-        published.write(room, published.share)
-
-    return Work(run=run, amount=float(len(room)), unit="byte", bound="link")
+    rows = scale.num_parameters // 10_000
+    weights = {f"layer.{number}": nn.Parameter(torch.zeros(rows, 1_000, device=device)) for number in range(10)}
+    version = Published(weights, dict, BF16, values_of=lambda name: weights[name].detach().reshape(-1))
+    room = memoryview(bytearray(2 * sum(each.numel() for each in weights.values())))
+    return Work(
+        run=lambda: version.pack(WeightsId(0, 0), lambda num_bytes: room[:num_bytes]),
+        amount=float(len(room)),
+        unit="byte",
+        bound="link",
+    )
 
 
 PROBES: Final[dict[str, Probe]] = {

@@ -101,7 +101,7 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
         Phase(what="while the embedding goes backward", terms=(*there[1:], *embedding)),
         Phase(what="while the last gradients are added up over the devices", terms=tables),
         *asking_phases(plan),
-        Phase(what=HANDED_OVER, terms=(_term("copies", published_bytes(shape, plan)),)),
+        Phase(what=HANDED_OVER, terms=(_term("the largest matrix, rounded", published_bytes(shape, plan)),)),
     )
 
 
@@ -224,10 +224,11 @@ def head_gradient_bytes(shape: ModelShape, plan: TrainerPlan, *, copies: int) ->
 
 
 def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Weights in the dtype of the rollouts, whole where nothing is divided; else one matrix at a time."""
-    if plan.division == "whole":
-        return shape.num_weights * shape.stored_bytes if shape.stored_bytes != 4 or plan.lora_rank else 0
-    return 4 * max(shape.vocab_size * shape.width, shape.largest_matrix)
+    """Of one matrix at a time what a device has of it, in the dtype of the rollouts; an adapter goes as it is."""
+    if plan.lora_rank or shape.stored_bytes == 4:
+        return 0
+    largest = max(shape.vocab_size * shape.width, shape.largest_matrix)
+    return share(shape.stored_bytes * largest, plan.num_devices)
 
 
 def _term(what: str, num_bytes: int, how: str = "") -> Term:
