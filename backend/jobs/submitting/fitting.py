@@ -44,24 +44,28 @@ def fit_of(spec: JobSpec, pool: ResourcePool) -> Fit | None:
     """None: it is not known."""
     if pool.device_gb is None:
         return None
-    stored = _stored_shape(spec.model.source)
-    shape = stored or (known_shape(spec.model.source) if spec.model.source in KNOWN_CONFIGS else None)
-    if shape is None:
+    sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
+    stored = {source: _stored_shape(source) for source in sources}
+    shapes = [stored[source] or _public_shape(source) for source in sources]
+    shape, teacher = shapes[0], shapes[1] if len(shapes) > 1 else None
+    if shape is None or (teacher is None and spec.algorithm.has_teacher):
         return None
-    misfit = will_not_fit(spec, shape, pool.device_gb * GB)
-    needs = _needs(spec, shape)
+    misfit = will_not_fit(spec, shape, pool.device_gb * GB, teacher=teacher)
+    needs = _needs(spec, shape, teacher)
     return Fit(
         misfit=misfit,
         sentence=_fits(needs, pool.device_gb) if misfit is None else misfit.sentence,
         arithmetic=tuple(line for need in needs for line in need.lines),
-        is_refused=misfit is not None and misfit.is_certain and stored is not None,
+        is_refused=misfit is not None and misfit.is_certain and all(stored.values()),
         pointer=_pointer(misfit),
     )
 
 
-def _needs(spec: JobSpec, shape: ModelShape) -> list[Need]:
+def _needs(spec: JobSpec, shape: ModelShape, teacher: ModelShape | None) -> list[Need]:
     replica = replica_need(shape, ReplicaPlan.of_spec(spec, shape))
-    return [replica] if spec.only_evaluates else [trainer_need(shape, TrainerPlan.of_spec(spec, shape)), replica]
+    if spec.only_evaluates:
+        return [replica]
+    return [trainer_need(shape, TrainerPlan.of_spec(spec, shape, teacher=teacher)), replica]
 
 
 def _fits(needs: list[Need], device_gb: int) -> str:
@@ -74,6 +78,10 @@ def _pointer(misfit: Misfit | None) -> str:
         return "/model/source"
     [first, *_] = misfit.changes[0].settings
     return "/" + first.replace(".", "/")
+
+
+def _public_shape(source: str) -> ModelShape | None:
+    return known_shape(source) if source in KNOWN_CONFIGS else None
 
 
 def _stored_shape(source: str) -> ModelShape | None:

@@ -117,3 +117,19 @@ def test_a_link_out_of_the_store_is_not_read(gpus: ResourcePool, models: Path, t
     (tmp_path / "elsewhere" / "config.json").write_text(json.dumps(KNOWN_CONFIGS[LARGE]))
     (models / "link").symlink_to(tmp_path / "elsewhere")
     assert fit_of(spec_of("link"), gpus) is None
+
+
+@pytest.mark.django_db
+def test_a_teacher_is_counted_and_without_its_shape_nothing_is_judged(
+    gpus: ResourcePool, stored: str, models: Path, make_spec: MakeSpec
+) -> None:
+    (models / "small").mkdir()
+    (models / "small" / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
+    distilled = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
+    alone = fit_of(make_spec(**distilled), gpus)
+    assert alone is not None and alone.misfit is None
+    taught = make_spec(**distilled, algorithm={"teacher": {"source": stored, "coefficient": 1.0}})
+    fit = fit_of(taught, gpus)
+    assert fit is not None and fit.is_refused and any("teacher" in line for line in fit.arithmetic)
+    unknown = make_spec(**distilled, algorithm={"teacher": {"source": "elsewhere", "coefficient": 1.0}})
+    assert fit_of(unknown, gpus) is None
