@@ -23,7 +23,7 @@ from engine.training.settings import TrainerSettings
 
 if TYPE_CHECKING:  # they import torch
     from engine.live.trainer.publishing import Publishing
-    from engine.live.trainer.ranks import MakeTrainer
+    from engine.live.trainer.rank_actor import MakeTrainer
     from engine.live.weights.handover import Handover
 
 # Of a model in its folder: policy, critic and reference, with gradients and moments, in a type that may be twice as

@@ -1,0 +1,103 @@
+"""One rank of a trainer of several devices, other than the first: an actor that makes the calls that it is told to.
+
+Invariants:
+- a rank whose call fails closes its connections, so that nobody waits for its data;
+- a checkpoint is written on a thread of its own, and told by the rank's own folder.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from engine.live.checkpoints.apart import HostFolders, bring, upload_own
+from engine.live.process.devices import claim_device
+from engine.live.trainer.shares import RankShare
+from engine.signs import Signs
+from engine.training.port import SharedTrainer, Write
+
+Answer = TypeVar("Answer")
+
+
+class ClosableTrainer(SharedTrainer, Protocol):
+    def close(self) -> None: ...
+
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]: ...
+
+
+MakeTrainer = Callable[..., ClosableTrainer]
+"""With the keywords `device` and `world`: `partial(FsdpTrainer, folder, settings)`."""
+
+
+class TrainerRankActor:
+    def __init__(self) -> None:
+        self._device = claim_device()
+        import engine.training.ranks.world  # noqa: F401 - torch, while nobody waits for this rank yet
+
+        self._trainer: ClosableTrainer | None = None
+        self._signs: Signs | None = None
+        self._act: Write | None = None
+        self._folders = HostFolders(None)
+        self._prepared: list[Any] = []
+        self._share: RankShare | None = None
+
+    def started(self) -> None:
+        """Answers once this process is up."""
+
+    def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
+        from engine.training.ranks.world import World
+
+        world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
+        self._signs = world.signs()
+        self._trainer = make(device=self._device, world=world)
+        self._share = RankShare(self._trainer)
+
+    def look_for(self, mark: Path, root_of_first: Path | None) -> bool:
+        """Whether this host sees what rank 0's has there."""
+        self._folders = HostFolders(root_of_first)
+        return self._folders.here(mark).exists()
+
+    def bring(self, folder: Path, uri: str, manifest: bytes) -> None:
+        with self._heard():
+            bring(self._built, self._folders.here(folder), uri, manifest)
+
+    def run(self, call: str, *given: object) -> None:
+        arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
+
+        def work() -> Any:
+            with self._heard() if call == "load" else nullcontext():
+                return getattr(self._built, call)(*arguments)
+
+        answer = self._or_hang_up(work)
+        if call == "prepare_save":
+            self._act, self._prepared = answer, arguments
+
+    def share(self, call: str, *arguments: object) -> Any:
+        return self._or_hang_up(lambda: getattr(self._share, call)(*arguments))
+
+    def _or_hang_up(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            return work()
+        except Exception:
+            from engine.training.ranks.world import hang_up
+
+            hang_up()  # the others wait for this rank's data, and shall not for `timeout_s`
+            raise
+
+    def write(self) -> None:
+        """What was prepared last, beside whatever else this rank does."""
+        assert self._act is not None, "nothing was prepared"
+        act, self._act = self._act, None
+        (folder,) = self._prepared
+        with self._heard():
+            upload_own(folder, act())
+
+    @property
+    def _built(self) -> Any:
+        assert self._trainer is not None, "run before it was built"
+        return self._trainer
+
+    def _heard(self) -> AbstractContextManager[None]:
+        """By rank 0, which waits for this rank's disk."""
+        assert self._signs is not None, "run before it was built"
+        return self._signs.heard_here()
