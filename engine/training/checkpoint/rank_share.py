@@ -59,7 +59,7 @@ class PublishedModel:
 
     @property
     def adapter_names(self) -> list[str]:
-        return [] if self.adapter is None else list(self.adapter.parameters)
+        return [] if self.adapter is None else self.adapter.names
 
     def needed_for(self, name: str) -> list[str]:
         return [name, *([] if self.adapter is None else self.adapter.names_needed_for(name))]

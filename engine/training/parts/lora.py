@@ -180,6 +180,12 @@ class Adapter:
         return {name: self._model.get_parameter(name) for name in self._base_names}
 
     @property
+    def names(self) -> list[str]:
+        """Of its parameters, which are not touched: whoever writes them does so beside a pass, in which ZeRO 3 takes a
+        parameter that is looked up for one that the pass needs."""
+        return [name for update in self._updates.values() for module in update.modules for name in names_of(module)]
+
+    @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """By peft's names."""
         named: dict[str, nn.Parameter] = {}

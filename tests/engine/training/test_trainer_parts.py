@@ -116,6 +116,17 @@ def test_a_step_of_an_adapter_is_the_projected_step_of_the_whole(make_llama: Mak
     assert gradients[f"{name}.lora_A.weight"].abs().max() == 0.0
 
 
+def test_an_adapters_tensors_are_named_without_a_look_at_its_parameters(
+    make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint is written beside the next pass; DeepSpeed's stage 3 then gathers whatever is looked up."""
+    adapter = trainer_of(make_llama(), trainer=LORA)._adapter
+    assert adapter is not None
+    expected = list(adapter.parameters)
+    monkeypatch.setattr(torch.nn.Module, "get_parameter", None)
+    assert adapter.names == expected
+
+
 def test_merged_weights_are_not_kept_for_the_backward_pass(
     make_llama: MakeLlama, monkeypatch: pytest.MonkeyPatch
 ) -> None:
