@@ -37,8 +37,9 @@ from engine.spec.job import JobSpec, TrainerSpec
 from engine.training.batch import TrainingBatch
 from engine.training.settings import TrainerSettings
 from engine.training.step.dealing import Costs, deal
-from engine.training.step.loss import StepLoss, StepModels
+from engine.training.step.loss import StepLoss
 from engine.training.step.micro_batch import MicroBatch, batch_step
+from engine.training.step.models import StepModels
 from engine.training.step.ranks import Alone
 from engine.training.step.scoring import TokenScores
 

@@ -25,7 +25,7 @@ from engine.training.checkpoint.folder import (
     verify_part,
 )
 from engine.training.ranks.world import World
-from engine.training.step.loss import needs_critic
+from engine.training.step.models import needs_critic
 
 OPTIMIZER_FILE: Final = "optimizer.safetensors"
 TRAINER_FILE: Final = "trainer.json"

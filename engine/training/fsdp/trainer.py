@@ -45,10 +45,11 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.step.activations import how_to_hold, shape_of
 from engine.training.step.gap import explained_by_rounding
-from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
 from engine.weights.port import WeightVersion
 

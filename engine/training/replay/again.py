@@ -22,7 +22,7 @@ from engine.training.replay.batch import from_tensors
 from engine.training.replay.record import BATCH_FILE, BEGIN, StepRecord
 from engine.training.replay.recording import train_witnessed
 from engine.training.settings import TrainerSettings
-from engine.training.step.loss import needs_reference
+from engine.training.step.models import needs_reference
 
 ENDED_WITHIN_S: Final = 60.0
 

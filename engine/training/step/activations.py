@@ -12,7 +12,7 @@ from engine.spec.fit.activations import affordable
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.training.settings import TrainerSettings
-from engine.training.step.loss import needs_critic
+from engine.training.step.models import needs_critic
 from engine.training.step.scoring import dtype_of_products
 
 

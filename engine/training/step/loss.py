@@ -32,7 +32,6 @@ from engine.algorithms.loss import k1_cost, token_shares
 from engine.models.routes import DENSE, RouteFormat
 from engine.policy.pace import flops_of_forward, flops_of_sequence, flops_of_training
 from engine.signs import at_work
-from engine.spec.job import AlgorithmSpec
 from engine.spec.recipes import RECIPES
 from engine.training.batch import Ints, TrainingBatch, Trajectories
 from engine.training.settings import TrainerSettings
@@ -40,37 +39,10 @@ from engine.training.step.gap import GapTally
 from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
+from engine.training.step.models import StepModels, needs_critic, needs_reference
 from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepModels:
-    """Functions of a micro-batch. They are called with gradients off where none are needed."""
-
-    policy: Callable[[MicroBatch], TokenScores]
-    reference: Callable[[MicroBatch], TokenScores] | None = None
-    """Exactly when `needs_reference`."""
-    teacher: "Teacher | None" = None
-    """Exactly when the algorithm has one."""
-    critic: Callable[[MicroBatch], Tensor] | None = None
-    """Exactly when `needs_critic`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Teacher:
-    scores: Callable[[MicroBatch], TokenScores]
-    num_weights: int
-    """Perhaps many times the policy's: how long it may take to answer follows from them."""
-
-
-def needs_reference(algorithm: AlgorithmSpec) -> bool:
-    return algorithm.kl.coefficient > 0.0
-
-
-def needs_critic(algorithm: AlgorithmSpec) -> bool:
-    return RECIPES[algorithm.name].advantage == "critic"
 
 
 class StepLoss:

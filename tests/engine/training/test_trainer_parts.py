@@ -18,10 +18,11 @@ from engine.spec.job import AlgorithmSpec, CorrectionSpec, KlSpec, TeacherSpec, 
 from engine.spec.recipes import AlgorithmName
 from engine.training.parts.lora import LowRankUpdate
 from engine.training.port import TrainingTrajectory
-from engine.training.step.loss import StepLoss, StepModels, Teacher, needs_critic, needs_reference
+from engine.training.step.loss import StepLoss
 from engine.training.step.metrics import UpdateOutcome
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.mini_batch import MicroLoss
+from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.scoring import Critic, score_tokens
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.snapshot import map_weights

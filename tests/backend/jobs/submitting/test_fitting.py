@@ -125,7 +125,7 @@ def test_a_teacher_is_counted_and_without_its_shape_nothing_is_judged(
 ) -> None:
     (models / "small").mkdir()
     (models / "small" / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
-    distilled = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
+    distilled: dict[str, Any] = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
     alone = fit_of(make_spec(**distilled), gpus)
     assert alone is not None and alone.misfit is None
     taught = make_spec(**distilled, algorithm={"teacher": {"source": stored, "coefficient": 1.0}})

@@ -1,0 +1,39 @@
+"""The models that a step asks: the policy, and a reference, a teacher and a critic where the algorithm has them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.spec.job import AlgorithmSpec
+from engine.spec.recipes import RECIPES
+from engine.training.step.micro_batch import MicroBatch
+from engine.training.step.scoring import TokenScores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepModels:
+    """Functions of a micro-batch. They are called with gradients off where none are needed."""
+
+    policy: Callable[[MicroBatch], TokenScores]
+    reference: Callable[[MicroBatch], TokenScores] | None = None
+    """Exactly when `needs_reference`."""
+    teacher: "Teacher | None" = None
+    """Exactly when the algorithm has one."""
+    critic: Callable[[MicroBatch], Tensor] | None = None
+    """Exactly when `needs_critic`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    scores: Callable[[MicroBatch], TokenScores]
+    num_weights: int
+    """Perhaps many times the policy's: how long it may take to answer follows from them."""
+
+
+def needs_reference(algorithm: AlgorithmSpec) -> bool:
+    return algorithm.kl.coefficient > 0.0
+
+
+def needs_critic(algorithm: AlgorithmSpec) -> bool:
+    return RECIPES[algorithm.name].advantage == "critic"
