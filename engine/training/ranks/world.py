@@ -10,6 +10,7 @@ Invariants:
   another rank has told one, and not otherwise.
 """
 
+import atexit
 import gc
 import socket
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 import torch
@@ -74,6 +76,7 @@ class World:
         if not self._num_members:
             if torch_distributed.is_initialized():
                 raise ValueError("trainer.backend: a process group that is not this trainer's runs in this process")
+            _collect_at_exit()
             report = sys.excepthook
             torch_distributed.init_process_group(
                 "nccl" if device.startswith("cuda") else "gloo",
@@ -99,7 +102,6 @@ class World:
             self._beside = None
             if torch_distributed.is_initialized():
                 torch_distributed.destroy_process_group()
-            gc.collect()  # the group ends with its last name, and its threads with it: after Python they would abort
 
     # Ranks -------------------------------------------------------------------------------------------------------
 
@@ -208,6 +210,12 @@ class _ToldSigns(Signs):
     def end(self) -> None:
         super().end()
         self._store.add(_SIGNS, 1)
+
+
+@cache
+def _collect_at_exit() -> None:
+    """A group ends with its last name, and its threads with it; those that outlive Python abort the process."""
+    atexit.register(gc.collect)
 
 
 def hang_up() -> None:
