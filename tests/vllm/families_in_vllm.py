@@ -14,10 +14,11 @@ def test_says_what_transformers_says_before_and_after_a_hand_over(
     make_engine: MakeVllm, tmp_path_factory: pytest.TempPathFactory, variant: str
 ) -> None:
     base = make_family(tmp_path_factory.mktemp(variant), variant)
-    # OLMo2 it runs by transformers' own class, which it then wraps for the whole process.
-    base.model.base_model.do_not_compile = True
-    engine = make_engine(base.folder)
     weights, changed = perturbed(base, version=1)
+    # OLMo2 it runs by transformers' own class, which it then wraps for the whole process.
+    for reference in (base, changed):
+        reference.model.base_model.do_not_compile = True
+    engine = make_engine(base.folder)
     for reference in (base, changed):
         output = answer(engine, ask("a", PROMPT, temperature=1.0, seed=1))
         expected = reference.logprobs(PROMPT, output.token_ids, 1.0)

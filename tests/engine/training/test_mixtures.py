@@ -14,7 +14,6 @@ from engine.models.loading import load_decoder, read_config
 from engine.models.mixture import Choose, Mixture, Router, freely
 from engine.models.packing import lay_out, pack
 from engine.models.routes import RouteFormat
-from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, KlSpec, TrainerSpec
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import Trainer, TrainingTrajectory
@@ -22,7 +21,6 @@ from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import ComputeDtype, computing_in
 from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
-from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.routed import routed
 from tests.engine.training.trainer_conformance import (
@@ -32,6 +30,7 @@ from tests.engine.training.trainer_conformance import (
     save,
     settings,
     trajectories_of,
+    whole_weights,
 )
 from tests.engine.training.trainer_parts_conformance import LORA, WITH_KL, save_qwen
 
@@ -179,10 +178,10 @@ def test_an_adapter_updates_attention_and_nothing_else_and_peft_loads_it(
 
     folder = make_llama()
     trainer = make_trainer(folder, trainer=LORA)
-    before = map_weights(trainer.snapshot(WeightsId(0, 0)))
+    before = whole_weights(trainer, folder)
     for step in range(3):
         trainer.train_step(trajectories_of(step))
-    after = map_weights(trainer.snapshot(WeightsId(0, 3)))
+    after = whole_weights(trainer, folder)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {name for name in before if name.endswith("_proj.weight") and "self_attn" in name}
     save(trainer, tmp_path)

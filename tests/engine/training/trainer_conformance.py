@@ -20,8 +20,10 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
 from engine.training.checkpoint.folder import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint
+from engine.training.held_weights import HeldWeights
 from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.training.settings import TrainerSettings
+from engine.weights.low_rank import Base
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.optimizer.adamw_by_hand import first_step_by_hand, steps_by_hand
@@ -370,3 +372,12 @@ class TrainerConformance:
         (folder / "set-aside").rename(folder / MANIFEST_FILE)
         trainer.load(folder)
         assert hash_of(trainer) == before
+
+
+def whole_weights(holder: WeightHolder, folder: Path) -> dict[str, Tensor]:
+    """As a replica installs what this holder publishes: an adapter is added to the folder's weights."""
+    version = holder.snapshot(WeightsId(0, 0))
+    if version.manifest.low_rank is None:
+        return map_weights(version)
+    names = list(map_weights(HeldWeights(folder).snapshot(WeightsId(0, 0))))
+    return dict(Base(folder).whole(version, names, device="cpu"))

@@ -18,8 +18,8 @@ from engine.spec.job import JobSpec
 from engine.training.batch import TrainingBatch
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.replay.batch import as_tensors, from_tensors
-from engine.training.replay.record import BATCH_FILE, RECORD_FILE, Machine
-from engine.training.replay.recording import AskedStep, RecordedTrainer
+from engine.training.replay.record import BATCH_FILE, BEGIN, RECORD_FILE, Machine
+from engine.training.replay.recording import AskedStep, RecordedTrainer, train_witnessed
 from engine.training.replay.verdict import difference
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
@@ -126,8 +126,13 @@ def recorded_by(rank: int, folder: Path, results: Path, addresses: "multiprocess
     spec = spec_of(folder, resources={"trainer_devices": 2})
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
     trainer = FsdpTrainer(folder, settings, device="cpu", world=world_of(rank, addresses))
-    asked = AskedStep(step=1, folder=results / f"rank-{rank}", spec=spec, model=folder, num_ranks=2)
-    RecordedTrainer(trainer, asked, steps_before=0).train_step(trajectories_of(0))
+    recording = results / "recording"
+    if rank:
+        trainer.prepare_save(recording / BEGIN)()
+        train_witnessed(trainer, trajectories_of(0), recording, computed=results)
+    else:
+        asked = AskedStep(step=1, folder=recording, spec=spec, model=folder, num_ranks=2)
+        RecordedTrainer(trainer, asked, steps_before=0).train_step(trajectories_of(0))
     trainer.close()
 
 
@@ -143,7 +148,7 @@ def test_a_step_of_two_ranks_is_trained_again_by_two(
     for rank in ranks:
         rank.join(120)
     assert [rank.exitcode for rank in ranks] == [0, 0]
-    assert replay(monkeypatch, tmp_path / "rank-0") == 0
+    assert replay(monkeypatch, tmp_path / "recording") == 0
     assert "step 1: bit for bit the same" in capsys.readouterr().out
 
 
