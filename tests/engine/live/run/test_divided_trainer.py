@@ -68,7 +68,12 @@ def spec_of(model: Path, trainer: dict[str, Any], *, devices: int) -> JobSpec:
             "name": "divided",
             "model": {"source": str(model)},
             "training": {"steps": STEPS, "prompts_per_step": 4, "checkpoint_every": SAVED_EVERY},
-            "algorithm": {"group_size": 4, "kl": {"coefficient": 0.01}},
+            # Random weights earn no reward: a teacher has something to say of every token.
+            "algorithm": {
+                "group_size": 4,
+                "kl": {"coefficient": 0.01},
+                "teacher": {"source": str(model.with_name("teacher"))},
+            },
             "optimizer": {"eps": SMOOTH_EPS, "learning_rate": LEARNING_RATE},
             "trainer": {**trainer, **(shares if "sequence_parallel" in trainer else {})},
             "resources": {"trainer_devices": devices},
@@ -84,6 +89,7 @@ def test_a_rank_is_killed_and_one_and_four_go_on(
 ) -> None:
     config, trainer = WAYS[way]
     make_random(tmp_path / "model", config)
+    make_random(tmp_path / "teacher", {**config, "num_hidden_layers": 1})
 
     def kill_a_rank() -> None:
         os.kill(processes_of("TrainerRankActor")[0].pid, signal.SIGKILL)
