@@ -1,15 +1,21 @@
 """A trainer that records one of its steps: the checkpoint before it, the batch, what was computed, the one after.
 
 Invariant: the step is the one that would have been trained without a recording. What it costs is two checkpoints, for
-which training stands still.
+which training stands still; a checkpoint that waits to be written is written first, since its copy is in the memory
+that theirs need.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, Final
 
 from safetensors.torch import save_file
 
+from engine.signs import still_here
+from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import Trajectories
 from engine.training.port import StepResult, Steps, Write
 from engine.training.replay.batch import as_tensors
@@ -28,6 +34,8 @@ from engine.training.replay.record import (
 )
 from engine.training.step.witness import witnessing
 
+LOOK_UP_EVERY_S: Final = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedStep:
@@ -43,11 +51,15 @@ class AskedStep:
 class RecordedTrainer:
     def __init__(self, trainer: Steps, asked: AskedStep, *, steps_before: int) -> None:
         self._trainer, self._asked, self._step = trainer, asked, steps_before
+        self._nothing_is_prepared = Event()
+        self._nothing_is_prepared.set()
 
     def train_step(self, trajectories: Trajectories) -> StepResult:
         self._step += 1
         if self._step != self._asked.step:
             return self._trainer.train_step(trajectories)
+        while not self._nothing_is_prepared.wait(LOOK_UP_EVERY_S):
+            still_here()
         folder = self._asked.folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD_FILE).unlink(missing_ok=True)
@@ -70,7 +82,16 @@ class RecordedTrainer:
         return self._trainer.num_parameters
 
     def prepare_save(self, folder: Path) -> Write:
-        return self._trainer.prepare_save(folder)
+        write = self._trainer.prepare_save(folder)
+        self._nothing_is_prepared.clear()
+        return partial(self._write, write)
+
+    def _write(self, write: Write) -> Mapping[str, CheckpointPart]:
+        """On the thread that writes checkpoints."""
+        try:
+            return write()
+        finally:
+            self._nothing_is_prepared.set()
 
     def load(self, folder: Path) -> None:
         self._trainer.load(folder)

@@ -6,6 +6,7 @@ import multiprocessing.queues
 import struct
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from engine.__main__ import main
 from engine.spec.job import JobSpec
 from engine.training.batch import TrainingBatch
+from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.replay.batch import as_tensors, from_tensors
 from engine.training.replay.record import BATCH_FILE, BEGIN, RECORD_FILE, Machine
@@ -73,6 +75,25 @@ def test_a_recorded_step_is_the_same_to_the_bit(
     assert sorted(path.name for path in recording.iterdir()) == [
         *("batch.safetensors", "begin", "computed.safetensors", "end", "record.json")
     ], "what was trained again is gone"
+
+
+def test_a_checkpoint_that_waits_to_be_written_is_written_before_the_step_is_recorded(
+    make_llama: MakeLlama, tmp_path: Path
+) -> None:
+    model = make_llama(dtype="bfloat16")
+    spec = spec_of(model)
+    asked = AskedStep(step=2, folder=tmp_path / "step-2", spec=spec, model=model, num_ranks=1)
+    trainer = TorchTrainer(model, TrainerSettings.of(JobSpec.model_validate(spec)), device="cpu")
+    recorded = RecordedTrainer(trainer, asked, steps_before=0)
+    recorded.train_step(trajectories_of(0))
+    write = recorded.prepare_save(tmp_path / "step-1")
+    step = Thread(target=recorded.train_step, args=(trajectories_of(1),))
+    step.start()
+    step.join(0.5)
+    assert step.is_alive(), "it would take the memory of what is not written yet"
+    write()
+    step.join()
+    assert verify_checkpoint(tmp_path / "step-1") and (asked.folder / RECORD_FILE).exists()
 
 
 def test_one_bit_of_one_log_prob_that_was_given_is_named(
