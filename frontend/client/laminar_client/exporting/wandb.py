@@ -25,6 +25,7 @@ PROJECT = "laminar"
 @contextmanager
 def wandb_run(job: Job, to: Path) -> Iterator[OpenRun]:
     wandb = library("wandb", extra=EXTRA)
+    is_ours = _is_idle(wandb)
     goal = to / job.id
     with whole_folder(goal) as folder:
         run = wandb.init(
@@ -51,9 +52,16 @@ def wandb_run(job: Job, to: Path) -> Iterator[OpenRun]:
             succeeded = job.state == "succeeded"
         finally:
             run.finish(exit_code=0 if succeeded else 1)
+            if is_ours:
+                wandb.teardown()  # its core may still be writing what is finished; it ends with a whole file
         made = Path(run.settings.sync_dir)
         for each in made.iterdir():
             each.rename(folder / each.name)
+
+
+def _is_idle(wandb: ModuleType) -> bool:
+    """Whether nobody in this process has a run or will miss the core that is about to be started."""
+    return getattr(wandb.sdk.wandb_setup, "_singleton", wandb) is None
 
 
 def _settings(wandb: ModuleType) -> Any:
