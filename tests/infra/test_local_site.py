@@ -139,9 +139,13 @@ def test_after_a_power_cut_up_comes_back_with_all_data(keeper: Keeper) -> None:
     keeper.write(3)
     status = supervisor_status(keeper.home)
     assert status is not None
-    for process in [psutil.Process(status["supervisor"]["pid"]), *belongings(keeper.home)]:
+    running = [psutil.Process(status["supervisor"]["pid"]), *belongings(keeper.home)]
+    for process in running:
         with suppress(psutil.NoSuchProcess):  # Postgres's children end with their parent
             process.kill()
+    # One that waits for the disk dies later than it is killed; no power cut leaves such a one.
+    _, left = psutil.wait_procs(running, timeout=30)
+    assert not left
     keeper.up()
     assert keeper.kept() == [3]
 

@@ -25,17 +25,28 @@ export function stayLive(question, { pull, onStatus, betweenPullsMs = 250 }) {
         goodAt = Date.now();
         if (more) { wanted = true; lastPull = 0; tell("catching-up"); } else tell(socket?.readyState === WebSocket.OPEN ? "live" : "polling");
       } catch (failure) {
-        if ([401, 403, 404].includes(failure.status)) { ended = true; socket?.close(); tell("signed-out"); } else tell("offline");
+        if ([401, 403, 404].includes(failure.status)) { end(); tell("signed-out"); } else tell("offline");
       }
     }
     pulling = false;
+  }
+
+  // A socket that is still being opened is closed once it is open: the browser would report the other way as an error.
+  function end() {
+    ended = true;
+    if (socket?.readyState === WebSocket.OPEN) socket.close();
   }
 
   function connect() {
     if (ended || (socket && socket.readyState <= WebSocket.OPEN)) return;
     const mine = socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws/live`);
     let openedAt = Infinity;
-    mine.onopen = () => { openedAt = Date.now(); mine.send(JSON.stringify(question)); pullAll(); };
+    mine.onopen = () => {
+      if (ended) { mine.close(); return; }
+      openedAt = Date.now();
+      mine.send(JSON.stringify(question));
+      pullAll();
+    };
     mine.onmessage = () => pullAll();
     mine.onclose = () => {
       if (mine !== socket) return;

@@ -11,15 +11,23 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Memory:
-    """Bytes at their highest. What several processes share counts in each one's own, and once together."""
+    """Bytes at their highest. What several processes share counts in each one's own, and once together. Pages of files
+    stand in each one's own and in `with_files`: the system may write them out and drop them at any time."""
 
     together: int = 0
+    with_files: int = 0
     by_process: dict[str, int] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:
         each = sorted(self.by_process.items(), key=lambda item: -item[1])
-        return [f"{'together':<32} {self.together / 1e9:6.2f} GB", *(f"{n:<32} {b / 1e9:6.2f} GB" for n, b in each)]
+        whole = [("together", self.together), ("together, pages of files too", self.with_files)]
+        return [f"{name:<32} {num_bytes / 1e9:6.2f} GB" for name, num_bytes in (*whole, *each)]
+
+
+def available_bytes() -> int:
+    """What this machine could still give."""
+    return _bytes_of("/proc/meminfo")["MemAvailable"]
 
 
 def run_watched(command: Sequence[str], *, log: Path, environment: dict[str, str]) -> tuple[int, Memory]:
@@ -41,21 +49,25 @@ def run_watched(command: Sequence[str], *, log: Path, environment: dict[str, str
 
 
 def _look(root: int, memory: Memory) -> None:
-    together = 0
+    together = with_files = 0
     for pid in _descendants(root):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
             name = words.split("/")[-1].split(".")[0][:32] or "?"  # Ray adds the method that an actor is in
-            status = dict(
-                line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-            )
-            shares = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            status, shares = _bytes_of(f"/proc/{pid}/status"), _bytes_of(f"/proc/{pid}/smaps_rollup")
         except (OSError, ValueError):  # it has ended meanwhile
             continue
-        own = int(status.get("VmHWM", "0").split()[0]) * 1024
-        memory.by_process[name] = max(memory.by_process.get(name, 0), own)
-        together += next((int(line.split()[1]) * 1024 for line in shares if line.startswith("Pss:")), 0)
+        memory.by_process[name] = max(memory.by_process.get(name, 0), status.get("VmHWM", 0))
+        together += shares.get("Pss_Anon", 0) + shares.get("Pss_Shmem", 0)
+        with_files += shares.get("Pss", 0)
     memory.together = max(memory.together, together)
+    memory.with_files = max(memory.with_files, with_files)
+
+
+def _bytes_of(file: str) -> dict[str, int]:
+    """`Name:  12 kB`, in bytes."""
+    lines = (line.split() for line in Path(file).read_text().splitlines())
+    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[2:] == ["kB"]}
 
 
 def _descendants(root: int) -> Iterator[int]:

@@ -11,7 +11,7 @@ from engine.models.make_random import make_random
 from engine.spec.facts import CheckpointSaved, Fact, FaultDetected, RunFinished, StepTrained
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.training.checkpoint.folder import verify_checkpoint
-from tests.engine.live.run.memory_of_processes import run_watched
+from tests.engine.live.run.memory_of_processes import available_bytes, run_watched
 
 MOST_BYTES = 20 * 10**9
 SPEC = {
@@ -28,12 +28,13 @@ SPEC = {
 @pytest.mark.ray
 def test_two_steps_of_a_model_of_true_shape_fit_a_small_machine(tmp_path: Path) -> None:
     make_random(tmp_path / "model", KNOWN_CONFIGS["Qwen3-0.6B"])
+    kept_from_it = b"\1" * max(available_bytes() - MOST_BYTES, 0)  # so that a larger machine is as small
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps({**SPEC, "model": {"source": str(tmp_path / "model")}}))
     out = tmp_path / "out"
     command = [sys.executable, "-m", "engine", "run", str(spec), "--out", str(out)]
     status, memory = run_watched(command, log=tmp_path / "log", environment=dict(os.environ))
-    print("\n".join(memory.lines))
+    print("\n".join([*memory.lines, f"{'taken away beforehand':<32} {len(kept_from_it) / 1e9:6.2f} GB"]))
     assert status == 0, (tmp_path / "log").read_text()[-4_000:]
     facts = [Fact.model_validate_json(line).body for line in (out / "facts.jsonl").read_text().splitlines()]
     assert [body.step for body in facts if isinstance(body, StepTrained)] == [1, 2]
