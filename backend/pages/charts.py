@@ -5,7 +5,10 @@ Invariant: a key is a series that the engine really sends; nothing here is deriv
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # its tables are not asked
+    from backend.jobs.models import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,5 +125,28 @@ CHARTS: tuple[Chart, ...] = (
         from_zero=True,
     ),
 )
+OF_A_TEACHER = Chart(
+    slug="teacher",
+    title="Distance to the teacher",
+    unit="nats",
+    formula="mean over tokens of ln π − ln π_teacher",
+    about="An estimate of KL(π ‖ teacher) on what the policy wrote. It should fall towards 0; where it stays, rewards "
+    "pull another way, or the policy is too small to follow. Below 0 for long means tokens of older weights.",
+    traces=(Trace(key="train/teacher_kl", label="distance"),),
+    from_zero=True,
+)
+"""Of a job that has one."""
 KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD, UNTRUSTED)
-"""Every series that a page draws or computes with."""
+"""Every series that the page of any job that trains draws or computes with."""
+EVERY_KEY: tuple[str, ...] = (*KEYS, *OF_A_TEACHER.keys)
+
+
+def charts_of(job: "Job") -> tuple[Chart, ...]:
+    if job.only_evaluates:  # one number is no line
+        return ()
+    return (*CHARTS, OF_A_TEACHER) if _has_teacher(job) else CHARTS
+
+
+def _has_teacher(job: "Job") -> bool:
+    """As it was stored: what was taken in before there were teachers says nothing of one."""
+    return bool(job.spec.get("algorithm", {}).get("teacher", {}).get("source"))

@@ -28,7 +28,7 @@ from backend.jobs.lifecycle import LEGAL_MOVES
 from backend.jobs.models import Job, JobEvent, JobState
 from backend.jobs.selectors import job_visible_to
 from backend.pages import curl
-from backend.pages.charts import CHARTS
+from backend.pages.charts import charts_of
 from backend.pages.checkpoint_views import rows_of
 from backend.pages.event_sentences import event_sentences_of
 from backend.pages.snapshot import Snapshot, snapshot_of
@@ -59,12 +59,11 @@ def job_page(request: HttpRequest, job_id: str) -> HttpResponse:
         return render(request, "pages/job/_regions.html", context)
     snapshot = snapshot_of(job)
     tiles = tiles_of(job, now=now)
-    charts = () if job.only_evaluates else CHARTS  # one number is no line
     context |= {
         "snapshot": snapshot,
         "live": _live_seed(job, snapshot, tiles),
         "charts": [
-            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in charts
+            (chart, curl.get(f"/jobs/{job.pk}/metrics", names=chart.keys, max_points="500")) for chart in charts_of(job)
         ],
         "tiles": tiles,
         "spec_json": json.dumps(job.spec, indent=2, ensure_ascii=False),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.jobs.models import Job
-from backend.pages.charts import KEYS
+from backend.pages.charts import EVERY_KEY
 from backend.telemetry.drawing import drawn_series
 from backend.telemetry.representations import TrajectoryOut
 from backend.telemetry.selectors import LastPoint, Line, series_of, trajectories_of_newest_steps
@@ -39,7 +39,7 @@ def snapshot_of(job: Job) -> Snapshot:
     """Of a job whose row was just read."""
     return Snapshot(
         cursor=job.cursor,
-        series=drawn_series(job, KEYS),
+        series=drawn_series(job, EVERY_KEY),
         last=series_of(job),
         trajectories=[TrajectoryOut.of(row) for row in trajectories_of_newest_steps(job, NUM_STEPS_READ)],
     )

@@ -123,6 +123,7 @@ def trained(
         "reward/untrusted": untrusted,
         "train/loss": rng.gauss(-0.004, 0.012),
         "train/entropy": 1.25 - 0.85 * learnt + rng.gauss(0, 0.02),
+        **({"train/teacher_kl": 0.4 * math.exp(-step / 20)} if job.spec["algorithm"]["teacher"]["source"] else {}),
         "train/grad_norm": abs(rng.gauss(0.6, 0.15)),
         "train/learning_rate": 3e-4,
         "train/logprob_gap_p90": abs(rng.gauss(2e-6, 3e-7)),

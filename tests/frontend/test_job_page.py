@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import resolve
 
+from backend.pages.charts import OF_A_TEACHER, charts_of
 from backend.pages.snapshot import snapshot_of
 from backend.pages.timeline import timeline_of
 from backend.telemetry.drawing import MAX_POINTS
@@ -32,6 +33,18 @@ def test_rewards_that_are_not_trusted_are_told_beside_the_reward(world: World, o
     seed.trained(world, job, 6, untrusted=0.125)
     assert "12.5 % not trusted" in text_of(owner.get(f"/jobs/{job.pk}/"))
     assert owner.get(f"/jobs/{job.pk}/live?after=0").json()["series"]["reward/untrusted"][-1] == [6, 0.125]
+
+
+def test_the_distance_to_a_teacher_is_drawn_for_the_job_that_has_one(world: World, owner: Client) -> None:
+    title, key = "Distance to the teacher", "train/teacher_kl"
+    alone = seed.running(world, steps_done=2)
+    assert title not in text_of(owner.get(f"/jobs/{alone.pk}/"))
+    taught = seed.running(world, steps_done=3, algorithm={"teacher": {"source": "demo"}})
+    page = owner.get(f"/jobs/{taught.pk}/")
+    assert title in text_of(page) and f"names={key}" in unescape(text_of(page))
+    assert len(snapshot_of(taught).series[key]) == 3 and not snapshot_of(alone).series.get(key)
+    del alone.spec["algorithm"]["teacher"]  # as of a job that was taken in before there were teachers
+    assert OF_A_TEACHER not in charts_of(alone) and OF_A_TEACHER in charts_of(taught)
 
 
 def test_a_failed_job_says_what_to_do(world: World, owner: Client) -> None:
