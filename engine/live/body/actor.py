@@ -20,6 +20,7 @@ import ray
 from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
+from engine.live.process.kernel_kills import HostKills, KillTeller
 from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
 from engine.sinks.lines import LineKeeper, LinesSaid
@@ -29,6 +30,13 @@ log = logging.getLogger(__name__)
 
 # One thread each: messages keep their order, and a waiting poll never holds up a delivery.
 CONCURRENCY_GROUPS = {"inbox": 1, "outbox": 1}
+
+Collected = Upward | LinesSaid | HostKills
+
+
+def besides(lines: LineKeeper, kills: KillTeller) -> list[tuple[Address, LinesSaid | HostKills]]:
+    """What an actor tells the driver beside its messages: its log, and what befell its host."""
+    return [(DRIVER, said) for said in (kills.news(), lines.take()) if said is not None]
 
 
 class BodyActor:
@@ -42,7 +50,7 @@ class BodyActor:
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        self._lines = LineKeeper(str(part))
+        self._lines, self._kills = LineKeeper(str(part)), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())
         self._part = part
@@ -86,10 +94,9 @@ class BodyActor:
         """These are new, or in the place of others."""
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
-        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._loop.outbox.collect(timeout_s)]
-        said = self._lines.take()
-        return collected if said is None else [(DRIVER, said), *collected]  # before what may be this actor's last word
+    def collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+        collected: list[tuple[Address, Collected]] = [*self._loop.outbox.collect(timeout_s)]
+        return [*besides(self._lines, self._kills), *collected]  # before what may be this actor's last word
 
     def _send(self, to: Address, message: Message) -> None:
         peer = self._peers.get(to)

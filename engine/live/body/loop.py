@@ -23,7 +23,7 @@ from threading import Event, Thread
 from typing import Any, Final, Protocol
 
 from engine.live.body.recording import Recording
-from engine.live.process.memory import is_out_of_memory, out_of_memory
+from engine.live.process.memory import is_out_of_memory, out_of_memory, told
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
@@ -152,7 +152,7 @@ class Loop:
         log.error("body=%s stopped\n%s", self._name, traceback.format_exc())
         message = str(error) if failure_class == "config" else f"{self._name}: {type(error).__name__}: {error}"
         if is_out_of_memory(error):
-            failure_class, message = "memory", out_of_memory(self._name, str(error), self._memory_needed())
+            failure_class, message = "memory", out_of_memory(self._name, told(error), self._memory_needed())
         self.outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=message))
 
     def _serve(self, body: Body) -> None:

@@ -20,12 +20,14 @@ from typing import Any, Final
 
 import ray
 
-from engine.live.body.loop import BodyFailed, Outbox, Upward
+from engine.live.body.actor import Collected, besides
+from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
+from engine.live.process.kernel_kills import KillTeller
 from engine.live.process.memory import is_out_of_memory
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address
-from engine.sinks.lines import LineKeeper, LinesSaid
+from engine.sinks.lines import LineKeeper
 from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
 
@@ -37,7 +39,7 @@ GATHER: Final = 256  # answers that go out together
 class EnvironmentActor:
     def __init__(self, *, spec: JobSpec, data_folder: Path | None) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        self._lines = LineKeeper(str(ENVIRONMENT))
+        self._lines, self._kills = LineKeeper(str(ENVIRONMENT)), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s host=%s pid=%d", ENVIRONMENT, socket.gethostname(), os.getpid())
         self._spec, self._data_folder = spec, data_folder
@@ -61,10 +63,9 @@ class EnvironmentActor:
         self._asks.put(asks)
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Upward | LinesSaid]]:
-        collected: list[tuple[Address, Upward | LinesSaid]] = [*self._outbox.collect(timeout_s)]
-        said = self._lines.take()
-        return collected if said is None else [(DRIVER, said), *collected]
+    def collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+        collected: list[tuple[Address, Collected]] = [*self._outbox.collect(timeout_s)]
+        return [*besides(self._lines, self._kills), *collected]
 
     def _until_it_fails(self, loop: Callable[[], None]) -> None:
         try:

@@ -20,11 +20,13 @@ from typing import Any, Final
 import ray
 from ray.exceptions import RayError
 
-from engine.live.body.loop import BodyFailed, Brain, Upward
+from engine.live.body.actor import Collected
+from engine.live.body.loop import BodyFailed, Brain
 from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
-from engine.live.process.memory import KernelKills, arithmetic, is_out_of_memory, out_of_memory
+from engine.live.process.kernel_kills import HostKills, KernelKills
+from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.wiring import Network
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import (
@@ -146,7 +148,7 @@ class Supervisor:
             if self._incarnations[address] != incarnation:
                 continue
             try:
-                collected: list[tuple[Address, Upward | LinesSaid]] = ray.get(poll)
+                collected: list[tuple[Address, Collected]] = ray.get(poll)
             except RayError as error:
                 self._on_died(address, incarnation, error)
                 continue
@@ -157,10 +159,12 @@ class Supervisor:
             if self._incarnations[address] == incarnation:  # one of the messages may have had it replaced
                 self._poll(address)
 
-    def _on_upward(self, address: Address, incarnation: int, to: Address, message: Upward | LinesSaid) -> None:
+    def _on_upward(self, address: Address, incarnation: int, to: Address, message: Collected) -> None:
         match message:
             case LinesSaid():
                 self._recorder.on_lines(message)
+            case HostKills():
+                self._kills.hear(str(address), message)
             case BodyFailed(failure_class="config" | "memory" as failure_class):  # the next one would fail likewise
                 self._tell(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
             case BodyFailed():
@@ -173,9 +177,10 @@ class Supervisor:
                     self._tell(DRIVER, message)
 
     def _on_died(self, address: Address, incarnation: int, error: RayError) -> None:
-        if is_out_of_memory(error) or self._kills.explain(error):
+        who = "Ray" if is_out_of_memory(error) else "the kernel" if self._kills.explain(str(address)) else ""
+        if who:
             needed = arithmetic(self._network.spec, part=address.kind)
-            message = out_of_memory(str(address), "its process was killed", needed)
+            message = out_of_memory(str(address), f"{who} killed its process, since its host had none left", needed)
             self._tell(DRIVER, RunBroken(failure_class="memory", message=message))
         else:
             self._on_lost(address, incarnation, _reason(error))

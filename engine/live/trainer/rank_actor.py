@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from engine.live.checkpoints.apart import HostFolders, bring, upload_own
 from engine.live.process.devices import claim_device
+from engine.live.process.kernel_kills import HostKills, KillTeller
 from engine.live.trainer.shares import RankShare
 from engine.signs import Signs
 from engine.training.port import SharedTrainer, Write
@@ -40,9 +41,11 @@ class TrainerRankActor:
         self._folders = HostFolders(None)
         self._prepared: list[Any] = []
         self._share: RankShare | None = None
+        self._kills = KillTeller()
 
-    def started(self) -> None:
-        """Answers once this process is up."""
+    def started(self) -> HostKills | None:
+        """Answers once this process is up; as `run`, with news of what befell its host."""
+        return self._kills.news()
 
     def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
         from engine.training.ranks.world import World
@@ -61,7 +64,7 @@ class TrainerRankActor:
         with self._heard():
             bring(self._built, self._folders.here(folder), uri, manifest)
 
-    def run(self, call: str, *given: object) -> None:
+    def run(self, call: str, *given: object) -> HostKills | None:
         arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
 
         def work() -> Any:
@@ -71,6 +74,7 @@ class TrainerRankActor:
         answer = self._or_hang_up(work)
         if call == "prepare_save":
             self._act, self._prepared = answer, arguments
+        return self._kills.news()
 
     def share(self, call: str, *arguments: object) -> Any:
         return self._or_hang_up(lambda: getattr(self._share, call)(*arguments))

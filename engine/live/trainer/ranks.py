@@ -23,7 +23,8 @@ from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
 from engine.live.checkpoints.apart import address_of, bring, make_mark, own_root
 from engine.live.checkpoints.store import RemoteCheckpoints
-from engine.live.process.memory import KernelKills, says_out_of_memory
+from engine.live.process.kernel_kills import HostKills, KernelKills
+from engine.live.process.memory import says_out_of_memory, told
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor
 from engine.live.trainer.shares import RankShare
 from engine.signs import still_here
@@ -51,7 +52,11 @@ class RankFailed(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or type(self).__doc__)
-        self.out_of_memory = says_out_of_memory(message)
+
+    @classmethod
+    def of(cls, found: Sequence[str]) -> "RankFailed":
+        """Who ran out of memory comes first: the others have only lost a connection."""
+        return cls("; ".join(sorted(found, key=lambda each: not says_out_of_memory(each))))
 
 
 class RankGroup:
@@ -78,7 +83,7 @@ class RankGroup:
         try:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
             if found:
-                raise RankFailed("; ".join(found))
+                raise RankFailed.of(found)
             self._are_apart = checkpoints is not None and self._look(checkpoints)
             self._world = world = World.open(num_ranks=num_ranks, host=_own_address(), timeout_s=self._timeout_s)
             place = {"address": world.address, "num_ranks": num_ranks, "timeout_s": self._timeout_s}
@@ -145,9 +150,9 @@ class RankGroup:
             found = self._failures(others, within_s=SETTLED_WITHIN_S)
             if hasattr(error, "retryable"):  # it names the rank
                 raise
-            raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
+            raise RankFailed.of([*found, f"rank 0: {_brief(error)}"]) from error
         if found := self._patiently(others):
-            raise RankFailed("; ".join(found))
+            raise RankFailed.of(found)
         return parts
 
     def load(self, folder: Path) -> None:
@@ -177,7 +182,7 @@ class RankGroup:
         bring(self._own, *what)
         if found := self._patiently(others):
             self._end_others()
-            raise RankFailed("; ".join(found))
+            raise RankFailed.of(found)
 
     def _patiently(self, others: list[Any]) -> list[str]:
         """`_failures`, however long they take: a rank that works gives signs, which this loop passes on."""
@@ -214,11 +219,11 @@ class RankGroup:
             self._end_others()
             if isinstance(error, ValueError) or hasattr(error, "retryable"):
                 raise
-            raise RankFailed("; ".join([*found, f"rank 0: {_brief(error)}"])) from error
+            raise RankFailed.of([*found, f"rank 0: {_brief(error)}"]) from error
         found = self._failures(others, ranks, within_s=self._timeout_s)
         if found:
             self._end_others()
-            raise RankFailed("; ".join(found))
+            raise RankFailed.of(found)
         return answer
 
     def _failures(self, others: list[Any], ranks: Sequence[int] = (), *, within_s: float) -> list[str]:
@@ -230,13 +235,14 @@ class RankGroup:
                 found.append(f"rank {rank}: no answer")
                 continue
             try:
-                ray.get(other)
+                if isinstance(answer := ray.get(other), HostKills):
+                    self._kills.hear(f"rank {rank}", answer)
             except RayTaskError as error:
                 found.append(f"rank {rank}: {_brief(error.cause)}")
             except OutOfMemoryError:
                 found.append(f"rank {rank}: killed, its host ran out of memory")
-            except RayError as error:
-                why = ", its host ran out of memory" if self._kills.explain(error) else ""
+            except RayError:
+                why = ", its host ran out of memory" if self._kills.explain(f"rank {rank}") else ""
                 found.append(f"rank {rank}: its process has died{why}")
         return found
 
@@ -252,4 +258,4 @@ def _own_address() -> str:
 
 
 def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:500]
+    return f"{type(error).__name__}: {told(error)}"

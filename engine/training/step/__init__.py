@@ -11,6 +11,7 @@ head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass
 gap          log-probs of rollouts against the trainer's
 metrics      the metrics of a step
+where        a note on an error: the micro-batch that it was raised in
 witness      what a step computes on its way, for whoever compares two
 ranks        the processes that make one step together, as a step sees them
 """

@@ -43,6 +43,7 @@ from engine.training.step.models import StepModels, needs_critic, needs_referenc
 from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
+from engine.training.step.where import noted, size_of
 
 
 class StepLoss:
@@ -211,7 +212,7 @@ class StepLoss:
         found_M = torch.zeros(batched.num_tokens, device=self._device)
         for batch in micro_batches:
             num_flops = flops_of_forward(num_weights or self._num_weights, len(batch.ids))
-            with at_work("scoring", num_flops=num_flops, device=str(self._device)):
+            with at_work("scoring", num_flops=num_flops, device=str(self._device)), noted(size_of(batch)):
                 found = model(batch)
             if not batch.idle:
                 found_M[batch.slots_N] = found if isinstance(found, Tensor) else found.logprobs_N
@@ -262,7 +263,8 @@ class Step:
         mini-batch, on all ranks, were finite; it makes the update or leaves everything as it was."""
         for losses in self.updates():
             for each in losses:
-                backward(each)
+                with noted(each.size):
+                    backward(each)
             self._tally.close(update(self._tally.has_finite_losses()))
         return step_metrics(self._tally)
 

@@ -32,6 +32,7 @@ from engine.training.step.metrics import Tally
 from engine.training.step.micro_batch import MicroBatch, MiniBatch
 from engine.training.step.routes import route_sums
 from engine.training.step.scoring import TokenScores
+from engine.training.step.where import noted, size_of
 from engine.training.step.witness import witnessed
 
 
@@ -62,6 +63,8 @@ class MicroLoss:
     value: Tensor | None
     is_last: bool
     """Of its update; the same on every rank."""
+    size: str
+    """Of its micro-batch, for whoever meets an error in its backward pass."""
 
     @property
     def of_parts(self) -> tuple[Tensor, ...]:
@@ -116,7 +119,7 @@ class UpdateLoss:
         this step was before it."""
         number = 0
         for batch in mini_batch.micro_batches:
-            with self._at_micro_batch(batch):
+            with self._at_micro_batch(batch), noted(size_of(batch)):
                 if batch.silent:
                     with torch.no_grad():
                         self._policy_loss(batch, mini_batch, moved)
@@ -126,6 +129,7 @@ class UpdateLoss:
                     policy=self._policy_loss(batch, mini_batch, moved),
                     value=self._value_loss(batch, mini_batch),
                     is_last=number == mini_batch.num_losses,
+                    size=size_of(batch),
                 )
 
     def _policy_loss(self, batch: MicroBatch, mini_batch: MiniBatch, moved: bool) -> Tensor:

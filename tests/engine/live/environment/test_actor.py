@@ -10,7 +10,6 @@ from engine.live.environment.actor import EnvironmentActor
 from engine.live.environment.turns import Ask
 from engine.pipeline.messages.addresses import rollout_address
 from engine.pipeline.records import GroupKey, SampleKey
-from engine.sinks.lines import LinesSaid
 from engine.spec.job import JobSpec
 
 REPLICA = rollout_address(0)
@@ -38,5 +37,5 @@ def cannot_be_answered(actor: Any) -> None:
 def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], None]) -> None:
     actor: Any = EnvironmentActor(spec=JobSpec(name="x"), data_folder=None)
     fault(actor)
-    said = (message for _ in range(30) for _, message in actor.collect(1.0) if not isinstance(message, LinesSaid))
-    assert isinstance(next(said), BodyFailed)
+    failed = (message for _ in range(30) for _, message in actor.collect(1.0) if isinstance(message, BodyFailed))
+    assert "environment" in next(failed).message

@@ -3,15 +3,15 @@
 import errno
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from ray.exceptions import ActorDiedError, OutOfMemoryError, RayError
+from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-from engine.live.process.memory import KernelKills, arithmetic, is_out_of_memory, out_of_memory
+from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory, told
 from engine.live.trainer.ranks import RankFailed
 from engine.spec.job import JobSpec
+from engine.training.checkpoint.content import SavingFailed
 
 IN_A_LIMIT = """
 import resource, torch
@@ -48,6 +48,7 @@ def test_a_tensor_beyond_all_memory_is_out_of_memory_also_as_a_cause() -> None:
         OutOfMemoryError("Task was killed due to the node running low on memory."),  # type: ignore[no-untyped-call]
         RankFailed("rank 1: MemoryError: "),
         RankFailed("rank 0: ValueError: no; rank 1: its process has died, its host ran out of memory"),
+        SavingFailed("step-000002 was not written: rank 1: MemoryError: "),
     ],
 )
 def test_every_way_of_saying_it_is_understood(error: Exception) -> None:
@@ -68,26 +69,24 @@ def test_another_failure_is_not_taken_for_it(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
 
-def test_a_kill_by_the_kernel_explains_the_death_of_an_actor_of_this_host_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("engine.live.process.memory._own_address", lambda: "10.0.0.1")
-    vmstat = tmp_path / "vmstat"
-    vmstat.write_text("nr_free_pages 7\noom_kill 3\n")
-    kills, here, elsewhere = KernelKills(vmstat), RayError("ip: 10.0.0.1"), RayError("ip: 10.0.0.2")
-    assert not kills.explain(here)
-    vmstat.write_text("nr_free_pages 7\noom_kill 4\n")
-    assert kills.explain(here) and not kills.explain(here)
-    vmstat.write_text("nr_free_pages 7\noom_kill 5\n")
-    assert not kills.explain(elsewhere)
-    assert not KernelKills(tmp_path / "absent").explain(here)
-
-
 def test_what_is_needed_is_told_term_by_term_with_the_smallest_change_that_needs_less() -> None:
     spec = JobSpec.model_validate({"name": "x"})
     trainer, replica = (arithmetic(spec, part=part) for part in ("trainer", "rollout"))
     assert "It needs less if you" in trainer and "gradients" in trainer and "moments" in trainer
     assert "It needs up to" in replica and trainer != replica
     assert arithmetic(spec, part="data") == ""
-    told = out_of_memory("trainer", "CUDA out of memory.\nand more", trainer)
-    assert told.startswith("trainer ran out of memory (CUDA out of memory). It needs up to")
+    taught = JobSpec.model_validate({"name": "x", "algorithm": {"teacher": {"source": "demo"}}})
+    assert "teacher" in arithmetic(taught, part="trainer")
+    words = out_of_memory("trainer", "CUDA out of memory.\nand more", trainer)
+    assert words.startswith("trainer ran out of memory (CUDA out of memory). It needs up to")
+
+
+def test_an_error_is_told_with_its_place_and_of_several_ranks_the_one_without_memory_comes_first() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory.\nA list of all tensors")
+    error.add_note("in a micro-batch of 9,120 tokens, one sequence of 9,120")
+    assert told(error) == "CUDA out of memory; in a micro-batch of 9,120 tokens, one sequence of 9,120"
+    assert told(MemoryError()) == ""
+    failed = RankFailed.of(
+        ["rank 2: RuntimeError: Connection closed by peer", f"rank 1: OutOfMemoryError: {told(error)}"]
+    )
+    assert str(failed).startswith("rank 1: OutOfMemoryError") and "rank 2" in str(failed) and is_out_of_memory(failed)

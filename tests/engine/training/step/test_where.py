@@ -1,0 +1,41 @@
+"""An error in a micro-batch says how large that was, whichever pass it is raised in."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine.training.torch_trainer import TorchTrainer
+from tests.engine.conftest import MakeLlama
+from tests.engine.training.trainer_conformance import settings, trajectories_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def fail(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def in_forward(trainer: TorchTrainer) -> None:
+    trainer._model.layers[-1].register_forward_pre_hook(fail)
+
+
+def in_backward(trainer: TorchTrainer) -> None:
+    trainer._model.layers[-1].register_forward_hook(lambda _, __, output: output.register_hook(fail) and None)
+
+
+@pytest.mark.parametrize("where", [in_forward, in_backward])
+def test_the_size_of_the_micro_batch_is_noted_once(
+    where: Callable[[TorchTrainer], None], make_llama: MakeLlama
+) -> None:
+    trainer = TorchTrainer(make_llama(), settings(), device="cpu")
+    where(trainer)
+    (one,) = trajectories_of(1, num=1)
+    length = len(one.prompt_ids) + len(one.response_ids) - 1  # the last token predicts nothing
+    with pytest.raises(torch.OutOfMemoryError) as alone:
+        trainer.train_step([one])
+    assert alone.value.__notes__ == [f"in a micro-batch of {length} tokens, one sequence of {length}"]
+    with pytest.raises(torch.OutOfMemoryError) as several:
+        trainer.train_step(trajectories_of(1, num=4))
+    (note,) = several.value.__notes__
+    assert note.startswith("in a micro-batch of ") and ", 4 sequences, the longest " in note
