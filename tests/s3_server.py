@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -26,7 +27,14 @@ class S3Server:
     process: subprocess.Popen[bytes]
 
     def make_bucket(self, name: str) -> None:
-        client = boto3.client(
+        self._client().create_bucket(Bucket=name)
+
+    def keys_in(self, bucket: str, prefix: str) -> list[str]:
+        rows = self._client().list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
+        return [row["Key"] for row in rows]
+
+    def _client(self) -> Any:
+        return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
             aws_access_key_id="test",
@@ -34,7 +42,6 @@ class S3Server:
             region_name="us-east-1",
             config=Config(retries={"total_max_attempts": 20, "mode": "standard"}, connect_timeout=2),
         )
-        client.create_bucket(Bucket=name)
 
 
 @contextmanager

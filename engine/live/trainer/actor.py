@@ -122,21 +122,25 @@ class TrainerActor(BodyActor):
     def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, "Publishing"]:
         from engine.live.trainer.publishing import PublishingAlone, PublishingTogether
 
-        settings, backend = TrainerSettings.of(self._spec), self._spec.trainer.backend
-        if backend == "torch" and not self._ranks:
+        if self._spec.trainer.backend == "torch" and not self._ranks:
             from engine.training.torch_trainer import TorchTrainer
 
-            alone = TorchTrainer(folder, settings, device=device)
+            alone = TorchTrainer(folder, TrainerSettings.of(self._spec), device=device)
             return alone, PublishingAlone(alone, handover)
         from engine.live.trainer.ranks import RankGroup
 
-        if backend == "torch":
+        recorded = None if self._recorded_step is None else self._recorded_step[1]
+        make = self._maker(folder)
+        group = RankGroup(make, device=device, options=self._ranks, checkpoints=self._checkpoints, recorded=recorded)
+        return group, PublishingTogether(group, handover, self._links)
+
+    def _maker(self, folder: Path) -> "MakeTrainer":
+        """Of every rank's trainer."""
+        settings = TrainerSettings.of(self._spec)
+        if self._spec.trainer.backend == "torch":
             from engine.training.fsdp.trainer import FsdpTrainer
 
-            make: MakeTrainer = partial(FsdpTrainer, folder, settings)
-        else:
-            from engine.training.zero.trainer import DeepSpeedTrainer
+            return partial(FsdpTrainer, folder, settings)
+        from engine.training.zero.trainer import DeepSpeedTrainer
 
-            make = partial(DeepSpeedTrainer, folder, settings)
-        group = RankGroup(make, device=device, options=self._ranks, checkpoints=self._checkpoints)
-        return group, PublishingTogether(group, handover, self._links)
+        return partial(DeepSpeedTrainer, folder, settings)

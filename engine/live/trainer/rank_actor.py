@@ -42,14 +42,26 @@ class TrainerRankActor:
         self._prepared: list[Any] = []
         self._share: RankShare | None = None
         self._kills = KillTeller()
+        self._checkpoints: Path | None = None
 
     def started(self) -> HostKills | None:
         """Answers once this process is up; as `run`, with news of what befell its host."""
         return self._kills.news()
 
-    def build(self, make: MakeTrainer, *, address: str, rank: int, num_ranks: int, timeout_s: float) -> None:
+    def build(
+        self,
+        make: MakeTrainer,
+        *,
+        address: str,
+        rank: int,
+        num_ranks: int,
+        timeout_s: float,
+        checkpoints: Path | None,
+    ) -> None:
+        """`checkpoints`: the folder of their folders; what is written elsewhere is no checkpoint and stays there."""
         from engine.training.ranks.world import World
 
+        self._checkpoints = None if checkpoints is None else self._folders.here(checkpoints)
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._signs = world.signs()
         self._trainer = make(device=self._device, world=world)
@@ -94,7 +106,9 @@ class TrainerRankActor:
         act, self._act = self._act, None
         (folder,) = self._prepared
         with self._heard():
-            upload_own(folder, act())
+            parts = act()
+            if folder.parent == self._checkpoints:
+                upload_own(folder, parts)
 
     @property
     def _built(self) -> Any:

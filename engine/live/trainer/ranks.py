@@ -68,9 +68,10 @@ class RankGroup:
         options: Sequence[Mapping[str, Any]],
         timeout_s: float | None = None,
         checkpoints: Path | None = None,
+        recorded: Path | None = None,
     ) -> None:
         """`options`: what Ray is asked for each rank but the first, which has `device`. `checkpoints`: the folder of
-        their folders."""
+        their folders; `recorded`: that of a step that will be recorded."""
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
@@ -84,9 +85,12 @@ class RankGroup:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
             if found:
                 raise RankFailed.of(found)
+            if recorded is not None:
+                self._refuse_recording(recorded)
             self._are_apart = checkpoints is not None and self._look(checkpoints)
             self._world = world = World.open(num_ranks=num_ranks, host=_own_address(), timeout_s=self._timeout_s)
             place = {"address": world.address, "num_ranks": num_ranks, "timeout_s": self._timeout_s}
+            place["checkpoints"] = checkpoints
             self._trainer = self._together(
                 [other.build.remote(make, rank=rank, **place) for rank, other in enumerate(self._others, start=1)],
                 lambda: make(device=device, world=world),
@@ -162,18 +166,30 @@ class RankGroup:
 
     def _look(self, checkpoints: Path) -> bool:
         """Whether there are ranks that do not see this folder. Raises `ValueError`."""
-        mark = make_mark(checkpoints)
+        blind = self._blind(checkpoints)
+        if blind and RemoteCheckpoints.from_environment() is None:
+            raise ValueError(
+                f"LAMINAR_STORE_DIR: {blind} of the trainer cannot see {checkpoints} of rank 0's host; have "
+                f"the trainer's hosts share that folder, or name a store for checkpoints in LAMINAR_STORE_URL"
+            )
+        return bool(blind)
+
+    def _refuse_recording(self, folder: Path) -> None:
+        """A recorded step is one folder, to which every rank adds its part. Raises `ValueError`."""
+        if blind := self._blind(folder):
+            raise ValueError(
+                f"--record-step: every rank writes into {folder}, and {blind} of the trainer cannot see that of rank "
+                f"0's host; have the trainer's hosts share it, or record a job whose trainer is on one host"
+            )
+
+    def _blind(self, folder: Path) -> str:
+        """The ranks that do not see this folder of rank 0's host."""
+        mark = make_mark(folder)
         try:
             sees = ray.get([other.look_for.remote(mark, own_root()) for other in self._others])
         finally:
             mark.unlink()
-        blind = [f"rank {rank}" for rank, seen in enumerate(sees, start=1) if not seen]
-        if blind and RemoteCheckpoints.from_environment() is None:
-            raise ValueError(
-                f"LAMINAR_STORE_DIR: {', '.join(blind)} of the trainer cannot see {checkpoints} of rank 0's host; have "
-                f"the trainer's hosts share that folder, or name a store for checkpoints in LAMINAR_STORE_URL"
-            )
-        return bool(blind)
+        return ", ".join(f"rank {rank}" for rank, seen in enumerate(sees, start=1) if not seen)
 
     def _bring(self, folder: Path) -> None:
         """What each rank needs and does not have, onto its host."""

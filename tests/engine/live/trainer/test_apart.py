@@ -32,15 +32,14 @@ Environment = dict[str, str]
 class FirstHost:
     """Rank 0's process."""
 
-    def __init__(self, make: Callable[..., Any], root: Path, of_other: Environment) -> None:
+    def __init__(self, make: Callable[..., Any], root: Path, of_other: Environment, recorded: Path | None) -> None:
         from engine.live.process.devices import claim_device
         from engine.live.trainer.ranks import RankGroup
 
         options = {"num_cpus": 0.1, "runtime_env": {"env_vars": of_other}}
         self._folder = root / STEP
-        self._group = RankGroup(
-            make, device=claim_device(), options=[options], timeout_s=TIMEOUT_S, checkpoints=self._folder.parent
-        )
+        folders = {"checkpoints": self._folder.parent, "recorded": recorded}
+        self._group = RankGroup(make, device=claim_device(), options=[options], timeout_s=TIMEOUT_S, **folders)
 
     def train(self, seed: int) -> dict[str, float]:
         return self._group.train_step(trajectories_of(seed)).metrics
@@ -56,6 +55,10 @@ class FirstHost:
         remote = RemoteCheckpoints.from_environment()
         assert remote is not None
         return remote.upload(self._folder)
+
+    def record(self, folder: Path) -> None:
+        """As `RecordedTrainer` does."""
+        self._group.prepare_save(folder)()
 
     def load(self) -> None:
         self._group.load(open_checkpoint(str(self._folder)).folder)
@@ -78,12 +81,14 @@ def host_of(name: str, root: Path, server: S3Server | None) -> Environment:
     return told
 
 
-def started(backend: str, root: Path, server: S3Server | None, *, other: str = "host-1") -> Any:
+def started(
+    backend: str, root: Path, server: S3Server | None, *, other: str = "host-1", recorded: Path | None = None
+) -> Any:
     import ray
 
     remote: Any = ray.remote(FirstHost)
     first = remote.options(num_cpus=0.1, runtime_env={"env_vars": host_of("host-0", root, server)})
-    return first.remote(partial(make_trainer, backend), root / "host-0", host_of(other, root, server))
+    return first.remote(partial(make_trainer, backend), root / "host-0", host_of(other, root, server), recorded)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -132,6 +137,27 @@ def test_without_a_store_such_ranks_are_refused_at_the_start(tmp_path: Path) -> 
         ray.get(group.train.remote(0))
     shared = started("torch", tmp_path, None, other="host-0")
     assert ray.get(shared.train.remote(0))["train/skipped"] == 0.0
+    ray.kill(shared)
+
+
+@pytest.mark.usefixtures("own_ray")
+def test_a_step_is_recorded_where_all_ranks_see_the_folder_and_refused_elsewhere(
+    server: S3Server, tmp_path: Path
+) -> None:
+    import ray
+
+    recorded = tmp_path / "host-0" / "recordings" / "step-000001"
+    apart = started("torch", tmp_path, server, recorded=recorded)
+    with pytest.raises(ray.exceptions.RayActorError, match=r"--record-step: .*rank 1 .*cannot see"):
+        ray.get(apart.train.remote(0))
+    shared = started("torch", tmp_path, server, other="host-0", recorded=recorded)
+    ray.get(shared.record.remote(recorded / "begin"))
+    ray.get(shared.record.remote(tmp_path / "outside" / "end"))  # of LAMINAR_STORE_DIR
+    verify_checkpoint(recorded / "begin")
+    verify_checkpoint(tmp_path / "outside" / "end")
+    uri = ray.get(shared.save.remote())
+    keys = server.keys_in(BUCKET, tmp_path.name)
+    assert keys and all(f"{tmp_path.name}/{STEP}/" in key for key in keys) and uri.endswith(STEP)
     ray.kill(shared)
 
 
