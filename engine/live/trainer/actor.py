@@ -101,7 +101,7 @@ class TrainerActor(BodyActor):
             checkpoints=self._checkpoints,
             publishing=publishing,
             post=self._send,
-            told=lambda message: self._loop.call(lambda body: [message]),
+            told=lambda message: self._loop.call(lambda body: body.heard(message)),
         )
 
     def _loaded(self, holder: Holder) -> Holder:

@@ -1,19 +1,25 @@
 """The trainer's body: trains, hands versions over through shared memory, has checkpoints written beside training. In a
 job that only evaluates it hands over and does nothing else.
 
-Invariant: weights are copied once, and that copy is all that training stands still for.
+Invariants:
+- weights are copied once, and that copy is all that training stands still for;
+- a checkpoint that could not be written is the brain's to judge; but a rank that died of it, or memory that ran out,
+  ends the trainer, since every later step and checkpoint would fail likewise.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.checkpoints.writer import CheckpointWriter, Told
+from engine.live.process.memory import is_out_of_memory
 from engine.live.trainer.batch import batch_of
 from engine.live.trainer.publishing import Publishing
+from engine.live.trainer.ranks import RankFailed
 from engine.pipeline.effects import (
     Effect,
     ForgetWeights,
@@ -29,6 +35,7 @@ from engine.pipeline.messages.to_trainer import BatchTrained, TrainerLoaded
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
+from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.port import Steps, Write
 from engine.weights.port import WeightManifest
 
@@ -121,6 +128,7 @@ class TrainerBody(WeightsBody):
         )
         self._trainer, self._checkpoints = trainer, checkpoints
         self._writer = CheckpointWriter(told)
+        self._lost: Exception | None = None
 
     def perform(self, effect: Effect) -> list[Message]:
         match effect:
@@ -143,6 +151,21 @@ class TrainerBody(WeightsBody):
 
         def prepare() -> Write:
             with self._over_all_weights("checkpoint"):
-                return self._trainer.prepare_save(folder)
+                return partial(self._written, self._trainer.prepare_save(folder))
 
         self._writer.put(prepare, folder, step=effect.step, progress=effect.progress)
+
+    def _written(self, write: Write) -> Mapping[str, CheckpointPart]:
+        """On the writer's thread."""
+        try:
+            return write()
+        except Exception as error:
+            if isinstance(error, RankFailed) or is_out_of_memory(error):
+                self._lost = error
+            raise
+
+    def heard(self, message: Message) -> list[Message]:
+        """From the writer, on the loop's thread."""
+        if self._lost is not None:
+            raise self._lost
+        return [message]
