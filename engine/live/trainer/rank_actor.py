@@ -1,7 +1,8 @@
 """One rank of a trainer of several devices, other than the first: an actor that makes the calls that it is told to.
 
 Invariants:
-- a rank whose call fails closes its connections, so that nobody waits for its data;
+- a rank whose call fails closes its connections, so that nobody waits for its data; one that can make no trainer (its
+  host may lack the model) meets the others first;
 - a checkpoint is written on a thread of its own, and told by the rank's own folder.
 """
 
@@ -64,7 +65,11 @@ class TrainerRankActor:
         self._checkpoints = None if checkpoints is None else self._folders.here(checkpoints)
         world = World.join(address, rank=rank, num_ranks=num_ranks, timeout_s=timeout_s)
         self._signs = world.signs()
-        self._trainer = make(device=self._device, world=world)
+        try:
+            self._trainer = make(device=self._device, world=world)
+        except Exception:
+            world.abandon(self._device)
+            raise
         self._share = RankShare(self._trainer)
 
     def look_for(self, mark: Path, root_of_first: Path | None) -> bool:

@@ -103,6 +103,12 @@ class World:
             if torch_distributed.is_initialized():
                 torch_distributed.destroy_process_group()
 
+    def abandon(self, device: str) -> None:
+        """For a rank that can make no trainer: the others, who wait for it where they meet, lose it there at once."""
+        if not self._num_groups:
+            self.enter(device)
+            self.leave()
+
     # Ranks -------------------------------------------------------------------------------------------------------
 
     def sum(self, tensor: Tensor) -> Tensor:
