@@ -36,6 +36,7 @@ from tests.engine.training.trainer_conformance import assert_same_content, save,
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS = ("whole", "critic", "adapter")
+BACKENDS: dict[str, dict[str, Any]] = {"torch": {}, "deepspeed": {"backend": "deepspeed", "zero_stage": 3}}
 
 
 def trainer_of(kind: str, model: Path, world: World, **trainer: Any) -> Any:
@@ -171,8 +172,8 @@ def test_each_rank_wrote_its_half(of_two: Path) -> None:
 # Bad luck ----------------------------------------------------------------------------------------------------------
 
 
-def save_on_a_full_disk(world: World, model: Path, into: Path) -> None:
-    trainer = trainer_of("whole", model, world)
+def save_on_a_full_disk(world: World, model: Path, into: Path, backend: str) -> None:
+    trainer = trainer_of("whole", model, world, **BACKENDS[backend])
     save(trainer, into / "step-1")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for step, full in enumerate((1, 0), start=2):
@@ -189,9 +190,12 @@ def save_on_a_full_disk(world: World, model: Path, into: Path) -> None:
     trainer.close()
 
 
-def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(
+    model: Path, tmp_path: Path, backend: str
+) -> None:
     """Both train on, and save again once there is room."""
-    assert run_ranks(2, save_on_a_full_disk, model, tmp_path) == [0, 0]
+    assert run_ranks(2, save_on_a_full_disk, model, tmp_path, backend) == [0, 0]
     for step in (1, 4):
         verify_checkpoint(tmp_path / f"step-{step}")
     for step in (2, 3):
@@ -200,8 +204,8 @@ def test_a_full_disk_of_one_rank_costs_that_checkpoint_and_names_the_rank(model:
     assert "File too large" in told(tmp_path / "step-1", 0)
 
 
-def die_while_saving(world: World, model: Path, into: Path, where: str) -> None:
-    trainer = trainer_of("whole", model, world)
+def die_while_saving(world: World, model: Path, into: Path, backend: str, where: str) -> None:
+    trainer = trainer_of("whole", model, world, **BACKENDS[backend])
     save(trainer, into / "step-1")
     trainer.train_step(trajectories_of(1))
     if world.index == 1:
@@ -217,9 +221,11 @@ def die_while_saving(world: World, model: Path, into: Path, where: str) -> None:
     os._exit(7)  # there is no group to leave
 
 
-@pytest.mark.parametrize("where", ["model-", "state-"])
-def test_a_rank_killed_while_it_saves_leaves_the_checkpoint_before(model: Path, tmp_path: Path, where: str) -> None:
-    assert run_ranks(2, die_while_saving, model, tmp_path, where) == [7, -signal.SIGKILL]
+@pytest.mark.parametrize(("backend", "where"), [("torch", "model-"), ("torch", "state-"), ("deepspeed", "state-")])
+def test_a_rank_killed_while_it_saves_leaves_the_checkpoint_before(
+    model: Path, tmp_path: Path, backend: str, where: str
+) -> None:
+    assert run_ranks(2, die_while_saving, model, tmp_path, backend, where) == [7, -signal.SIGKILL]
     verify_checkpoint(tmp_path / "step-1")
     assert not (tmp_path / "step-2" / MANIFEST_FILE).exists()
 
@@ -240,14 +246,22 @@ def test_a_torn_file_is_found_by_one_rank_and_refused_by_all(model: Path, of_two
     assert run_ranks(2, refuse_torn, model, tmp_path) == [0, 0]
 
 
-def test_another_dtype_or_adapter_rank_is_refused_with_both_values(of_two: Path, make_llama: MakeLlama) -> None:
-    other = TorchTrainer(make_llama(dtype="float32"), asked("whole"), device="cpu")
+@pytest.mark.parametrize("make", [TorchTrainer, FsdpTrainer, DeepSpeedTrainer])
+def test_another_dtype_or_adapter_rank_is_refused_with_both_values(
+    make: Callable[..., Any], of_two: Path, make_llama: MakeLlama
+) -> None:
+    its_own = BACKENDS["deepspeed"] if make is DeepSpeedTrainer else {}
+    other = make(make_llama(dtype="float32"), asked("whole", **its_own), device="cpu")
     with pytest.raises(
         ValueError, match=r"of another model than this trainer's: dtype torch.bfloat16, not torch.float32"
     ):
         other.load(of_two / "whole")
-    settings = asked("adapter")
+    if make is not TorchTrainer:
+        other.close()
+    settings = asked("adapter", **its_own)
     thinner = replace(settings, trainer=settings.trainer.model_copy(update={"lora_rank": 2}))
-    adapted = TorchTrainer(make_llama(dtype="bfloat16"), thinner, device="cpu")
+    adapted = make(make_llama(dtype="bfloat16"), thinner, device="cpu")
     with pytest.raises(ValueError, match=r"lora_rank 3.*, not .*lora_rank 2.*; go on from it with those, or"):
         adapted.load(of_two / "adapter")
+    if make is not TorchTrainer:
+        adapted.close()

@@ -1,4 +1,7 @@
-"""Processes that are ranks of one trainer, for tests of what they leave on a disk."""
+"""Processes that are ranks of one trainer, for tests of what they leave on a disk.
+
+They are forked from a process that has imported what a rank needs, and has done nothing else.
+"""
 
 import multiprocessing
 import multiprocessing.queues
@@ -11,11 +14,13 @@ import torch
 from engine.training.ranks.world import World
 
 ENDED_WITHIN_S: Final = 200
+TIMEOUT_S: Final = 60.0
 
 
 def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any) -> list[int | None]:
     """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.engine.training.ranks.imported"])
     addresses = context.Queue()
     ranks = [
         context.Process(target=_be_a_rank, args=(rank, num_ranks, addresses, act, given)) for rank in range(num_ranks)
@@ -39,9 +44,9 @@ def _be_a_rank(
 ) -> None:
     torch.set_num_threads(1)
     if rank:
-        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=60)
+        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=TIMEOUT_S)
     else:
-        world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=60)
+        world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=TIMEOUT_S)
         for _ in range(num_ranks - 1):
             addresses.put(world.address)
     act(world, *given)

@@ -1,0 +1,296 @@
+"""Whole jobs of two ranks that are struck at exact moments: the trainer is made again from the checkpoint before, and
+nothing is lost or doubled; memory that runs out in one rank ends the run instead, by name."""
+
+import errno
+import os
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.run import wiring
+from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.live.trainer.actor import TrainerActor
+from engine.sinks.memory import MemorySink
+from engine.spec.facts import CheckpointSaved, Evaluated, FactBody, FaultDetected, RunFinished, StepTrained
+from engine.spec.job import JobSpec
+from engine.training.checkpoint.folder import verify_checkpoint
+from tests.engine.live.conftest import actor_processes
+from tests.engine.live.trainer.test_ranks import BACKENDS
+
+pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.usefixtures("own_ray")]
+
+PROMPTS, GROUP, STEPS, SAVED_EVERY = 4, 4, 12, 2
+# The blows in their order, and the first step that each may fall in. The last one is the last checkpoint's.
+BLOWS = {"forward": 3, "full disk": 4, "gather": 5, "update": 7, "handover": 9, "saving": STEPS}
+# Files by which a blow waits for what the driver has heard: it would not hear it any more.
+SAVED, TOLD = "saved", "told"
+# A rank's death closes its connections. Whoever waited longer has waited for the bound of a collective, 600 s.
+TOLD_WITHIN_S = 60.0
+ROOM = 64 * 2**20
+
+Plant = Callable[[Any], None]
+
+
+def spec_of(backend: str, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "struck",
+            "training": {"steps": STEPS, "prompts_per_step": PROMPTS, "checkpoint_every": SAVED_EVERY},
+            "algorithm": {"group_size": GROUP},
+            "trainer": {"backend": backend, **BACKENDS[backend]},
+            "resources": {"trainer_devices": 2},
+            "rollout": {"replicas": 1, "max_batch": 16, "max_new_tokens": 40},
+            "evaluation": {"prompts": 8},
+            "schedule": {"max_staleness": 1_000},
+            **fields,
+        }
+    )
+
+
+def doomed(plant: Plant) -> type[TrainerActor]:
+    """The trainer, whose rank 1 is planted with it. Made here, so that it travels to Ray's processes by value."""
+
+    class DoomedTrainerActor(TrainerActor):
+        def _maker(self, folder: Path) -> Any:
+            return partial(planted, super()._maker(folder), plant)
+
+    return DoomedTrainerActor
+
+
+def planted(make: Callable[..., Any], plant: Plant, **place: Any) -> Any:
+    trainer = make(**place)
+    if place["world"].index == 1:
+        plant(trainer)
+    return trainer
+
+
+# Killed ------------------------------------------------------------------------------------------------------------
+
+
+def strike_in_turn(marks: Path, trainer: Any) -> None:
+    """Each blow once."""
+    from tests.engine.training.ranks.doom import strike_at
+
+    train_step, prepare_save, write = trainer.train_step, trainer.prepare_save, trainer.published.write
+
+    def trained(*arguments: Any) -> Any:
+        for phase in ("forward", "gather", "update"):
+            if is_due(trainer, phase, marks, step=steps_done(trainer) + 1):
+                strike_at(phase, trainer, partial(die, marks, phase))
+        return train_step(*arguments)
+
+    def published(*arguments: Any) -> Any:
+        write(*arguments)  # all of this rank's bytes are there, and nobody has been told
+        if is_due(trainer, "handover", marks):
+            die(marks, "handover")
+
+    def prepared(folder: Path) -> Any:
+        act = prepare_save(folder)
+        if is_due(trainer, "full disk", marks):
+            (marks / "full disk").touch()
+            return partial(on_a_full_disk, act)
+        return (lambda: die(marks, "saving")) if is_due(trainer, "saving", marks) else act
+
+    trainer.train_step, trainer.prepare_save, trainer.published.write = trained, prepared, published
+
+
+def steps_done(trainer: Any) -> int:
+    """Of the whole job: each is one update here."""
+    return int(trainer._progress.num_updates + trainer._progress.num_skipped)
+
+
+def is_due(trainer: Any, blow: str, marks: Path, *, step: int | None = None) -> bool:
+    """`step`: that which it would fall in; None: the last one done."""
+    before = [*BLOWS][: [*BLOWS].index(blow)]
+    heard = [SAVED, *([TOLD] if "full disk" in before else [])]
+    is_its_turn = all((marks / each).exists() for each in (*before, *heard)) and not (marks / blow).exists()
+    return is_its_turn and (steps_done(trainer) if step is None else step) >= BLOWS[blow]
+
+
+def die(marks: Path, phase: str) -> None:
+    from tests.engine.training.ranks.doom import kill_this_process
+
+    (marks / phase).write_text(f"{time.time()}")
+    kill_this_process()
+
+
+def on_a_full_disk(act: Callable[[], Any]) -> Any:
+    from engine.training.checkpoint import rank_share
+
+    def refuse(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_share, "write_tensors", refuse)
+        return act()
+
+
+class Witness(MemorySink):
+    """Looks, at every fault, which checkpoint is the newest whole one, and how long ago the blow fell."""
+
+    def __init__(self, marks: Path, checkpoints: Path) -> None:
+        super().__init__()
+        self._marks, self._checkpoints, self._fallen = marks, checkpoints, set[str]()
+        self.waited_s: dict[str, float] = {}
+        self.went_back: list[tuple[int, int]] = []
+        """The newest whole checkpoint at each death, and the next step that was trained."""
+        self._newest: int | None = None
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        match body:
+            case CheckpointSaved():
+                (self._marks / SAVED).touch()
+            case StepTrained() if self._newest is not None:
+                self.went_back.append((self._newest, body.step))
+                self._newest = None
+            case FaultDetected(component="trainer") if body.message.startswith("checkpoint of step"):
+                (self._marks / TOLD).touch()
+            case FaultDetected(component="trainer") if "RankFailed" in body.message:
+                self._on_death()
+
+    def _on_death(self) -> None:
+        self._newest = max(
+            int(whole.parent.parent.name[5:]) for whole in self._checkpoints.glob("step-*/*/manifest.json")
+        )
+        verify_checkpoint(self._checkpoints / f"step-{self._newest:06d}")
+        for blow in BLOWS.keys() - self._fallen - {"full disk"}:
+            if (self._marks / blow).exists():
+                self._fallen.add(blow)
+                self.waited_s[blow] = time.time() - float((self._marks / blow).read_text())
+
+    def of(self, kind: type) -> list[Any]:
+        return [body for body in self.bodies if isinstance(body, kind)]
+
+
+def whole_ones(checkpoints: Path) -> list[Path]:
+    """The data's progress is what a checkpoint gets last."""
+    return [progress.parent.parent for progress in checkpoints.glob("step-*/*/manifest.json")]
+
+
+def run(job: JobSpec, checkpoints: Path, sink: MemorySink) -> RunFinished:
+    return Attempt(AttemptPlan(spec=job, checkpoints=checkpoints), sink).run(lambda: None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rank_killed_in_each_phase_and_a_full_disk_cost_steps_and_nothing_else(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, checkpoints = tmp_path / "marks", tmp_path / "checkpoints"
+    marks.mkdir()
+    monkeypatch.setattr(wiring, "TrainerActor", doomed(partial(strike_in_turn, marks)))
+    sink = Witness(marks, checkpoints)
+    finished = run(spec_of(backend), checkpoints, sink)
+    assert finished.outcome == "succeeded", finished.message
+    assert BLOWS.keys() <= {mark.name for mark in marks.iterdir()}, "a blow did not fall"
+    assert finished.ledger["trained"] == STEPS * PROMPTS * GROUP
+    assert finished.ledger["open"] == finished.ledger["failed"] == finished.ledger["dropped_stale"] == 0
+    assert {body.version for body in sink.of(Evaluated)} == {0, STEPS}
+    trained = [body.step for body in sink.of(StepTrained)]
+    assert sorted(set(trained)) == list(range(1, STEPS + 1)) and trained[-1] == STEPS
+    messages = [body.message for body in sink.of(FaultDetected) if body.component == "trainer"]
+    (disk,) = [message for message in messages if message.startswith("checkpoint of step")]
+    assert "was not written: rank 1: OSError" in disk
+    deaths = [message for message in messages if "RankFailed" in message]
+    assert len(deaths) == len(BLOWS) - 1 and all("rank 1: its process has died" in message for message in deaths)
+    assert len(sink.went_back) == len(deaths)
+    assert all(step == newest + 1 for newest, step in sink.went_back), sink.went_back
+    assert sink.waited_s.keys() == BLOWS.keys() - {"full disk"}
+    assert all(waited_s < TOLD_WITHIN_S for waited_s in sink.waited_s.values()), sink.waited_s
+    for whole in whole_ones(checkpoints):
+        verify_checkpoint(whole)
+
+
+# Too large ---------------------------------------------------------------------------------------------------------
+
+
+def tighten(trainer: Any) -> None:
+    """Before its first step, of which the allocator would keep what the next one takes."""
+    train_step = trainer.train_step
+
+    def trained(*arguments: Any) -> Any:
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + ROOM, resource.RLIM_INFINITY))
+        return train_step(*arguments)
+
+    trainer.train_step = trained
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_that_runs_out_in_one_rank_ends_the_run_with_the_rank_the_batch_and_the_remedy(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "TrainerActor", doomed(tighten))
+    # For each rank one pass over 1,024 answers of some 25 tokens, of which autograd keeps 13 kB each: 300 MB.
+    job = spec_of(
+        backend,
+        training={"steps": 4, "prompts_per_step": 64},
+        algorithm={"group_size": 32},
+        rollout={"replicas": 1, "relays": 1, "max_batch": 128, "max_new_tokens": 100},
+        trainer={"micro_batch_tokens": 65_536, "activations": "kept", "backend": backend, **BACKENDS[backend]},
+    )
+    sink = MemorySink()
+    finished = run(job, tmp_path / "checkpoints", sink)
+    assert (finished.outcome, finished.failure_class) == ("failed", "memory"), finished.message
+    cause, *lines = finished.message.splitlines()
+    assert cause.startswith("trainer ran out of memory (rank 1: ") and "in a micro-batch of " in cause
+    assert "It needs up to" in cause and "needs less if you" in cause and any("gradients" in line for line in lines)
+    assert not [body for body in sink.bodies if isinstance(body, FaultDetected) and body.component == "trainer"]
+
+
+# Killed by the kernel ----------------------------------------------------------------------------------------------
+
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.fixture
+def small_group() -> Any:
+    """A control group whose processes the kernel kills beyond a bound."""
+    group = MEMORY_GROUPS / f"laminar-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("this needs root and the first version of control groups")
+    yield group
+    for task in (group / "cgroup.procs").read_text().split():
+        (MEMORY_GROUPS / "cgroup.procs").write_text(task)
+    group.rmdir()
+
+
+class Confining(MemorySink):
+    """Once the run trains, a process of it has all the memory that it will ever get."""
+
+    def __init__(self, group: Path, kind: str) -> None:
+        super().__init__()
+        self._group, self._kind = group, kind
+
+    def record(self, body: FactBody) -> None:
+        super().record(body)
+        if isinstance(body, StepTrained) and body.step == 1:
+            (self._group / "memory.limit_in_bytes").write_text(f"{2**20}")
+            (self._group / "cgroup.procs").write_text(f"{actor_processes(self._kind)[0].pid}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "said"),
+    [
+        ("TrainerActor", 1, "the kernel killed its process, since its host had none left"),
+        ("TrainerRankActor", 2, "(rank 1: its process has died, its host ran out of memory"),
+    ],
+)
+def test_a_process_that_the_kernel_kills_for_want_of_memory_ends_the_run_as_such(
+    kind: str, devices: int, said: str, small_group: Path, tmp_path: Path
+) -> None:
+    sink = Confining(small_group, kind)
+    training = {"steps": 1_000, "prompts_per_step": 32}
+    job = spec_of("torch", resources={"trainer_devices": devices}, training=training)
+    finished = run(job, tmp_path / "checkpoints", sink)
+    assert (finished.outcome, finished.failure_class) == ("failed", "memory"), finished.message
+    cause = finished.message.splitlines()[0]
+    assert cause.startswith("trainer ran out of memory (") and said in cause and "needs less if you" in cause
+    assert not [body for body in sink.bodies if isinstance(body, FaultDetected) and body.component == "trainer"]

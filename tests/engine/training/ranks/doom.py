@@ -1,0 +1,82 @@
+"""The moments of a step at which a rank is struck, whatever divides weights between the ranks.
+
+forward    a layer is about to compute
+gather     a layer's rows are about to be sent to the others
+backward   the gradient has come as far as a layer
+update     one part's weights and moments have moved, nobody else's may have
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch import Tensor
+
+from engine.training.fsdp.trainer import FsdpTrainer
+
+PHASES: Final = ("forward", "gather", "backward", "update")
+
+Strike = Callable[[], None]
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def strike_at(phase: str, trainer: Any, strike: Strike) -> None:
+    """The next time that this trainer comes to it."""
+    layer = trainer._model.layers[-1]
+    match phase:
+        case "forward":
+            layer.register_forward_pre_hook(lambda *_: strike())
+        case "gather":
+            _strike_at_gather(trainer, strike)
+        case "backward":
+            layer.register_forward_hook(lambda _, __, output: _strike_at_gradient(output, strike))
+        case "update":
+            _strike_at_update(trainer, strike)
+        case _:
+            raise ValueError(f"no phase is {phase!r}")
+
+
+def _strike_at_gather(trainer: Any, strike: Strike) -> None:
+    owner, name = _gatherer(trainer)
+    gather = getattr(owner, name)
+
+    def gathered(*arguments: Any, **named: Any) -> Any:
+        strike()
+        return gather(*arguments, **named)
+
+    setattr(owner, name, gathered)
+
+
+def _gatherer(trainer: Any) -> tuple[Any, str]:
+    """Where it is looked up."""
+    if isinstance(trainer, FsdpTrainer):
+        import torch.distributed
+
+        return torch.distributed, "all_gather_single"
+    from deepspeed.comm import comm
+
+    return comm.cdb, "all_gather_function"
+
+
+def _strike_at_gradient(output: Any, strike: Strike) -> None:
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    if hidden.requires_grad:
+        hidden.register_hook(lambda _: strike())  # type: ignore[no-untyped-call]
+
+
+def _strike_at_update(trainer: Any, strike: Strike) -> None:
+    """An optimizer's class is its process's: this one's part is the first to step."""
+    part = trainer._parts[0]
+    optimizer = part._optimizer if isinstance(trainer, FsdpTrainer) else part._engine.optimizer.optimizer
+    step = type(optimizer).step
+
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        answer = step(*arguments, **named)
+        strike()
+        return answer
+
+    type(optimizer).step = stepped

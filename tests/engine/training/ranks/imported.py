@@ -1,0 +1,10 @@
+"""All that takes a rank's process long to import: done once, by the process that ranks are forked from."""
+
+from importlib import import_module
+
+from engine.training.zero.guest import import_deepspeed
+
+for name in ("torch_trainer", "fsdp.trainer", "zero.trainer"):
+    import_module(f"engine.training.{name}")
+import_module("tests.engine.training.checkpoint.worlds")
+import_deepspeed("cpu")
