@@ -29,8 +29,8 @@ from engine.training.ranks.world import World
 from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.checkpoint.worlds import run_ranks, tell, told
 from tests.engine.training.ranks.two_ranks import asked
+from tests.engine.training.ranks.worlds import run_ranks, tell, told
 from tests.engine.training.trainer_conformance import assert_same_content, save, tensors_of, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

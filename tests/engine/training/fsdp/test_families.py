@@ -2,8 +2,6 @@
 process; what is saved is what transformers reads."""
 
 import json
-import multiprocessing
-import multiprocessing.queues
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +25,8 @@ from engine.training.zero.trainer import DeepSpeedTrainer
 from engine.weights.snapshot import map_weights
 from tests.engine.models.families.tiny import VARIANTS, save_tiny
 from tests.engine.training.fsdp.test_ranks import bytes_for_backward, divided
-from tests.engine.training.ranks.two_ranks import ENDED_WITHIN_S, together, version_of, world_of
+from tests.engine.training.ranks.two_ranks import together, version_of
+from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.trainer_conformance import (
     SMOOTH_EPS,
     assert_same_steps,
@@ -62,11 +61,7 @@ def train(trainer: Trainer, folder: Path) -> list[dict[str, float]]:
     return told
 
 
-def run_rank(
-    rank: int, folders: dict[str, Path], results: Path, addresses: "multiprocessing.queues.Queue[str]"
-) -> None:
-    torch.set_num_threads(1)
-    world = world_of(rank, addresses)
+def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
     for family, folder in folders.items():
         for sharers in SHARERS:
             mine = results / family / f"{sharers}-share"
@@ -75,11 +70,11 @@ def run_rank(
             told = train(trainer, mine / "trained")
             before = version_of(trainer)
             trainer.load(results / family / "alone" / "trained")
-            (mine / f"rank-{rank}.json").write_text(
+            (mine / f"rank-{world.index}.json").write_text(
                 json.dumps({"told": told, "weights": [before, version_of(trainer)]})
             )
             trainer.close()
-        tell_low(folder, world, results / family / f"low-{rank}.json")
+        tell_low(folder, world, results / family / f"low-{world.index}.json")
 
 
 def tell_low(folder: Path, world: World, file: Path) -> None:
@@ -104,16 +99,7 @@ def results(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         trainer = TorchTrainer(folder, asked(activations="kept"), device="cpu")
         told = train(trainer, alone / "trained")
         (alone / "rank-0.json").write_text(json.dumps({"told": told, "weights": version_of(trainer)}))
-    context = multiprocessing.get_context("spawn")
-    addresses = context.Queue()
-    ranks = [context.Process(target=run_rank, args=(rank, folders, results, addresses)) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(ENDED_WITHIN_S)
-        if rank.is_alive():
-            rank.kill()
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert run_ranks(2, be_a_rank, folders, results) == [0, 0]
     return results
 
 

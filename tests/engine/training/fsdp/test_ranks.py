@@ -1,8 +1,6 @@
 """Two processes make the steps of one, and of the torch trainer, while FSDP2 divides weights between them; what each
 keeps, and what travels."""
 
-import multiprocessing
-import multiprocessing.queues
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +30,6 @@ from tests.engine.training.ranks.two_ranks import (
     tell,
     told_by,
     two_processes,
-    world_of,
 )
 from tests.engine.training.trainer_conformance import trajectories_of
 
@@ -111,24 +108,22 @@ def thin_adapter(folder: Path, world: World) -> dict[str, Any]:
     return {"metrics": metrics}
 
 
-def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
-    torch.set_num_threads(1)
-    world = world_of(rank, addresses)
+def be_a_rank(world: World, folder: Path, results: Path) -> None:
     for kind in KINDS:
         for activations in ("kept", "recomputed"):
             mine = results / kind / activations
             mine.mkdir(exist_ok=True)
             trainer = FsdpTrainer(folder, asked(kind, activations=activations), device="cpu", world=world)
-            tell(story(trainer, mine), mine, rank)
+            tell(story(trainer, mine), mine, world)
             trainer.close()
     for name, find in ((DIVIDED, divided), (LOW, in_bfloat16), (THIN, thin_adapter)):
         (results / name).mkdir(exist_ok=True)
-        tell(find(folder, world), results / name, rank)
+        tell(find(folder, world), results / name, world)
 
 
 @pytest.fixture(scope="module")
 def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return two_processes(run_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
+    return two_processes(be_a_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(params=[f"{kind}/{activations}" for kind in KINDS for activations in ("kept", "recomputed")])

@@ -6,5 +6,5 @@ from engine.training.zero.guest import import_deepspeed
 
 for name in ("torch_trainer", "fsdp.trainer", "zero.trainer"):
     import_module(f"engine.training.{name}")
-import_module("tests.engine.training.checkpoint.worlds")
+import_module("tests.engine.training.ranks.worlds")
 import_deepspeed("cpu")

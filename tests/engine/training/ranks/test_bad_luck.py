@@ -24,9 +24,9 @@ from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.checkpoint.worlds import TIMEOUT_S, run_ranks, tell, told
 from tests.engine.training.ranks.doom import PHASES, kill_this_process, strike_at
 from tests.engine.training.ranks.two_ranks import asked, poisoned
+from tests.engine.training.ranks.worlds import TIMEOUT_S, run_ranks, tell, told
 from tests.engine.training.trainer_conformance import assert_same_content, hash_of, save, trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")

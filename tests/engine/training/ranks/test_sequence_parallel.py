@@ -1,13 +1,10 @@
 """Sequences that several ranks share: the same steps as those of one process, for every layout and kind of job."""
 
 import json
-import multiprocessing
-import multiprocessing.queues
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import torch
 
 from engine.models.loading import read_config
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
@@ -18,11 +15,10 @@ from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
+from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.routed import routed
 from tests.engine.training.trainer_conformance import SMOOTH_EPS, assert_same_steps, save, settings, trajectories_of
 from tests.engine.training.trainer_parts_conformance import save_qwen
-
-ENDED_WITHIN_S: Final = 240
 
 KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any]]]] = {
     "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {"activations": "recomputed"}),
@@ -54,16 +50,8 @@ def train(trainer: Trainer, folder: Path, results: Path) -> list[dict[str, float
     return told
 
 
-def run_rank(
-    rank: int, num_ranks: int, folders: dict[str, Path], results: Path, addresses: "multiprocessing.queues.Queue[str]"
-) -> None:
-    torch.set_num_threads(1)
-    if rank == 0:
-        world = World.open(num_ranks=num_ranks, host="127.0.0.1", timeout_s=60)
-        for _ in range(num_ranks - 1):
-            addresses.put(world.address)
-    else:
-        world = World.join(addresses.get(timeout=60), rank=rank, num_ranks=num_ranks, timeout_s=60)
+def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
+    num_ranks = world.count
     for layout, folder in folders.items():
         for kind in LAYOUTS[layout]:
             for sharers in SHARED_BY[num_ranks]:
@@ -71,7 +59,7 @@ def run_rank(
                 mine.mkdir(parents=True, exist_ok=True)
                 trainer = FsdpTrainer(folder, asked(kind, sharers), device="cpu", world=world)
                 told = train(trainer, folder, mine / "trained")
-                (mine / f"rank-{rank}.json").write_text(json.dumps(told))
+                (mine / f"rank-{world.index}.json").write_text(json.dumps(told))
                 trainer.close()
 
 
@@ -89,19 +77,7 @@ def results(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> 
             told = train(TorchTrainer(folder, asked(kind), device="cpu"), folder, alone / "trained")
             (alone / "rank-0.json").write_text(json.dumps(told))
     for num_ranks in SHARED_BY:
-        context = multiprocessing.get_context("spawn")
-        addresses = context.Queue()
-        ranks = [
-            context.Process(target=run_rank, args=(rank, num_ranks, folders, results, addresses))
-            for rank in range(num_ranks)
-        ]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join(ENDED_WITHIN_S)
-            if rank.is_alive():
-                rank.kill()
-        assert [rank.exitcode for rank in ranks] == [0] * num_ranks
+        assert run_ranks(num_ranks, be_a_rank, folders, results) == [0] * num_ranks
     return results
 
 

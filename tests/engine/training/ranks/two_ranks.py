@@ -5,8 +5,6 @@ A test module starts them by `two_processes` and subclasses `TwoRanksConformance
 """
 
 import json
-import multiprocessing
-import multiprocessing.queues
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from engine.weights.spans import Spans
 from tests.engine.conftest import MakeLlama
+from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.trainer_conformance import (
     SMOOTH_EPS,
     assert_same_content,
@@ -29,8 +28,6 @@ from tests.engine.training.trainer_conformance import (
     settings,
     trajectories_of,
 )
-
-ENDED_WITHIN_S: Final = 240
 
 KINDS: Final[dict[str, tuple[AlgorithmSpec, dict[str, Any], dict[str, int]]]] = {
     "whole": (AlgorithmSpec(kl=KlSpec(coefficient=0.1), entropy_coefficient=0.01), {}, {}),
@@ -98,8 +95,8 @@ def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
     return {"told": told, "skipped": skipped, "kept": kept, "loaded": loaded, "on": on, "again": again, **published}
 
 
-def tell(facts: dict[str, Any], results: Path, rank: int) -> None:
-    (results / f"rank-{rank}.json").write_text(json.dumps(facts))
+def tell(facts: dict[str, Any], results: Path, world: World) -> None:
+    (results / f"rank-{world.index}.json").write_text(json.dumps(facts))
 
 
 def told_by(results: Path, variant: str, rank: int = 0) -> dict[str, Any]:
@@ -107,19 +104,11 @@ def told_by(results: Path, variant: str, rank: int = 0) -> dict[str, Any]:
     return told
 
 
-RunRank = Callable[[int, Path, Path, "multiprocessing.queues.Queue[str]"], None]
-"""(rank, the model's folder, where it leaves what it found, to be given to `world_of`)"""
+BeARank = Callable[[World, Path, Path], None]
+"""(world, the model's folder, where it leaves what it found)"""
 
 
-def world_of(rank: int, addresses: "multiprocessing.queues.Queue[str]") -> World:
-    if rank:
-        return World.join(addresses.get(timeout=60), rank=rank, num_ranks=2, timeout_s=60)
-    world = World.open(num_ranks=2, host="127.0.0.1", timeout_s=60)
-    addresses.put(world.address)
-    return world
-
-
-def two_processes(run_rank: RunRank, folder: Path, results: Path) -> Path:
+def two_processes(be_a_rank: BeARank, folder: Path, results: Path, *, are_fresh: bool = False) -> Path:
     """`results`, with what they left there; before, what the torch trainer makes of the same batches."""
     for kind in KINDS:
         torch_trainer = TorchTrainer(folder, asked(kind), device="cpu")
@@ -127,16 +116,7 @@ def two_processes(run_rank: RunRank, folder: Path, results: Path) -> Path:
         (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
         save(torch_trainer, results / kind / "torch")
         (results / kind / "version").write_bytes(torch_trainer.snapshot(WeightsId(0, 0)).buffer)
-    context = multiprocessing.get_context("spawn")
-    addresses = context.Queue()
-    ranks = [context.Process(target=run_rank, args=(rank, folder, results, addresses)) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(ENDED_WITHIN_S)
-        if rank.is_alive():
-            rank.kill()
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert run_ranks(2, be_a_rank, folder, results, are_fresh=are_fresh) == [0, 0]
     return results
 
 

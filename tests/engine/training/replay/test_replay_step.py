@@ -1,8 +1,6 @@
 """A recorded step is trained again to the bit, by one process or two; what differs is named, the first of all."""
 
 import json
-import multiprocessing
-import multiprocessing.queues
 import struct
 import sys
 from pathlib import Path
@@ -19,6 +17,7 @@ from engine.spec.job import JobSpec
 from engine.training.batch import TrainingBatch
 from engine.training.checkpoint.folder import verify_checkpoint
 from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.ranks.world import World
 from engine.training.replay.batch import as_tensors, from_tensors
 from engine.training.replay.record import BATCH_FILE, BEGIN, RECORD_FILE, Machine
 from engine.training.replay.recording import AskedStep, RecordedTrainer, train_witnessed
@@ -26,7 +25,7 @@ from engine.training.replay.verdict import difference
 from engine.training.settings import TrainerSettings
 from engine.training.torch_trainer import TorchTrainer
 from tests.engine.conftest import MakeLlama
-from tests.engine.training.ranks.two_ranks import world_of
+from tests.engine.training.ranks.worlds import run_ranks
 from tests.engine.training.trainer_conformance import trajectories_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -141,14 +140,13 @@ def test_of_what_was_computed_the_first_is_named_with_its_largest_difference(
     assert f"diverges first in {named}:" in told and "the largest difference is" in told
 
 
-def recorded_by(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
+def recorded_by(world: World, folder: Path, results: Path) -> None:
     """Rank 0 leaves the recording; the other makes the same calls."""
-    torch.set_num_threads(1)
     spec = spec_of(folder, resources={"trainer_devices": 2})
     settings = TrainerSettings.of(JobSpec.model_validate(spec))
-    trainer = FsdpTrainer(folder, settings, device="cpu", world=world_of(rank, addresses))
+    trainer = FsdpTrainer(folder, settings, device="cpu", world=world)
     recording = results / "recording"
-    if rank:
+    if world.index:
         trainer.prepare_save(recording / BEGIN)()
         train_witnessed(trainer, trajectories_of(0), recording, computed=results)
     else:
@@ -160,15 +158,7 @@ def recorded_by(rank: int, folder: Path, results: Path, addresses: "multiprocess
 def test_a_step_of_two_ranks_is_trained_again_by_two(
     make_llama: MakeLlama, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    context = multiprocessing.get_context("spawn")
-    addresses = context.Queue()
-    model = make_llama(dtype="bfloat16")
-    ranks = [context.Process(target=recorded_by, args=(rank, model, tmp_path, addresses)) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(120)
-    assert [rank.exitcode for rank in ranks] == [0, 0]
+    assert run_ranks(2, recorded_by, make_llama(dtype="bfloat16"), tmp_path) == [0, 0]
     assert replay(monkeypatch, tmp_path / "recording") == 0
     assert "step 1: bit for bit the same" in capsys.readouterr().out
 

@@ -1,15 +1,13 @@
 """Two processes make the steps of one, and of the torch trainer, whatever ZeRO divides between them."""
 
-import multiprocessing
-import multiprocessing.queues
 import os
 from pathlib import Path
 from typing import Final
 
 import pytest
-import torch
 
 import engine.training.zero.sharding as sharding
+from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.conftest import MakeLlama
@@ -20,7 +18,6 @@ from tests.engine.training.ranks.two_ranks import (
     story,
     tell,
     two_processes,
-    world_of,
 )
 from tests.engine.training.trainer_conformance import assert_same_content, save
 
@@ -34,25 +31,25 @@ def in_stage(kind: str, stage: int) -> TrainerSettings:
     return asked(kind, backend="deepspeed", zero_stage=stage)
 
 
-def run_rank(rank: int, folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]") -> None:
+def be_a_rank(world: World, folder: Path, results: Path) -> None:
     os.environ |= {"PATH": "/nowhere", "TORCH_EXTENSIONS_DIR": str(results / COMPILED)}
-    torch.set_num_threads(1)
     patch = pytest.MonkeyPatch()
     patch.setattr(sharding, "PERSISTENT_NUMEL", 0)
-    world = world_of(rank, addresses)
     for kind in KINDS:
         for stage in STAGES:
             mine = results / kind / f"stage-{stage}"
             mine.mkdir(exist_ok=True)
             trainer = DeepSpeedTrainer(folder, in_stage(kind, stage), device="cpu", world=world)
-            tell(story(trainer, mine), mine, rank)
+            tell(story(trainer, mine), mine, world)
             trainer.close()
 
 
 @pytest.fixture(scope="module")
 def two_ranks(make_llama: MakeLlama, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Processes of their own: DeepSpeed numbers what it divides, process by process."""
-    return two_processes(run_rank, make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks"))
+    """Processes of their own: DeepSpeed numbers what it divides, process by process, and is imported without a
+    compiler."""
+    model, results = make_llama(dtype="bfloat16"), tmp_path_factory.mktemp("ranks")
+    return two_processes(be_a_rank, model, results, are_fresh=True)
 
 
 @pytest.fixture(params=[f"{kind}/stage-{stage}" for kind in KINDS for stage in STAGES])

@@ -1,6 +1,7 @@
 """Processes that are ranks of one trainer, for tests of what they leave on a disk.
 
-They are forked from a process that has imported what a rank needs, and has done nothing else.
+They are forked from a process that has imported what a rank needs, and has done nothing else. Fresh ones import it
+themselves.
 """
 
 import multiprocessing
@@ -17,9 +18,9 @@ ENDED_WITHIN_S: Final = 200
 TIMEOUT_S: Final = 60.0
 
 
-def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any) -> list[int | None]:
+def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any, are_fresh: bool = False) -> list[int | None]:
     """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context("spawn" if are_fresh else "forkserver")
     context.set_forkserver_preload(["tests.engine.training.ranks.imported"])
     addresses = context.Queue()
     ranks = [
