@@ -5,8 +5,9 @@
 
 Invariants:
 - every rank makes the same calls in the same order with the same arguments; the answer is rank 0's;
-- nothing is waited for without a bound: a rank that dies closes its connections, which ends what the others wait for;
-  one that is frozen is given up after `timeout_s`. Either way the caller gets one exception that names the rank;
+- nothing is waited for without a bound: a rank that dies closes its connections, which ends what the others wait for,
+  and one whose call fails is ended for that; one that is frozen is given up after `timeout_s`. Either way the caller
+  gets one exception that names the rank;
 - after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner;
 - a checkpoint is written on a thread of its own on every rank, while all train on. One that could not be written ends
   nothing: that is for the caller to decide;
@@ -14,6 +15,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -80,6 +82,7 @@ class RankGroup:
         self._others: list[Any] = [remote.options(**{**each, "max_restarts": 0}).remote() for each in options]
         self._trainer: ClosableTrainer | None = None
         self._kills = KernelKills()
+        self._watcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
         num_ranks = 1 + len(self._others)
         try:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
@@ -227,6 +230,8 @@ class RankGroup:
 
     def _together(self, others: list[Any], own: Callable[[], Answer], *, ranks: Sequence[int] = ()) -> Answer:
         """`ranks`: the others', if not all are meant."""
+        actors = [self._others[rank - 1] for rank in ranks or range(1, len(others) + 1)]
+        self._watcher.submit(_end_failed, dict(zip(others, actors, strict=True)))
         try:
             answer = own()
         except Exception as error:
@@ -266,6 +271,18 @@ class RankGroup:
         for other in self._others:
             ray.kill(other)
         self._others = []
+
+
+def _end_failed(actors: Mapping[Any, Any]) -> None:
+    """By their calls. Its own traceback keeps a failed rank's connections open, on which the others would wait."""
+    left = list(actors)
+    while left:
+        done, left = ray.wait(left, num_returns=1)
+        for call in done:
+            try:
+                ray.get(call)
+            except RayError:
+                ray.kill(actors[call])
 
 
 def _own_address() -> str:

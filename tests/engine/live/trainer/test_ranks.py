@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -145,6 +146,33 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
         ray.get(host.train.remote(trajectories_of(2)), timeout=TIMEOUT_S * 3)
     ray.get(host.close.remote())
     assert not processes_of("TrainerRankActor")
+
+
+def make_with_a_fault(backend: str, **place: Any) -> Any:
+    trainer = make_trainer(backend, **place)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    if place["world"].index == 1:
+        trainer._model.layers[0].register_forward_pre_hook(fail)
+    return trainer
+
+
+@pytest.mark.usefixtures("own_ray")
+@pytest.mark.parametrize("backend", ["torch", pytest.param("deepspeed", marks=pytest.mark.soak)])
+def test_a_rank_whose_step_fails_is_told_at_once_with_what_it_was_at(backend: str) -> None:
+    import ray
+
+    remote: Any = ray.remote(TrainerHost)
+    longest_s = 60.0
+    host = remote.options(num_cpus=0.1).remote(partial(make_with_a_fault, backend), longest_s)
+    ray.get(host.weights.remote())
+    begun = time.monotonic()
+    with pytest.raises(Exception, match=r"rank 1: MemoryError: in a micro-batch of \d+ tokens.*; rank 0: "):
+        ray.get(host.train.remote(trajectories_of(0)))
+    assert time.monotonic() - begun < longest_s / 2, "it waited for the bound of a collective"
+    ray.kill(host)
 
 
 @pytest.mark.usefixtures("own_ray")
