@@ -10,6 +10,7 @@ Invariants:
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_random_streams, restore_shares
 from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
-from engine.training.checkpoint.shares import PartShares, Share
+from engine.training.checkpoint.shares import PartShares, Share, files_with
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.optimizer.learning_rate import share_of_rate
@@ -224,6 +225,10 @@ class TorchTrainer:
             restore_random_streams(stored.tensors("random/"), self._device)
         self._check_dtypes()
         self._progress = progress
+
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
+        """To `load`: of files and the names of the tensors in them."""
+        return files_with([part.shares() for part in self._parts], stored)
 
     def _published_model(self) -> PublishedModel:
         config, base = self._model.config, {} if self._adapter is None else self._adapter.base

@@ -29,6 +29,7 @@ from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.signs import Signs, at_work
 from engine.spec.facts import FailureClass
+from engine.training.checkpoint.folder import CheckpointUnverified
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +140,9 @@ class Loop:
                 body = self._build()
         except ValueError as error:  # the spec asks for what this machine does not have
             self._fail("config", error)
+            return
+        except CheckpointUnverified as error:  # what the attempt began with
+            self._fail("data", error)
             return
         except Exception as error:  # noqa: BLE001 - the driver decides what becomes of the run
             self._fail("platform", error)

@@ -4,6 +4,7 @@
     step-000050/progress/   progress.json, manifest.json                   (written after it, names its hash)
 
 Invariants:
+- whoever decides which checkpoint it is reads its manifests and no weights; who loads it reads back what it needs;
 - a checkpoint is reported only when all parts of both manifests were read back, each by the process that wrote it:
   before its name stands in a manifest;
 - step and consumed prompts are restored from the very checkpoint that the weights are from, or nothing is;
@@ -11,6 +12,7 @@ Invariants:
 """
 
 import logging
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     checkpoint_num_bytes,
     read_manifest,
+    survey_checkpoint,
     verify_checkpoint,
     write_checkpoint,
 )
@@ -48,6 +51,8 @@ class SavedProgress(Strict):
 
 class ResumePoint(Strict):
     folder: Path
+    origin: str | None = None
+    """The address of a store that has what is not in the folder."""
     step: int
     progress: SavedProgress
 
@@ -78,10 +83,11 @@ def finish_checkpoint(folder: Path, *, step: int, progress: DataProgress) -> Che
 def open_checkpoint(
     uri: str, remote: RemoteCheckpoints | None = None, *, is_given_up: Callable[[], bool] = lambda: False
 ) -> ResumePoint:
-    """`remote`: where an s3 address leads; by default, where the environment says. `is_given_up`: nobody waits for it
-    any more, and a fetch may stop."""
-    folder = _fetched(uri, remote, is_given_up) if uri.startswith("s3://") else folder_of(uri)
-    manifest_sha256 = verify_checkpoint(folder)
+    """One of which every part is there, if perhaps damaged. `remote`: where an s3 address leads; by default, where the
+    environment says. `is_given_up`: nobody waits for it any more."""
+    origin = uri if uri.startswith("s3://") else None
+    folder = _opened(uri, remote, is_given_up) if origin else folder_of(uri)
+    manifest_sha256 = survey_checkpoint(folder)
     verify_checkpoint(folder / PROGRESS_FOLDER)
     try:
         progress = SavedProgress.model_validate_json((folder / PROGRESS_FOLDER / PROGRESS_FILE).read_bytes())
@@ -89,30 +95,42 @@ def open_checkpoint(
         raise CheckpointUnverified(f"{folder}: the data's progress cannot be read: {error}") from error
     if progress.trainer_manifest_sha256 != manifest_sha256:
         raise CheckpointUnverified(f"{folder}: the data's progress belongs to other weights")
-    return ResumePoint(folder=folder, step=progress.step, progress=progress)
+    return ResumePoint(folder=folder, origin=origin, step=progress.step, progress=progress)
 
 
-def _fetched(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[], bool]) -> Path:
+def _opened(uri: str, remote: RemoteCheckpoints | None, is_given_up: Callable[[], bool]) -> Path:
     remote = remote or RemoteCheckpoints.from_environment()
     if remote is None:
         raise ValueError(f"resume_from: {uri} is in a store, and LAMINAR_STORE_URL names none on this node")
-    return remote.fetch(uri, is_given_up=is_given_up)
+    return remote.open(uri, is_given_up=is_given_up)
 
 
-def go_back(folder: Path) -> ResumePoint | None:
-    """To the last one under this folder that is whole; None: there is none.
+def go_back(folder: Path, load: Callable[[Path], None]) -> ResumePoint | None:
+    """To the last one under this folder that is whole, and is loaded; None: there is none. `load`: it changes nothing
+    where it finds one that is not whole.
 
     Those passed over never count again, even if their bytes can be read the next time: what is trained from here on
     does not descend from them.
     """
     for candidate in sorted(folder.glob("step-*"), reverse=True):
         try:
-            return open_checkpoint(str(candidate))
+            point = open_checkpoint(str(candidate))
+            load(point.folder)
+            return point
         except CheckpointUnverified as error:
             log.warning("checkpoint passed over: %s", error)
             with suppress(FileNotFoundError):  # it was never finished
                 (candidate / MANIFEST_FILE).rename(candidate / PASSED_OVER_FILE)
     return None
+
+
+def forget_older(folder: Path) -> None:
+    """Of the local copies: this one and the one before stay, for a trainer that dies and begins again beside them."""
+    earlier = [other for other in folder.parent.glob("step-*") if other.name < folder.name]
+    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # one passed over is no help
+    for other in earlier[:-1]:
+        (other / MANIFEST_FILE).unlink(missing_ok=True)
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def folder_of(uri: str) -> Path:

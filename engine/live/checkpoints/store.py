@@ -7,7 +7,7 @@
 Invariants:
 - a part is uploaded under its own hash, so an upload that broke off goes on where it stopped and never mixes contents;
 - whatever dies, in the middle of whatever, leaves no manifest without all of its parts;
-- what was fetched is verified like any other folder before anything is loaded from it;
+- what was fetched is verified like any other folder before anything is loaded from it, by who loads it;
 - a store that is slow or away costs time, then this one checkpoint: `ConnectionError`, never a broken one.
 
 boto3 is an extra of the engine, imported only where an address of a store is configured.
@@ -20,6 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +38,12 @@ from engine.spec.checkpoint_manifest import (
     CheckpointManifest,
     CheckpointPart,
 )
-from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
+from engine.training.checkpoint.folder import (
+    CheckpointUnverified,
+    note_elsewhere,
+    survey_checkpoint,
+    verify_checkpoint,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,6 +55,8 @@ _MULTIPART_BYTES: Final = 16 * 2**20
 _MOST_AT_ONCE: Final = 4
 _IN_FLIGHT_BYTES: Final = _MULTIPART_BYTES * _MOST_AT_ONCE
 
+FETCHED: Final = "fetched"
+"""Of LAMINAR_STORE_DIR: copies of what the store has."""
 ORIGIN_FILE: Final = "origin"
 """Beside what was fetched: its address."""
 
@@ -92,52 +100,56 @@ class CheckpointStore:
     def address_of(self, key: str) -> str:
         return f"s3://{self._bucket}/{self._name(key)}"
 
-    def fetch(self, uri: str, into: Path, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
-        """A folder with the checkpoint, verified. Raises `CheckpointUnverified`, `ConnectionError` and `GivenUp`."""
+    def open(self, uri: str, into: Path, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
+        """A folder with the data's progress and the manifest of the trainer's parts, each of which is in the store with
+        its size; who goes on from it fetches what it needs. Raises `CheckpointUnverified`, `ConnectionError` and
+        `GivenUp`."""
         folder = into / hashlib.sha256(uri.encode()).hexdigest()[:24]
-        if _is_whole(folder):
+        if _is_open(folder):
             return folder
         into.mkdir(parents=True, exist_ok=True)
-        fetching = Path(tempfile.mkdtemp(prefix="fetching-", dir=into))
-
-        def on_bytes(num_bytes: int) -> None:
-            if is_given_up():
-                raise GivenUp
-
+        opening = Path(tempfile.mkdtemp(prefix="opening-", dir=into))
         try:
             key = self._key_of(uri)
-            for manifest, below in ((f"{PROGRESS_FOLDER}/{MANIFEST_FILE}", PROGRESS_FOLDER), (MANIFEST_FILE, "")):
-                self._fetch_folder(key, manifest, fetching / below, on_bytes)
-            verify_checkpoint(fetching)
-            (fetching / ORIGIN_FILE).write_text(uri)
-            shutil.rmtree(folder, ignore_errors=True)
-            fetching.rename(folder)
+            progress = self._manifest(key, f"{PROGRESS_FOLDER}/{MANIFEST_FILE}")
+            parts = self._manifest(key, MANIFEST_FILE)
+            for name, part in _parse(folder, parts).parts.items():
+                if is_given_up():
+                    raise GivenUp
+                self._refuse_unless_there(key, name, part)
+            self.fetch_parts(uri, _parse(folder, progress).parts, opening / PROGRESS_FOLDER)
+            (opening / PROGRESS_FOLDER / MANIFEST_FILE).write_bytes(progress)
+            verify_checkpoint(opening / PROGRESS_FOLDER)
+            (opening / ORIGIN_FILE).write_text(uri)
+            note_elsewhere(opening)
+            (opening / MANIFEST_FILE).write_bytes(parts)
+            _put_in_place(opening, folder)
         finally:
-            shutil.rmtree(fetching, ignore_errors=True)
+            shutil.rmtree(opening, ignore_errors=True)
         return folder
 
-    def _fetch_folder(self, key: str, manifest: str, folder: Path, on_bytes: Callable[[int], None]) -> None:
+    def _manifest(self, key: str, manifest: str) -> bytes:
         name = self._name(f"{key}/{manifest}")
-        content = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
-        self._fetch_parts(key, _parse(folder, content).parts, folder, on_bytes)
-        (folder / MANIFEST_FILE).write_bytes(content)
+        content: bytes = self._try(lambda: self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read())
+        return content
+
+    def _refuse_unless_there(self, key: str, name: str, part: CheckpointPart) -> None:
+        stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
+        num_bytes = self._try(lambda: self._size_of(stored))
+        if num_bytes != part.num_bytes:
+            found = "is not there" if num_bytes is None else f"has {num_bytes} bytes"
+            raise CheckpointUnverified(f"the store: {name} of {key} {found}, the manifest says {part.num_bytes}")
 
     def fetch_parts(self, uri: str, parts: Mapping[str, CheckpointPart], folder: Path) -> None:
         """Some of a checkpoint's. Not verified."""
-        sign = sign_from_anywhere()
-        with at_work("fetch", num_bytes=_IN_FLIGHT_BYTES):
-            self._fetch_parts(self._key_of(uri), parts, folder, lambda num_bytes: sign())
-
-    def _fetch_parts(
-        self, key: str, parts: Mapping[str, CheckpointPart], folder: Path, on_bytes: Callable[[int], None]
-    ) -> None:
-        """boto writes each under another name first."""
-        how = {"Config": _transfer(), "Callback": on_bytes}
+        key, sign = self._key_of(uri), sign_from_anywhere()
+        how = {"Config": _transfer(), "Callback": lambda num_bytes: sign()}
         for name, part in parts.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             stored = self._name(f"{key}/{STORED_PARTS}/{part.sha256}")
-            self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
+            with at_work("fetch", num_bytes=_IN_FLIGHT_BYTES):  # boto writes it under another name first
+                self._try(partial(self._client.download_file, self._bucket, stored, str(target), **how))
 
     def tensor_names(self, uri: str, part: CheckpointPart) -> list[str]:
         """Of a safetensors file, without the rest of it."""
@@ -228,17 +240,8 @@ class RemoteCheckpoints:
         origin = folder / ORIGIN_FILE
         return origin.read_text() if origin.exists() else self.store.address_of(self.key_of(folder))
 
-    def fetch(self, uri: str, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
-        return self.store.fetch(uri, self.root / "fetched", is_given_up=is_given_up)
-
-
-def forget_older(folder: Path) -> None:
-    """Of the local copies: this one and the one before stay, for a trainer that dies and begins again beside them."""
-    earlier = [other for other in folder.parent.glob("step-*") if other.name < folder.name]
-    earlier.sort(key=lambda other: ((other / MANIFEST_FILE).exists(), other.name))  # one passed over is no help
-    for other in earlier[:-1]:
-        (other / MANIFEST_FILE).unlink(missing_ok=True)
-        shutil.rmtree(other, ignore_errors=True)
+    def open(self, uri: str, *, is_given_up: Callable[[], bool] = lambda: False) -> Path:
+        return self.store.open(uri, self.root / FETCHED, is_given_up=is_given_up)
 
 
 def _client(endpoint: str) -> Any:
@@ -275,11 +278,19 @@ def _code_of(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_open(folder: Path) -> bool:
     try:
-        return bool(verify_checkpoint(folder) and verify_checkpoint(folder / PROGRESS_FOLDER))
+        return bool(survey_checkpoint(folder) and verify_checkpoint(folder / PROGRESS_FOLDER))
     except CheckpointUnverified:
         return False
+
+
+def _put_in_place(opened: Path, folder: Path) -> None:
+    """Unless another process of this host has done so meanwhile, who may have begun to fetch."""
+    if not _is_open(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileExistsError):
+            opened.rename(folder)
 
 
 def _parse(folder: Path, content: bytes) -> CheckpointManifest:

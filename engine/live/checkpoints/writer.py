@@ -18,8 +18,8 @@ from queue import Queue
 from threading import Semaphore, Thread
 from typing import Final
 
-from engine.live.checkpoints.resuming import finish_checkpoint
-from engine.live.checkpoints.store import RemoteCheckpoints, forget_older
+from engine.live.checkpoints.resuming import finish_checkpoint, forget_older
+from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.policy.pace import SLOWEST_SYNC_S

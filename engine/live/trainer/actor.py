@@ -1,14 +1,15 @@
 """The trainer's actor: builds the backend that the spec asks for, torch on one device or on several, or DeepSpeed, or a
 holder that only hands out the weights that are to be evaluated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
-from engine.live.checkpoints.resuming import ResumePoint, go_back
+from engine.live.checkpoints.apart import load_alone
+from engine.live.checkpoints.resuming import ResumePoint, go_back, open_checkpoint
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
@@ -18,7 +19,7 @@ from engine.pipeline.plan import Plan
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
-from engine.training.port import Loadable, Steps
+from engine.training.port import Steps
 from engine.training.settings import TrainerSettings
 
 if TYPE_CHECKING:  # they import torch
@@ -32,7 +33,8 @@ COPIES_OF_WEIGHTS: Final = 32
 # Of a teacher: read, and in that type.
 COPIES_OF_A_TEACHER: Final = 3
 
-Holder = TypeVar("Holder", bound=Loadable)
+Load = Callable[[Path], None]
+"""From a checkpoint, or not at all: then it is a `CheckpointUnverified`, and everything is as it was."""
 
 
 class TrainerActor(BodyActor):
@@ -67,8 +69,6 @@ class TrainerActor(BodyActor):
             num_bytes += COPIES_OF_A_TEACHER * weights_bytes(teacher)
         check_fit("trainer", spec, folder, device, teacher=teacher)
         with at_work("start", constant_s=BUILD_S, num_bytes=num_bytes):
-            if self._incarnation:
-                self._resume = go_back(self._checkpoints) or self._resume
             return self._body(folder, device)
 
     def memory_needed(self) -> str:
@@ -85,7 +85,8 @@ class TrainerActor(BodyActor):
         if spec.only_evaluates:
             from engine.training.held_weights import HeldWeights
 
-            held = self._loaded(HeldWeights(folder))
+            held = HeldWeights(folder)
+            self._go_on(partial(load_alone, held))
             return WeightsBody(
                 brain=brain,
                 num_parameters=held.num_parameters,
@@ -93,10 +94,11 @@ class TrainerActor(BodyActor):
                 publishing=PublishingAlone(held, handover),
                 post=self._send,
             )
-        trainer, publishing = self._make_trainer(folder, device, handover)
+        trainer, load, publishing = self._make_trainer(folder, device, handover)
+        self._go_on(load)
         return TrainerBody(
             brain=brain,
-            trainer=self._recorded(self._loaded(trainer), folder),
+            trainer=self._recorded(trainer, folder),
             resume=self._resume,
             checkpoints=self._checkpoints,
             publishing=publishing,
@@ -104,10 +106,15 @@ class TrainerActor(BodyActor):
             told=lambda message: self._loop.call(lambda body: body.heard(message)),
         )
 
-    def _loaded(self, holder: Holder) -> Holder:
-        if self._resume is not None:
-            holder.load(self._resume.folder)
-        return holder
+    def _go_on(self, load: Load) -> None:
+        """From the newest checkpoint that this attempt has written, or from what it began with."""
+        point = go_back(self._checkpoints, load) if self._incarnation else None
+        if point is not None:
+            self._resume = point
+        elif self._resume is not None:
+            if self._resume.origin is not None:  # the driver opened it on its own host
+                self._resume = open_checkpoint(self._resume.origin)
+            load(self._resume.folder)
 
     def _recorded(self, trainer: Steps, model: Path) -> Steps:
         if self._recorded_step is None:
@@ -119,20 +126,20 @@ class TrainerActor(BodyActor):
         asked = AskedStep(step=step, folder=folder, spec=spec, model=model, num_ranks=1 + len(self._ranks))
         return RecordedTrainer(trainer, asked, steps_before=0 if self._resume is None else self._resume.step)
 
-    def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, "Publishing"]:
+    def _make_trainer(self, folder: Path, device: str, handover: "Handover") -> tuple[Steps, Load, "Publishing"]:
         from engine.live.trainer.publishing import PublishingAlone, PublishingTogether
 
         if self._spec.trainer.backend == "torch" and not self._ranks:
             from engine.training.torch_trainer import TorchTrainer
 
             alone = TorchTrainer(folder, TrainerSettings.of(self._spec), device=device)
-            return alone, PublishingAlone(alone, handover)
+            return alone, partial(load_alone, alone), PublishingAlone(alone, handover)
         from engine.live.trainer.ranks import RankGroup
 
         recorded = None if self._recorded_step is None else self._recorded_step[1]
         make = self._maker(folder)
         group = RankGroup(make, device=device, options=self._ranks, checkpoints=self._checkpoints, recorded=recorded)
-        return group, PublishingTogether(group, handover, self._links)
+        return group, group.load, PublishingTogether(group, handover, self._links)
 
     def _maker(self, folder: Path) -> "MakeTrainer":
         """Of every rank's trainer."""

@@ -2,20 +2,22 @@
 
 Invariants:
 - a rank whose call fails closes its connections, so that nobody waits for its data; one that can make no trainer (its
-  host may lack the model) meets the others first;
+  host may lack the model) meets the others first; a checkpoint that is damaged is refused by all ranks alike, who go on
+  as they are;
 - a checkpoint is written on a thread of its own, and told by the rank's own folder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from engine.live.checkpoints.apart import HostFolders, bring, upload_own
+from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, upload_own
 from engine.live.process.devices import claim_device
 from engine.live.process.kernel_kills import HostKills, KillTeller
 from engine.live.trainer.shares import RankShare
 from engine.signs import Signs
+from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import SharedTrainer, Write
 
 Answer = TypeVar("Answer")
@@ -77,20 +79,36 @@ class TrainerRankActor:
         self._folders = HostFolders(root_of_first)
         return self._folders.here(mark).exists()
 
-    def bring(self, folder: Path, uri: str, manifest: bytes) -> None:
-        with self._heard():
-            bring(self._built, self._folders.here(folder), uri, manifest)
+    def bring(self, folder: Path, uri: str, manifest: bytes) -> str:
+        """What the store's copy lacks; nothing: what this rank needs is here."""
+        try:
+            with self._heard():
+                bring(self._built, self._folders.here(folder), uri, manifest)
+        except CheckpointUnverified as error:
+            return str(error)
+        return ""
 
     def run(self, call: str, *given: object) -> HostKills | None:
         arguments = [self._folders.here(each) if isinstance(each, Path) else each for each in given]
-
-        def work() -> Any:
-            with self._heard() if call == "load" else nullcontext():
-                return getattr(self._built, call)(*arguments)
-
-        answer = self._or_hang_up(work)
+        answer = self._or_hang_up(lambda: getattr(self._built, call)(*arguments))
         if call == "prepare_save":
             self._act, self._prepared = answer, arguments
+        return self._kills.news()
+
+    def load(self, folder: Path) -> HostKills | None:
+        """As `run`. Where it is damaged, every rank has heard so, and says so."""
+        here = self._folders.here(folder)
+
+        def work() -> str:
+            try:
+                with self._heard(), no_damaged_copy(here):
+                    self._built.load(here)
+            except CheckpointUnverified as error:
+                return str(error)
+            return ""
+
+        if damage := self._or_hang_up(work):
+            raise CheckpointUnverified(damage)
         return self._kills.news()
 
     def share(self, call: str, *arguments: object) -> Any:

@@ -8,7 +8,8 @@ Invariants:
 - nothing is waited for without a bound: a rank that dies closes its connections, which ends what the others wait for,
   and one whose call fails is ended for that; one that is frozen is given up after `timeout_s`. Either way the caller
   gets one exception that names the rank;
-- after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner;
+- after an exception the group is over: the ranks' states may differ by half a step. No rank outlives it, or its owner.
+  But a checkpoint that a rank finds damaged is refused by all before anything is changed, and they go on as they are;
 - a checkpoint is written on a thread of its own on every rank, while all train on. One that could not be written ends
   nothing: that is for the caller to decide;
 - ranks on hosts that do not share the folder of checkpoints need a store; without one they are refused at the start.
@@ -23,7 +24,7 @@ from typing import Any, Final, TypeVar
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 
-from engine.live.checkpoints.apart import address_of, bring, make_mark, own_root
+from engine.live.checkpoints.apart import address_of, bring, is_elsewhere, make_mark, no_damaged_copy, own_root
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import says_out_of_memory, told
@@ -32,6 +33,7 @@ from engine.live.trainer.shares import RankShare
 from engine.signs import still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
+from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import StepResult, Write
 from engine.weights.port import LowRank, TensorEntry
 
@@ -163,9 +165,11 @@ class RankGroup:
         return parts
 
     def load(self, folder: Path) -> None:
-        if self._are_apart:
-            self._bring(folder)
-        self._together(self._tell("load", folder), lambda: self._own.load(folder))
+        """Raises `CheckpointUnverified`, which names rank and file."""
+        with no_damaged_copy(folder):
+            if self._are_apart or is_elsewhere(folder):
+                self._bring(folder)
+            self._together([other.load.remote(folder) for other in self._others], lambda: self._own.load(folder))
 
     def _look(self, checkpoints: Path) -> bool:
         """Whether there are ranks that do not see this folder. Raises `ValueError`."""
@@ -202,6 +206,8 @@ class RankGroup:
         if found := self._patiently(others):
             self._end_others()
             raise RankFailed.of(found)
+        if lacking := [f"rank {rank}: {each}" for rank, each in enumerate(ray.get(others), start=1) if each]:
+            raise CheckpointUnverified("; ".join(lacking))
 
     def _patiently(self, others: list[Any]) -> list[str]:
         """`_failures`, however long they take: a rank that works gives signs, which this loop passes on."""
@@ -237,6 +243,8 @@ class RankGroup:
         except Exception as error:
             # When another rank is to blame, this one has only lost a connection, and it is there to say why.
             found = self._failures(others, ranks, within_s=SETTLED_WITHIN_S)
+            if isinstance(error, CheckpointUnverified):
+                raise
             self._end_others()
             if isinstance(error, ValueError) or hasattr(error, "retryable"):
                 raise
@@ -281,6 +289,8 @@ def _end_failed(actors: Mapping[Any, Any]) -> None:
         for call in done:
             try:
                 ray.get(call)
+            except CheckpointUnverified:  # all refuse it alike, and go on
+                continue
             except RayError:
                 ray.kill(actors[call])
 

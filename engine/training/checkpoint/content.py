@@ -8,7 +8,7 @@ Of several ranks: `model-…` by an index of Hugging Face's, `state-…` with th
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final, Self
@@ -22,7 +22,7 @@ from engine.training.checkpoint.folder import (
     CheckpointUnverified,
     parts_here,
     read_manifest,
-    verify_part,
+    verify_parts,
 )
 from engine.training.ranks.world import World
 from engine.training.step.models import needs_critic
@@ -44,6 +44,11 @@ def model_file(rank: int, num_ranks: int) -> str:
 
 def state_file(rank: int, num_ranks: int) -> str:
     return OPTIMIZER_FILE if num_ranks == 1 else f"state-{rank + 1:05d}-of-{num_ranks:05d}.safetensors"
+
+
+def holds_state(name: str) -> bool:
+    """Of a checkpoint's part: it is for a trainer that goes on, and nothing of the model."""
+    return name in (OPTIMIZER_FILE, TRAINER_FILE) or name.startswith(("state-", f"{ADAPTER_FOLDER}/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +110,32 @@ def _told(progress: TrainerProgress) -> str:
 
 
 def _verified_in_turns(folder: Path, world: World) -> Mapping[str, CheckpointPart]:
-    """What is here. Of a folder that all share every file is read by one rank; what each finds holds for all."""
-    digest, failure = "", ""
+    """What is here. Ranks that see one folder take turns at its files; what each finds holds for all."""
+    digest, failure, found = "", "", f"rank {world.index}'s"
     parts: dict[str, CheckpointPart] = {}
     try:
         digest, parts = read_manifest(folder)
-        here = sorted(parts_here(folder, parts), key=lambda name: parts[name].num_bytes)
-        is_shared = not (folder / ELSEWHERE_FILE).exists()
-        for name in here[world.index :: world.count] if is_shared else here:
-            verify_part(folder, name, parts[name])
-        parts = {name: parts[name] for name in here}
+        elsewhere = folder / ELSEWHERE_FILE
+        found = (elsewhere.read_text() or found) if elsewhere.exists() else "everybody's"
     except CheckpointUnverified as error:
         failure = str(error)
-    every = [json.loads(each) for each in world.exchange(json.dumps([failure, digest]).encode())]
-    if failures := [f"rank {rank}: {told}" for rank, (told, _) in enumerate(every) if told]:
-        raise CheckpointUnverified("; ".join(failures))
-    if len({each for _, each in every}) > 1:
+    every = _agreed(failure, [digest, found], world)
+    if len({digest for digest, _ in every}) > 1:
         raise CheckpointUnverified(f"{folder}: ranks read manifests of different checkpoints there")
-    return parts
+    sharing = [rank for rank, (_, each) in enumerate(every) if each == found]
+    here = sorted(parts_here(folder, parts), key=lambda name: parts[name].num_bytes)
+    own = here[sharing.index(world.index) :: len(sharing)]
+    try:
+        verify_parts(folder, {name: parts[name] for name in own})
+    except CheckpointUnverified as error:
+        failure = str(error)
+    _agreed(failure, [], world)
+    return {name: parts[name] for name in here}
+
+
+def _agreed(failure: str, told: Sequence[str], world: World) -> list[list[str]]:
+    """What each rank tells, unless one has failed."""
+    every: list[list[str]] = [json.loads(each) for each in world.exchange(json.dumps([failure, *told]).encode())]
+    if failures := [f"rank {rank}: {each}" for rank, (each, *_) in enumerate(every) if each]:
+        raise CheckpointUnverified("; ".join(failures))
+    return [rest for _, *rest in every]

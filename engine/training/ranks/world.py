@@ -212,9 +212,20 @@ class _ToldSigns(Signs):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
+        self._told_at = 0.0
+
+    def sign(self) -> None:
+        """Also from threads that a library works on, for every few kilobytes; nobody hears more than looks up."""
+        super().sign()
+        if time.monotonic() - self._told_at >= LOOK_UP_EVERY_S:
+            self._tell()
 
     def end(self) -> None:
         super().end()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._told_at = time.monotonic()
         self._store.add(_SIGNS, 1)
 
 

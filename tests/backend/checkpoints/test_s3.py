@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -29,13 +30,14 @@ from backend.checkpoints.retention import remove_files
 from backend.checkpoints.services import GRACE, delete_checkpoint, record_checkpoint
 from backend.jobs.models import Job
 from backend.store.chosen import store
-from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
-from engine.live.checkpoints.store import CheckpointStore, GivenUp, RemoteCheckpoints, forget_older
+from engine.live.checkpoints.apart import load_alone
+from engine.live.checkpoints.resuming import finish_checkpoint, forget_older, open_checkpoint
+from engine.live.checkpoints.store import CheckpointStore, GivenUp, RemoteCheckpoints
 from engine.live.checkpoints.writer import CheckpointWriter
 from engine.pipeline.messages.to_trainer import CheckpointFailed, CheckpointWritten
 from engine.pipeline.records import DataProgress
 from engine.spec.facts import CheckpointSaved
-from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
+from engine.training.checkpoint.folder import CheckpointUnverified, read_manifest, verify_checkpoint
 from tests.backend.checkpoints.conftest import CONTENTS, write_files
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
@@ -135,10 +137,30 @@ def remote(url: str, endpoint: str, root: Path) -> RemoteCheckpoints:
     return RemoteCheckpoints(store=CheckpointStore(url, endpoint=endpoint, wait=lambda seconds: None), root=root)
 
 
-def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5) -> Path:
+def checkpoint_in(root: Path, *, job: str = "job_a", step: int = 5, contents: dict[str, bytes] = CONTENTS) -> Path:
     folder = root / "jobs" / job / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
-    write_files(folder)
+    write_files(folder, contents)
     finish_checkpoint(folder, step=step, progress=PROGRESS)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """Who loads a checkpoint and needs all of it."""
+
+    def files_needed(self, stored: Mapping[str, Sequence[str]]) -> list[str]:
+        return list(stored)
+
+    def load(self, folder: Path) -> None:
+        verify_checkpoint(folder)
+
+
+def fetched(node: RemoteCheckpoints, uri: str, *names: str) -> Path:
+    """All of it, or of its parts those of these names; read back."""
+    folder = node.open(uri)
+    _, parts = read_manifest(folder)
+    node.store.fetch_parts(uri, {name: parts[name] for name in names or parts}, folder)
+    verify_checkpoint(folder)
     return folder
 
 
@@ -160,6 +182,8 @@ class TestTravel:
         assert found.data_progress() == PROGRESS and found.step == 5
         assert verify_checkpoint(found.folder) == written.manifest_sha256
         assert there in found.folder.parents
+        assert not any((found.folder / name).exists() for name in CONTENTS), "whoever goes on from it fetches its parts"
+        fetched(remote(url, server.endpoint, there), written.uri)
         assert {name: (found.folder / name).read_bytes() for name in CONTENTS} == CONTENTS
 
     def test_a_part_larger_than_one_piece_arrives_whole(self, server: S3Server, url: str, tmp_path: Path) -> None:
@@ -167,7 +191,7 @@ class TestTravel:
         write_files(folder, {"model.safetensors": b"0123456789abcdef" * (2 * 2**20 + 7)})  # 32 MiB and a bit
         finish_checkpoint(folder, step=1, progress=PROGRESS)
         node = remote(url, server.endpoint, tmp_path)
-        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+        assert verify_checkpoint(fetched(node, node.upload(folder))) == verify_checkpoint(folder)
 
     def test_an_address_in_another_bucket_or_prefix_is_refused(
         self, server: S3Server, url: str, tmp_path: Path
@@ -175,7 +199,7 @@ class TestTravel:
         node = remote(url, server.endpoint, tmp_path)
         for address in ("s3://other/jobs/a", f"s3://{BUCKET}/elsewhere/jobs/a", f"{url}x/jobs/a"):
             with pytest.raises(ValueError, match="resume_from"):
-                node.fetch(address)
+                node.open(address)
 
     def test_without_a_store_an_s3_address_says_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("LAMINAR_STORE_URL", raising=False)
@@ -222,7 +246,7 @@ class TestFaults:
         proxy.answer = lambda number: fault if number % 2 else 0
         node = remote(url, proxy.endpoint, tmp_path)
         folder = checkpoint_in(tmp_path)
-        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+        assert verify_checkpoint(fetched(node, node.upload(folder))) == verify_checkpoint(folder)
 
     def test_a_store_that_is_away_costs_this_checkpoint_and_says_so(self, url: str, tmp_path: Path) -> None:
         told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
@@ -232,7 +256,7 @@ class TestFaults:
         failed = told.get(timeout=60)
         assert isinstance(failed, CheckpointFailed) and "store" in failed.reason
         with pytest.raises(ConnectionError):
-            remote(url, "http://127.0.0.1:9", tmp_path).fetch(f"{url}/jobs/job_a/step-000001")
+            remote(url, "http://127.0.0.1:9", tmp_path).open(f"{url}/jobs/job_a/step-000001")
 
     def test_an_upload_that_died_at_any_request_is_not_visible_and_goes_on_where_it_stopped(
         self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
@@ -250,13 +274,13 @@ class TestFaults:
                 uploader(dies_at=2).upload(folder, key)  # gets one write further than the one before
             assert f"{key}/manifest.json" not in keys_below(url, server)
             with pytest.raises(CheckpointUnverified):
-                remote(url, server.endpoint, tmp_path / "there").fetch(f"{url}/{key}")
+                remote(url, server.endpoint, tmp_path / "there").open(f"{url}/{key}")
             if f"{key}/progress/manifest.json" in keys_below(url, server):
                 break  # manifests are written again, so from here on it is the last write that is left
         uploader(dies_at=0).upload(folder, key)
         uploads = [line for line in proxy.asked if line.startswith("PUT") and "/parts/" in line]
         assert len(uploads) == num_writes - 2, "no part was sent twice"
-        assert verify_checkpoint(remote(url, server.endpoint, tmp_path / "there").fetch(f"{url}/{key}"))
+        assert fetched(remote(url, server.endpoint, tmp_path / "there"), f"{url}/{key}")
 
     def test_a_process_killed_in_the_middle_leaves_no_checkpoint(
         self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
@@ -283,30 +307,50 @@ class TestFaults:
         assert f"{key}/manifest.json" not in keys_below(url, server)
         proxy.answer = lambda number: 0
         node = remote(url, proxy.endpoint, tmp_path)
-        assert verify_checkpoint(node.fetch(node.upload(folder))) == verify_checkpoint(folder)
+        assert verify_checkpoint(fetched(node, node.upload(folder))) == verify_checkpoint(folder)
 
-    def test_a_part_that_rotted_in_the_store_is_not_loaded(self, server: S3Server, url: str, tmp_path: Path) -> None:
-        node = remote(url, server.endpoint, tmp_path)
-        address = node.upload(checkpoint_in(tmp_path))
+    @pytest.fixture
+    def host(self, server: S3Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteCheckpoints:
+        """What this process goes on from by itself."""
+        told = {"STORE_DIR": str(tmp_path), "STORE_URL": url, "STORE_ENDPOINT": server.endpoint}
+        for name, value in told.items():
+            monkeypatch.setenv(f"LAMINAR_{name}", value)
+        return remote(url, server.endpoint, tmp_path)
+
+    def put(self, server: S3Server, url: str, content: bytes, *, in_place_of: bytes) -> None:
         client = boto3.client("s3", endpoint_url=server.endpoint)
-        prefix = urlsplit(url).path.strip("/")
-        (largest,) = [
-            row["Key"]
-            for row in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]
-            if row["Size"] == len(CONTENTS["model.safetensors"])
-        ]
-        client.put_object(Bucket=BUCKET, Key=largest, Body=b"X" + CONTENTS["model.safetensors"][1:])
-        with pytest.raises(CheckpointUnverified):
-            node.fetch(address)
-        assert not list((tmp_path / "fetched").iterdir()), "and nothing of it stays"
+        (key,) = [key for key in keys_below(url, server) if key.endswith(sha256(in_place_of).hexdigest())]
+        client.put_object(Bucket=BUCKET, Key=f"{urlsplit(url).path.strip('/')}/{key}", Body=content)
 
-    def test_a_fetch_that_is_given_up_stops_and_leaves_nothing(
+    def test_a_part_that_rotted_in_the_store_is_refused_by_who_loads_it_and_no_copy_stays(
+        self, host: RemoteCheckpoints, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        weights = b"weights"
+        address = host.upload(checkpoint_in(tmp_path, contents={"weights.bin": weights, "config.json": b"{}"}))
+        self.put(server, url, b"Weights", in_place_of=weights)
+        folder = open_checkpoint(address).folder
+        with pytest.raises(CheckpointUnverified, match=r"weights\.bin has 7 bytes with sha256"):
+            load_alone(Everything(), folder)
+        assert not folder.exists(), "the next time it is fetched anew"
+        self.put(server, url, weights, in_place_of=weights)
+        load_alone(Everything(), open_checkpoint(address).folder)
+
+    def test_a_part_that_is_cut_short_or_gone_is_seen_before_anything_is_fetched(
+        self, host: RemoteCheckpoints, server: S3Server, url: str, tmp_path: Path
+    ) -> None:
+        address, weights = host.upload(checkpoint_in(tmp_path)), CONTENTS["model.safetensors"]
+        self.put(server, url, b"w", in_place_of=weights)
+        with pytest.raises(CheckpointUnverified, match=r"model\.safetensors of .* has 1 bytes"):
+            open_checkpoint(address)
+        assert not list((tmp_path / "fetched").iterdir())
+
+    def test_an_open_that_is_given_up_stops_and_leaves_nothing(
         self, server: S3Server, url: str, tmp_path: Path
     ) -> None:
         node = remote(url, server.endpoint, tmp_path)
         address = node.upload(checkpoint_in(tmp_path))
         with pytest.raises(GivenUp):
-            node.fetch(address, is_given_up=lambda: True)
+            node.open(address, is_given_up=lambda: True)
         assert not list((tmp_path / "fetched").iterdir())
 
 

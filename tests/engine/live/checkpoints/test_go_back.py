@@ -3,10 +3,17 @@
 import shutil
 from pathlib import Path
 
-from engine.live.checkpoints.resuming import PASSED_OVER_FILE, finish_checkpoint, go_back
-from engine.live.checkpoints.store import forget_older
+import pytest
+
+from engine.live.checkpoints.resuming import (
+    PASSED_OVER_FILE,
+    finish_checkpoint,
+    forget_older,
+    go_back,
+    open_checkpoint,
+)
 from engine.pipeline.records import DataProgress
-from engine.training.checkpoint.folder import MANIFEST_FILE, write_checkpoint
+from engine.training.checkpoint.folder import MANIFEST_FILE, CheckpointUnverified, verify_checkpoint, write_checkpoint
 
 PROGRESS = DataProgress(ended=((0, 4),), ledger=(("trained", 16),))
 
@@ -23,12 +30,17 @@ def _write(file: Path, text: str) -> None:
 
 
 def step_of(root: Path) -> int | None:
-    found = go_back(root)
+    """Where a loader that reads everything goes on."""
+    found = go_back(root, load)
     return None if found is None else found.step
 
 
+def load(folder: Path) -> None:
+    verify_checkpoint(folder)
+
+
 def test_the_newest_whole_one_is_taken(tmp_path: Path) -> None:
-    assert go_back(tmp_path) is None
+    assert step_of(tmp_path) is None
     saved(tmp_path, 2)
     saved(tmp_path, 10)
     assert step_of(tmp_path) == 10
@@ -51,6 +63,28 @@ def test_one_that_was_passed_over_counts_no_more_though_its_bytes_come_back(tmp_
     assert (tmp_path / "step-000004" / PASSED_OVER_FILE).exists(), "whoever must can still put it back by hand"
     saved(tmp_path, 4)
     assert step_of(tmp_path) == 4
+
+
+def test_whoever_decides_reads_no_weights_and_who_loads_them_finds_the_damage(tmp_path: Path) -> None:
+    saved(tmp_path, 2)
+    newest = saved(tmp_path, 4)
+    (newest / "weights.bin").write_text("Weights of 4")
+    assert open_checkpoint(str(newest)).step == 4, "as long as they should be: nobody has looked into them"
+    with pytest.raises(CheckpointUnverified, match=r"weights\.bin has 12 bytes with sha256"):
+        load(newest)
+    assert step_of(tmp_path) == 2
+    assert (newest / PASSED_OVER_FILE).exists()
+
+
+@pytest.mark.parametrize("part", ["weights.bin", "progress/progress.json"])
+def test_a_part_that_is_cut_short_or_gone_is_seen_before_anybody_loads(tmp_path: Path, part: str) -> None:
+    newest = saved(tmp_path, 4)
+    (newest / part).write_text("w")
+    with pytest.raises(CheckpointUnverified, match=rf"{Path(part).name} has 1 bytes"):
+        open_checkpoint(str(newest))
+    (newest / part).unlink()
+    with pytest.raises(CheckpointUnverified, match=rf"{Path(part).name} cannot be read"):
+        open_checkpoint(str(newest))
 
 
 def test_the_copy_that_is_kept_beside_the_newest_is_one_that_can_be_gone_back_to(tmp_path: Path) -> None:

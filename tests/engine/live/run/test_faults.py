@@ -76,6 +76,21 @@ def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path
     assert {"trainer", "data", "relay", "environment", "rollout"} <= set(struck)
 
 
+def test_a_trainer_that_begins_again_passes_over_what_a_rank_finds_damaged(
+    tmp_path: Path, processes_of: ProcessesOf
+) -> None:
+    def strike() -> None:
+        for newer in sorted((tmp_path / "checkpoints").glob("step-*"))[1:]:
+            for file in newer.glob("*.safetensors"):
+                file.write_bytes(file.read_bytes()[:-1] + b"x")
+        processes_of("TrainerActor")[0].send_signal(signal.SIGKILL)
+
+    sink = Blows({15: strike})
+    finished = run(spec(steps=16), tmp_path, sink)
+    adds_up(finished, sink, steps=16)
+    assert [body.step for body in sink.of(StepTrained)].count(5) == 2, "from the first one on"
+
+
 def test_two_parts_killed_at_once(tmp_path: Path, processes_of: ProcessesOf) -> None:
     def kill(*kinds: str) -> Callable[[], None]:
         def strike() -> None:

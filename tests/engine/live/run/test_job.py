@@ -252,6 +252,18 @@ def test_a_torn_checkpoint_is_refused(laminar: Trained, tmp_path: Path) -> None:
     assert (finished.outcome, finished.failure_class) == ("failed", "data")
 
 
+def test_a_damaged_checkpoint_is_found_by_the_rank_that_loads_it(laminar: Trained, tmp_path: Path) -> None:
+    """The driver sees nothing wrong with it: every part has its size."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(laminar.first_checkpoint.removeprefix("file://"), damaged)
+    moments = damaged / "optimizer.safetensors"
+    moments.write_bytes(moments.read_bytes()[:-1] + b"x")
+    open_checkpoint(f"file://{damaged}")
+    finished = run(spec(steps=4), tmp_path / "second", WatchingSink(), resume_from=f"file://{damaged}")
+    assert (finished.outcome, finished.failure_class) == ("failed", "data")
+    assert "rank 0: " in finished.message and f"{damaged}: optimizer.safetensors has" in finished.message
+
+
 def test_a_model_that_is_not_there_is_the_users_to_mend(tmp_path: Path) -> None:
     finished = run(spec(model={"source": "no/such/folder"}, rollout=ALONE), tmp_path, WatchingSink())
     assert (finished.outcome, finished.failure_class) == ("failed", "config")

@@ -16,7 +16,12 @@ from engine.live.checkpoints.resuming import finish_checkpoint, open_checkpoint
 from engine.live.checkpoints.store import CheckpointStore, RemoteCheckpoints
 from engine.pipeline.records import DataProgress
 from engine.policy.lineage import WeightsId
-from engine.training.checkpoint.folder import MANIFEST_FILE, verify_checkpoint
+from engine.training.checkpoint.folder import (
+    MANIFEST_FILE,
+    CheckpointUnverified,
+    read_manifest,
+    verify_checkpoint,
+)
 from tests.engine.live.trainer.test_ranks import BACKENDS, TIMEOUT_S, make_trainer, trajectories_of
 from tests.s3_server import CREDENTIALS, S3Server, s3_server
 
@@ -60,8 +65,8 @@ class FirstHost:
         """As `RecordedTrainer` does."""
         self._group.prepare_save(folder)()
 
-    def load(self) -> None:
-        self._group.load(open_checkpoint(str(self._folder)).folder)
+    def load(self, uri: str = "") -> None:
+        self._group.load(open_checkpoint(uri or str(self._folder)).folder)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +118,11 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
     whole = RemoteCheckpoints(
         store=CheckpointStore(f"s3://{BUCKET}/{tmp_path.name}", endpoint=server.endpoint), root=tmp_path / "elsewhere"
     )
-    assert len(names_in(open_checkpoint(uri, whole).folder)) == 4, "the store has all of it"
+    opened = open_checkpoint(uri, whole).folder
+    assert not names_in(opened), "who decides what to go on from fetches no weights"
+    _, parts = read_manifest(opened)
+    whole.store.fetch_parts(uri, parts, opened)
+    assert verify_checkpoint(opened) and len(names_in(opened)) == 4, "the store has all of it"
 
     shutil.rmtree(hosts[1])  # another host in its place
     again = started(backend, tmp_path, server)
@@ -126,6 +135,23 @@ def test_each_rank_keeps_uploads_and_fetches_its_own_part(server: S3Server, tmp_
         assert "state-00002-of-00002.safetensors" not in names_in(hosts[0])
     verify_checkpoint(hosts[0])
     ray.kill(again)
+
+    # Nothing is here: each fetches what it needs, and the damaged copy of one of them costs that copy.
+    for number in (0, 1):
+        shutil.rmtree(tmp_path / f"host-{number}" / "jobs")
+    third = started(backend, tmp_path, server)
+    ray.get(third.load.remote(uri))
+    assert ray.get([third.weights.remote(), third.train.remote(1), third.weights.remote()]) == expected
+    (copy,) = (tmp_path / "host-1" / "fetched").iterdir()
+    assert names_in(copy) == own
+    file = copy / "state-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointUnverified, match=r"rank 1: .*state-00002-of-00002"):
+        ray.get(third.load.remote(uri))
+    assert not copy.exists()
+    ray.get(third.load.remote(uri))
+    assert ray.get([third.weights.remote(), third.train.remote(1), third.weights.remote()]) == expected
+    ray.kill(third)
 
 
 @pytest.mark.usefixtures("own_ray")

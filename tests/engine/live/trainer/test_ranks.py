@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from engine.policy.lineage import WeightsId
 from engine.sinks.memory import MemorySink
 from engine.spec.facts import StepTrained
 from engine.spec.job import AlgorithmSpec, JobSpec, OptimizerSpec, TrainerSpec
-from engine.training.checkpoint.folder import verify_checkpoint
+from engine.training.checkpoint.folder import CheckpointUnverified, verify_checkpoint
 from engine.training.port import TrainingTrajectory
 from engine.training.settings import TrainerSettings
 
@@ -135,6 +136,15 @@ def test_two_ranks_train_publish_save_and_go_on_and_a_killed_one_is_a_clear_erro
     ray.get(host.load.remote(tmp_path))
     again, weights_again = ray.get([host.train.remote(trajectories_of(1)), host.weights.remote()])
     assert (again, weights_again) == (second, weights)
+
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tmp_path, damaged)
+    file = damaged / "state-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointUnverified, match=r"rank \d: .*damaged: state-00002-of-00002"):
+        ray.get(host.load.remote(damaged))
+    ray.get(host.load.remote(tmp_path))  # by the same ranks: the checkpoint before
+    assert ray.get(host.train.remote(trajectories_of(1))) == second
 
     (rank,) = processes_of("TrainerRankActor")
     ray.get(host.prepare.remote(tmp_path / "later"))

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from engine.signs import at_work
+from engine.signs import at_work, sign_from_anywhere
 from engine.training.ranks.world import World
 
 BOUND = timedelta(milliseconds=1)
@@ -64,3 +64,7 @@ def test_what_another_rank_is_at_is_told_to_those_who_wait() -> None:
     with at_work("train"):
         pass
     assert first.num_signs() == 2, "what is done on other threads tells nothing of a disk"
+    with second.signs().heard_here():
+        fetched = sign_from_anywhere()
+    fetched()
+    assert first.num_signs() == 3, "but threads that a library works on for a rank do"
