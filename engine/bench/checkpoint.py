@@ -1,7 +1,7 @@
 """Seconds of a checkpoint that ranks write together, and of going on from it, at Qwen3-0.6B's width.
 
     copy      the state of a rank into memory that is ready, by one call: what training must stand still for at least
-    stall     `prepare_save`, for which it does stand still
+    stall     `prepare_save`, for which it does stand still; the first, of memory whose pages a thread has found before
     disk      as many bytes as the checkpoint has, written into plain files by the same ranks, and synced
     write     the call beside training: every file, hashed, synced and read back
     restore   on one, two and four ranks: every file verified, every rank's own part read
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=2, help="that write")
     parser.add_argument("--restore", type=int, nargs="+", default=[1, 2, 4], help="ranks that go on")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cold", action="store_true", help="the first copy finds its pages itself")
     parser.add_argument("--mapped", action="store_true", help="as where memory is short: the copy in a mapped file")
     parser.add_argument("--folder", type=Path, help="on the disk that is measured; by default a temporary one")
 
@@ -151,6 +152,9 @@ def _save(model: Path, folder: Path, arguments: argparse.Namespace, world: Any) 
         values.normal_()
     before = _own_bytes()
     found: dict[str, Any] = {what: [] for what in ("copy", "first stall", "stall", "disk", "write")}
+    if not arguments.cold:
+        trainer.get_ready_to_save()
+        trainer._saver.wait_until_ready()
     found["first stall"].append(_together(world, partial(trainer.prepare_save, folder)))
     acts: list[Callable[[], object]] = []
     for _ in range(arguments.repeats):

@@ -52,6 +52,9 @@ class WeightHolder(Loadable, Protocol):
 class Steps(Loadable, Protocol):
     def train_step(self, trajectories: Trajectories) -> StepResult: ...
 
+    def get_ready_to_save(self) -> None:
+        """Takes the memory of the next copy beside what goes on, where it is not there yet."""
+
     def prepare_save(self, folder: Path) -> Write:
         """Copies what a checkpoint holds; the returned call writes the copy (weights in the Hugging Face layout,
         optimizer and random streams as safetensors and JSON) and may run on another thread while training goes on."""

@@ -60,13 +60,16 @@ class OptimizedPart:
     part: TrainedPart
     optimizer: FusedAdamW
 
-    def shares(self) -> PartShares:
-        """All of it."""
+    def shares(self, *, is_filled: bool = True) -> PartShares:
+        """All of it. If not filled, only as large as it is."""
         part = self.part
         places = places_of(part.parameters, part.views)
         values = {"master": {name: parameter.detach() for name, parameter in part.parameters.items()}}
         for moment in MOMENTS:
-            values[moment] = {name: self.optimizer.moment_of(each, moment) for name, each in part.parameters.items()}
+            values[moment] = {
+                name: self.optimizer.moment_of(each, moment, is_filled=is_filled)
+                for name, each in part.parameters.items()
+            }
         kinds = {
             kind: {name: Share.whole(places[name], each) for name, each in named.items()}
             for kind, named in values.items()
@@ -207,6 +210,9 @@ class TorchTrainer:
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         return self._published.pack(weights, allocate)
+
+    def get_ready_to_save(self) -> None:
+        self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])
 
     def prepare_save(self, folder: Path) -> Write:
         shares = [part.shares() for part in self._parts]

@@ -104,6 +104,7 @@ class TrainerActor(BodyActor):
             publishing=publishing,
             post=self._send,
             told=lambda message: self._loop.call(lambda body: body.heard(message)),
+            is_saved=Plan.from_spec(spec).checkpoints,
         )
 
     def _go_on(self, load: Load) -> None:

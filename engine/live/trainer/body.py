@@ -4,7 +4,9 @@ job that only evaluates it hands over and does nothing else.
 Invariants:
 - weights are copied once, and that copy is all that training stands still for;
 - a checkpoint that could not be written is the brain's to judge; but a rank that died of it, or memory that ran out,
-  ends the trainer, since every later step and checkpoint would fail likewise.
+  ends the trainer, since every later step and checkpoint would fail likewise;
+- the memory of a checkpoint's copy is made ready beside the step that it is of. Not beside the first one: only then is
+  it known how much memory a step takes.
 """
 
 import time
@@ -122,13 +124,16 @@ class TrainerBody(WeightsBody):
         publishing: Publishing,
         post: Post,
         told: Told,
+        is_saved: Callable[[int], bool],
     ) -> None:
+        """`is_saved`: whether a checkpoint follows this step."""
         super().__init__(
             brain=brain, num_parameters=trainer.num_parameters, resume=resume, publishing=publishing, post=post
         )
         self._trainer, self._checkpoints = trainer, checkpoints
         self._writer = CheckpointWriter(told)
         self._lost: Exception | None = None
+        self._is_saved, self._has_trained = is_saved, False
 
     def perform(self, effect: Effect) -> list[Message]:
         match effect:
@@ -141,6 +146,9 @@ class TrainerBody(WeightsBody):
                 return super().perform(effect)
 
     def _train(self, effect: TrainOn) -> BatchTrained:
+        if self._has_trained and self._is_saved(effect.step):
+            self._trainer.get_ready_to_save()
+        self._has_trained = True
         with self._over_all_weights("step"):  # the optimizer's part; micro-batches count by themselves
             result = self._trainer.train_step(batch_of(effect.groups, effect.lineage, at=effect.step - 1))
         metrics = {**result.metrics, "trainer/handover_s": self._stall_s}

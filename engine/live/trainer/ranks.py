@@ -146,6 +146,9 @@ class RankGroup:
     def _ask(self, rank: int, call: str, arguments: tuple[object, ...]) -> Any:
         return self._others[rank - 1].share.remote(call, *arguments)
 
+    def get_ready_to_save(self) -> None:
+        self._together(self._tell("get_ready_to_save"), lambda: self._own.get_ready_to_save())
+
     def prepare_save(self, folder: Path) -> Write:
         own = self._together(self._tell("prepare_save", folder), lambda: self._own.prepare_save(folder))
         return partial(self._write, own)

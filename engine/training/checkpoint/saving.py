@@ -24,20 +24,26 @@ from engine.training.ranks.world import World
 
 
 class Saver:
-    """A trainer's."""
+    """A trainer's. Collective, as the ranks of a host count each other."""
 
     def __init__(self, published: PublishedModel, world: World, device: torch.device) -> None:
         self._published, self._world = published, world
         self._staging = Staging(device)
-        self._num_sharing = 0
+        self._num_sharing = world.count_on_this_host()
         self._in_use = Lock()
         self._num_prepared = 0
+
+    def get_ready(self, parts: Sequence[PartShares]) -> None:
+        """For `prepare` of as much: the memory for the first copy, beside the step that it will be of."""
+        self._staging.get_ready(_values_of(parts), num_sharing=self._num_sharing)
+
+    def wait_until_ready(self) -> None:
+        self._staging.wait_until_ready()
 
     def prepare(
         self, folder: Path, parts: Sequence[PartShares], streams: Mapping[str, Tensor], progress: TrainerProgress
     ) -> Write:
-        """Waits until what was prepared before is written, if that has begun. Collective, as the act is."""
-        self._num_sharing = self._num_sharing or self._world.count_on_this_host()
+        """Waits until what was prepared before is written, if that has begun. The act is collective."""
         with self._in_use:
             self._num_prepared += 1
             share = RankShare(
@@ -56,13 +62,8 @@ class Saver:
             return share.write()
 
     def _copies(self, parts: Sequence[PartShares], *, beside: Path) -> list[PartShares]:
-        live = {
-            f"{each.part.prefix}{kind}/{name}": share.values
-            for each in parts
-            for kind, shares in each.kinds.items()
-            for name, share in shares.items()
-        }
-        held = iter(self._staging.hold(live, beside=beside, num_sharing=self._num_sharing).values())
+        copies = self._staging.hold(_values_of(parts), beside=beside, num_sharing=self._num_sharing)
+        held = iter(copies.values())
         return [
             replace(
                 each,
@@ -73,3 +74,12 @@ class Saver:
             )
             for each in parts
         ]
+
+
+def _values_of(parts: Sequence[PartShares]) -> dict[str, Tensor]:
+    return {
+        f"{each.part.prefix}{kind}/{name}": share.values
+        for each in parts
+        for kind, shares in each.kinds.items()
+        for name, share in shares.items()
+    }

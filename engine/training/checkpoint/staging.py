@@ -4,7 +4,9 @@
                        yes  a mapped file beside the checkpoints, which the system may write out and drop at any time
 
 Invariants:
-- training stands still for the copy and nothing else, from the second checkpoint on;
+- training stands still for the copy and nothing else: where it is said before a step that a checkpoint follows it, the
+  memory's pages are found beside that step, by a thread that takes only what time others leave;
+- whoever copies waits for no such thread: what it has not found yet, the copy finds;
 - a mapped file has its room on the disk before anything is written to it: a full disk is an OSError, and never the end
   of the process;
 - one copy at a time is here: what prepares the next waits until this one is written.
@@ -14,7 +16,9 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event, get_native_id
 from typing import Final, Protocol
 
 import torch
@@ -25,6 +29,9 @@ from engine.training.checkpoint.host_memory import spare_bytes
 
 # So that every tensor begins where any number may.
 _ALIGNMENT: Final = 64
+# Found in one go, of which a copy that has come too soon waits for one.
+_PIECE_BYTES: Final = 1 << 26
+_LEAST_PRIORITY: Final = 19
 
 
 class Spare(Protocol):
@@ -35,7 +42,23 @@ class Staging:
     def __init__(self, device: torch.device, spare: Spare = spare_bytes) -> None:
         self._device, self._spare = device, spare
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._finding: Future[None] | None = None
+        self._is_needed = Event()
         self.is_mapped = False
+
+    def get_ready(self, tensors: Mapping[str, Tensor], *, num_sharing: int) -> None:
+        """For `hold` of as much, beside what goes on. Where memory is short, nothing: a file's pages would be written
+        to the disk for it."""
+        num_bytes = sum(map(_room, tensors.values()))
+        if self._finding is None and len(self._memory) < num_bytes <= self._spare(num_sharing=num_sharing):
+            on = torch.cuda.current_device() if self._device.type == "cuda" else None
+            beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="staging")
+            self._finding = beside.submit(self._find, num_bytes, on)
+            beside.shutdown(wait=False)
+
+    def wait_until_ready(self) -> None:
+        if self._finding is not None:
+            self._finding.result()
 
     @torch.no_grad()
     def hold(self, tensors: Mapping[str, Tensor], *, beside: Path, num_sharing: int) -> dict[str, Tensor]:
@@ -56,6 +79,11 @@ class Staging:
             begin += _room(tensor)
 
     def _make_room(self, num_bytes: int, *, beside: Path, num_sharing: int) -> None:
+        if self._finding is not None:
+            self._is_needed.set()
+            with at_work("map", num_bytes=num_bytes):
+                wait([self._finding])  # if it failed, it will now, where somebody hears it
+            self._finding = None
         if num_bytes <= len(self._memory):
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # given back before more is asked for
@@ -63,7 +91,22 @@ class Staging:
         if self.is_mapped:
             self._memory = _mapped(num_bytes, beside)
         else:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+            self._memory = self._own_pages(num_bytes)
+
+    def _own_pages(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+
+    def _find(self, num_bytes: int, device: int | None) -> None:
+        """On a thread of its own."""
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), _LEAST_PRIORITY)
+        if device is not None:
+            torch.cuda.set_device(device)  # each thread has its own
+        self._memory = self._own_pages(num_bytes)  # pinned ones are there with this
+        pages = self._memory.numpy()
+        for start in range(0, num_bytes, _PIECE_BYTES):
+            if self._is_needed.is_set():
+                return
+            pages[start : start + _PIECE_BYTES : mmap.PAGESIZE] = 0  # without the interpreter's lock
 
 
 def _mapped(num_bytes: int, beside: Path) -> Tensor:

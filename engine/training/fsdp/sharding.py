@@ -149,11 +149,13 @@ class ShardedPart:
 
     # The whole state ---------------------------------------------------------------------------------------------
 
-    def shares(self) -> PartShares:
-        """What this rank has of it."""
+    def shares(self, *, is_filled: bool = True) -> PartShares:
+        """What this rank has of it. If not filled, only as large as it is."""
         own = {"master": {name: each.detach() for name, each in self._own.items()}}
         for moment in MOMENTS:
-            own[moment] = {name: self._optimizer.moment_of(each, moment) for name, each in self._own.items()}
+            own[moment] = {
+                name: self._optimizer.moment_of(each, moment, is_filled=is_filled) for name, each in self._own.items()
+            }
         kinds = {kind: self._sharding.shares(self._places, values) for kind, values in own.items()}
         return PartShares(part=self._part, kinds=kinds)
 

@@ -218,6 +218,9 @@ class FsdpTrainer:
         """Of several ranks: this one's values in it, and zeros for the others'."""
         return self.published.pack(weights, allocate)
 
+    def get_ready_to_save(self) -> None:
+        self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])
+
     def prepare_save(self, folder: Path) -> Write:
         """Copied here; the call writes this rank's part, together with the others'."""
         shares = [part.shares() for part in self._parts]

@@ -121,14 +121,14 @@ class FusedAdamW:
             self.reset(parameter, num_updates=0)
         return self.state[parameter]
 
-    def moment_of(self, parameter: nn.Parameter, moment: str) -> Tensor:
-        """What is kept, or, of 8 bits, the same numbers as bfloat16 in the host's memory."""
+    def moment_of(self, parameter: nn.Parameter, moment: str, *, is_filled: bool = True) -> Tensor:
+        """What is kept, or, of 8 bits, the same numbers as bfloat16 in the host's memory, unless that is not filled."""
         state = self.state_of(parameter)
         if not self._is_small(parameter):
             return state[moment]
         kept = self.small[parameter][moment]
         found = torch.empty(parameter.shape, dtype=torch.bfloat16)
-        for rows in _pieces_of_rows(parameter):
+        for rows in _pieces_of_rows(parameter) if is_filled else ():
             found[rows].copy_(kept.read(rows, parameter.device))
         return found
 

@@ -153,9 +153,8 @@ class World:
 
     def count_on_this_host(self) -> int:
         """Ranks. Collective."""
-        host = socket.gethostname()
-        self._store.set(f"host-{self.index}", host)
-        return [self._store.get(f"host-{rank}").decode() for rank in range(self.count)].count(host)
+        host = socket.gethostname().encode()
+        return self.exchange(host).count(host)
 
     # Beside training ---------------------------------------------------------------------------------------------
 

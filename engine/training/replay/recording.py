@@ -81,6 +81,9 @@ class RecordedTrainer:
     def num_parameters(self) -> int:
         return self._trainer.num_parameters
 
+    def get_ready_to_save(self) -> None:
+        self._trainer.get_ready_to_save()
+
     def prepare_save(self, folder: Path) -> Write:
         write = self._trainer.prepare_save(folder)
         self._nothing_is_prepared.clear()

@@ -45,6 +45,42 @@ def test_every_process_of_the_host_counts(tmp_path: Path) -> None:
         assert staging.is_mapped == (num_sharing == 4)
 
 
+def test_memory_that_was_made_ready_is_what_the_copy_goes_into(tmp_path: Path) -> None:
+    staging, num_bytes = Staging(CPU), 1 << 28
+    live = {"w": torch.zeros(num_bytes, dtype=torch.uint8)}
+    before = resident_bytes()
+    staging.get_ready(live, num_sharing=1)
+    staging.wait_until_ready()
+    ready, memory = resident_bytes(), staging._memory.data_ptr()
+    assert ready - before > 0.9 * num_bytes
+    held = staging.hold(live, beside=tmp_path, num_sharing=1)
+    assert held["w"].data_ptr() == memory and resident_bytes() - ready < 0.1 * num_bytes
+    staging.get_ready(live, num_sharing=1)
+    assert staging._memory.data_ptr() == memory, "once it is there, there is nothing to do"
+
+
+def test_a_copy_does_not_wait_for_pages_and_a_larger_one_takes_its_own_memory(tmp_path: Path) -> None:
+    staging = Staging(CPU)
+    live = {"w": torch.randn(1 << 24), "v": torch.randn(1 << 24)}
+    staging.get_ready({"w": live["w"]}, num_sharing=1)
+    for tensors in ({"w": live["w"]}, live):
+        held = staging.hold(tensors, beside=tmp_path, num_sharing=1)
+        assert all(torch.equal(held[name], tensor) for name, tensor in tensors.items())
+
+
+def test_where_memory_is_short_none_is_made_ready(tmp_path: Path) -> None:
+    staging = Staging(CPU, nothing)
+    staging.get_ready(TENSORS, num_sharing=1)
+    assert staging._finding is None
+    staging.hold(TENSORS, beside=tmp_path, num_sharing=1)
+    assert staging.is_mapped
+
+
+def resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
 @pytest.fixture
 def small_disk() -> Iterator[None]:
     """No file of this process grows beyond 64 KB."""
