@@ -11,6 +11,7 @@ repack           repack on and off, and the cost of a move
 relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
 handover         weights out of the trainer against one copy of their bytes
+put_together     what two of its hosts have, with the relay that leads
 train            a trainer's pass at true widths
 gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures

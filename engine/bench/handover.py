@@ -3,7 +3,8 @@ for.
 
 The weights are float32 rows of a decoder of 8B's width, all in one process or each rank's in its own, on a real Ray;
 what is handed over is bf16 in shared memory. Beside it one thread copies the same bytes from memory to memory whose
-pages are there. Every process computes with one thread. `bench relay` measures the rest of a version's way.
+pages are there. Every process computes with one thread. Then what two hosts handed over is put together, as the relay
+that leads does beside training. `bench relay` measures the rest of a version's way.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from engine.bench import put_together
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--tensors", type=int, default=8, help="of 101 MB, of which two hosts have a half each")
     parser.add_argument("--repeats", type=int, default=9)
 
 
@@ -50,6 +53,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     finally:
         disconnect()
         sweep()
+    rows += put_together.rows(num_tensors=arguments.tensors, repeats=arguments.repeats)
     remark = f"8B's width, {arguments.layers} layers, vocabulary {arguments.vocabulary:,}, tied; bf16 of float32"
     return Report(bench="handover", rows=rows, remarks=[remark])
 

@@ -4,9 +4,10 @@ Invariant: a buffer is either exactly what its manifest says or `TornWeights` is
 """
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
+from threading import Lock
 
 from engine.signs import at_work
 from engine.weights.port import WeightManifest, WeightVersion
@@ -65,6 +66,51 @@ def hash_chunks(buffer: Buffer, chunk_bytes: int) -> tuple[str, ...]:
     return tuple(hashes)
 
 
+class ArrivingHashes:
+    """Hashes of a buffer's chunks, each taken as soon as the last of its bytes is there."""
+
+    def __init__(self, buffer: Buffer, chunk_bytes: int, coming: Iterable[tuple[int, int]]) -> None:
+        """`coming`: the bytes that will come, none twice; others are there."""
+        self._buffer, self._chunk_bytes = memoryview(buffer), chunk_bytes
+        self._left = [0] * len(list(chunk_spans(len(self._buffer), chunk_bytes)))
+        for start, end in coming:
+            for index, num_bytes in self._chunks_of(start, end):
+                self._left[index] += num_bytes
+        self._guard = Lock()
+        self._hashers = ThreadPoolExecutor(max_workers=HASHERS, thread_name_prefix="hasher")
+        self._hashing = {index: self._submit(index) for index, left in enumerate(self._left) if not left}
+
+    def arrived(self, start: int, end: int) -> None:
+        """On any thread."""
+        with self._guard:
+            for index, num_bytes in self._chunks_of(start, end):
+                self._left[index] -= num_bytes
+                if not self._left[index]:
+                    self._hashing[index] = self._submit(index)
+
+    def result(self) -> tuple[str, ...]:
+        """Of all chunks, once all bytes have come."""
+        assert len(self._hashing) == len(self._left), "not every byte has come"
+        hashes = []
+        for index in range(len(self._left)):
+            with at_work("hash", num_bytes=self._chunk_bytes):
+                hashes.append(self._hashing[index].result())
+        return tuple(hashes)
+
+    def close(self) -> None:
+        self._hashers.shutdown(wait=True, cancel_futures=True)  # nobody reads the memory any more
+
+    def _chunks_of(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """And how many of these bytes each has."""
+        size = self._chunk_bytes
+        for index in range(start // size, -(-end // size)):
+            yield index, min(end, (index + 1) * size) - max(start, index * size)
+
+    def _submit(self, index: int) -> "Future[str]":
+        chunk = self._buffer[index * self._chunk_bytes : (index + 1) * self._chunk_bytes]
+        return self._hashers.submit(lambda: sha256(chunk).hexdigest())
+
+
 def identity_of(chunk_sha256: Iterable[str]) -> str:
     """Of a whole whose chunks have these hashes: the hash of them."""
     return sha256("".join(chunk_sha256).encode()).hexdigest()
@@ -72,7 +118,10 @@ def identity_of(chunk_sha256: Iterable[str]) -> str:
 
 def hashed(manifest: WeightManifest, buffer: Buffer, *, chunk_bytes: int) -> WeightManifest:
     """With the hashes of what is in the buffer now."""
-    chunks = hash_chunks(buffer, chunk_bytes)
+    return with_hashes(manifest, hash_chunks(buffer, chunk_bytes), chunk_bytes=chunk_bytes)
+
+
+def with_hashes(manifest: WeightManifest, chunks: tuple[str, ...], *, chunk_bytes: int) -> WeightManifest:
     return replace(manifest, chunk_bytes=chunk_bytes, sha256=identity_of(chunks), chunk_sha256=chunks)
 
 

@@ -49,12 +49,12 @@ class Spans:
         assert at >= 0 and start < self.of_version[at][1], f"byte {start} is not among these"
         return self.places[at] + start - self.of_version[at][0]
 
-    def scattered(self, version: memoryview, begin: int, end: int) -> Iterator[memoryview]:
-        """The places in a version's memory of what stands from `begin` to `end` in this one."""
+    def scattered(self, begin: int, end: int) -> Iterator[Span]:
+        """The bytes of the version that stand from `begin` to `end` in this memory."""
         at = bisect_right(self.places, begin) - 1
         while begin < end:
             start, stop = self.of_version[at]
             first = start + begin - self.places[at]
             last = min(stop, first + end - begin)
-            yield version[first:last]
+            yield first, last
             begin, at = begin + last - first, at + 1

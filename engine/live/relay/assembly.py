@@ -7,6 +7,7 @@ Invariants:
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.weights.handover import copy_part, pull
@@ -14,7 +15,15 @@ from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import Segment, own_memory
 from engine.pipeline.effects import AssembleWeights, FetchWeights
 from engine.pipeline.relay.arrivals import whole_of
-from engine.weights.chunks import TornWeights, copy_bytes, hash_chunks, hashed, identity_of, verify_weights
+from engine.weights.chunks import (
+    ArrivingHashes,
+    TornWeights,
+    copy_bytes,
+    hash_chunks,
+    identity_of,
+    verify_weights,
+    with_hashes,
+)
 from engine.weights.delta import apply_delta
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest, WeightVersion
 
@@ -27,14 +36,19 @@ class Assembly:
         """The weights that the trainer offers, and their manifest with the hashes taken."""
         manifest, offered = effect.manifest, effect.payload
         assert isinstance(offered, OfferedBytes), f"weights were offered as {type(offered).__name__}"
-        segment = self._taken_over(manifest, offered)
+        first, *others = offered.parts
+        if not others and first.shared.memory == own_memory():
+            segment = Segment.adopt(self._owner, first.shared)
+            chunks = hash_chunks(segment.buffer, effect.chunk_bytes)
+        else:
+            segment, chunks = self._put_together(manifest, offered, effect.chunk_bytes)
         try:
             if manifest.is_hashed:
                 verify_weights(WeightVersion(manifest=manifest, buffer=segment.buffer))
         except TornWeights:
             segment.remove()
             raise
-        cut = hashed(manifest, segment.buffer, chunk_bytes=effect.chunk_bytes)
+        cut = with_hashes(manifest, chunks, chunk_bytes=effect.chunk_bytes)
         return all_here(segment.buffer, segment, cut, arrival=effect.arrival), cut
 
     def assembled(self, effect: AssembleWeights) -> tuple[WeightBuffer, str]:
@@ -64,28 +78,32 @@ class Assembly:
             raise TornWeights("what it is made of is gone")
         return content
 
-    def _taken_over(self, manifest: WeightManifest, offered: OfferedBytes) -> Segment:
-        first, *others = offered.parts
-        if not others and first.shared.memory == own_memory():
-            return Segment.adopt(self._owner, first.shared)
+    def _put_together(
+        self, manifest: WeightManifest, offered: OfferedBytes, chunk_bytes: int
+    ) -> tuple[Segment, tuple[str, ...]]:
+        """From all hosts at once; each chunk is hashed as soon as it is there."""
         segment = Segment.create(self._owner, manifest.num_bytes)
+        coming = [span for part in offered.parts for span in part.spans.of_version]
 
         def take(part: OfferedPart) -> None:
             if part.shared.memory == own_memory():
-                copy_part(part, segment.buffer)
+                copy_part(part, segment.buffer, hashes.arrived)
             else:
-                pull(part, self._token, manifest.weights, segment.buffer)
+                pull(part, self._token, manifest.weights, segment.buffer, hashes.arrived)
 
         try:
-            with ThreadPoolExecutor(max_workers=len(offered.parts), thread_name_prefix="relay-pull") as beside:
-                taken = [beside.submit(take, part) for part in others]
-                take(first)
+            with (
+                closing(ArrivingHashes(segment.buffer, chunk_bytes, coming)) as hashes,
+                ThreadPoolExecutor(max_workers=len(offered.parts), thread_name_prefix="relay-pull") as beside,
+            ):
+                taken = [beside.submit(take, part) for part in offered.parts[1:]]
+                take(offered.parts[0])
                 for each in taken:
                     each.result()
+                return segment, hashes.result()
         except TornWeights:
             segment.remove()
             raise
-        return segment
 
 
 def all_here(

@@ -12,14 +12,15 @@ Invariants:
 - what dead processes left on this host is given back before this one takes any.
 """
 
-import hmac
 import logging
 import socket
 import struct
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from hashlib import sha256
 from typing import Final
+
+from xxhash import xxh3_128, xxh3_128_digest
 
 from engine.live.weights.link import Listener, call, receive_into, send_all
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
@@ -36,8 +37,11 @@ PULL_BYTES: Final = 4 * 2**20
 PULL_TRIES: Final = 3
 # epoch and version that are wanted, and the byte to begin with
 _WANTED: Final = struct.Struct("!qqQ")
-# length and hash of the piece that follows; a length of 0 ends it
-_PIECE: Final = struct.Struct("!Q32s")
+# length of the piece that follows and its hash, against accidents on the way; a length of 0 ends it
+_PIECE: Final = struct.Struct("!Q16s")
+
+Arrived = Callable[[int, int], None]
+"""These bytes of a version are in their places."""
 
 
 class Handover:
@@ -151,43 +155,49 @@ class Handover:
             rest = kept[0].buffer[start:]
             for begin, end in chunk_spans(len(rest), PULL_BYTES):
                 piece = rest[begin:end]
-                send_all(link, _PIECE.pack(len(piece), sha256(piece).digest()), piece)
+                send_all(link, _PIECE.pack(len(piece), xxh3_128_digest(piece)), piece)
         link.sendall(_PIECE.pack(0, b""))
 
 
-def pull(part: OfferedPart, token: bytes, weights: WeightsId, version: memoryview) -> None:
+def pull(part: OfferedPart, token: bytes, weights: WeightsId, version: memoryview, arrived: Arrived) -> None:
     """Put a host's bytes into their places in `version`, another time from where it broke off. Raises `TornWeights`."""
     filled, num_bytes = 0, part.spans.num_bytes
     for _ in range(PULL_TRIES if part.reach is not None else 0):
         assert part.reach is not None
         with suppress(OSError), call(part.reach, token) as link:
             link.sendall(_WANTED.pack(weights.epoch, weights.version, filled))
-            filled = _pull_rest(link, part.spans, version, filled)
+            for piece in _pieces(link, part.spans, version, filled):
+                for start, end in part.spans.scattered(filled, piece):
+                    arrived(start, end)
+                filled = piece
         if filled == num_bytes:
             return
     raise TornWeights(f"weights={weights}: only {filled} of {num_bytes} bytes came from a host of the trainer")
 
 
-def _pull_rest(link: socket.socket, spans: Spans, version: memoryview, filled: int) -> int:
+def _pieces(link: socket.socket, spans: Spans, version: memoryview, filled: int) -> Iterator[int]:
+    """How many bytes are there, after each piece that was right."""
     header = bytearray(_PIECE.size)
     while receive_into(link, memoryview(header)):
         num_bytes, digest = _PIECE.unpack(header)
         if not num_bytes or num_bytes > spans.num_bytes - filled:
-            return filled
-        found = sha256()
+            return
+        found = xxh3_128()
         with at_work("pull", num_bytes=num_bytes):
-            for place in spans.scattered(version, filled, filled + num_bytes):
-                if not receive_into(link, place):
-                    return filled
-                found.update(place)
-        if not hmac.compare_digest(found.digest(), digest):
-            return filled
+            for start, end in spans.scattered(filled, filled + num_bytes):
+                if not receive_into(link, version[start:end]):
+                    return
+                found.update(version[start:end])
+        if found.digest() != digest:
+            return
         filled += num_bytes
-    return filled
+        yield filled
 
 
-def copy_part(part: OfferedPart, version: memoryview) -> None:
+def copy_part(part: OfferedPart, version: memoryview, arrived: Arrived) -> None:
     """Put the bytes of a process of this host into their places in `version`."""
     memory = map_shared(part.shared)
     for (start, end), place in zip(part.spans.of_version, part.spans.places, strict=False):
-        copy_bytes(memory[place : place + end - start], version[start:end])
+        for first, last in chunk_spans(end - start, PULL_BYTES):
+            copy_bytes(memory[place + first : place + last], version[start + first : start + last])
+            arrived(start + first, start + last)

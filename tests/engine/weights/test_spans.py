@@ -19,9 +19,9 @@ def test_bytes_go_into_the_memory_and_back_to_their_places(kept: set[int], data:
     begin, end = sorted((data.draw(st.integers(0, len(memory))), data.draw(st.integers(0, len(memory)))))
     version = bytearray(len(VERSION))
     filled = begin
-    for place in spans.scattered(memoryview(version), begin, end):
-        place[:] = memory[filled : filled + len(place)]
-        filled += len(place)
+    for start, stop in spans.scattered(begin, end):
+        version[start:stop] = memory[filled : filled + stop - start]
+        filled += stop - start
     assert filled == end
     wanted = sorted(kept)[begin:end]
     assert version == bytes(value if value in wanted else 0 for value in VERSION)

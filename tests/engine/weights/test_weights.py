@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.models.loading import load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, chunk_spans, hash_chunks, verify_weights
+from engine.weights.chunks import ArrivingHashes, TornWeights, chunk_spans, hash_chunks, verify_weights
 from engine.weights.snapshot import ALIGNMENT, map_weights, pack_weights
 from tests.engine.conftest import MakeLlama
 
@@ -67,6 +69,25 @@ def test_hashes_are_those_of_the_bytes() -> None:
     for index, (start, end) in enumerate(chunk_spans(manifest.num_bytes, manifest.chunk_bytes)):
         assert manifest.chunk_sha256[index] == sha256(content[start:end]).hexdigest()
     assert manifest.chunk_sha256 == hash_chunks(content, 128)
+
+
+@given(st.integers(0, 200), st.integers(1, 50), st.data())
+def test_hashes_that_are_taken_while_bytes_come_are_those_of_the_whole(
+    num_bytes: int, chunk_bytes: int, data: st.DataObject
+) -> None:
+    """Whatever comes first, some of them there from the start."""
+    content = data.draw(st.binary(min_size=num_bytes, max_size=num_bytes))
+    cuts = sorted({0, num_bytes, *data.draw(st.lists(st.integers(0, num_bytes), max_size=8))})
+    parts = data.draw(st.permutations(list(pairwise(cuts))))
+    there = data.draw(st.integers(0, len(parts)))
+    buffer = bytearray(num_bytes)
+    for start, end in parts[:there]:
+        buffer[start:end] = content[start:end]
+    with closing(ArrivingHashes(buffer, chunk_bytes, parts[there:])) as hashes:
+        for start, end in parts[there:]:
+            buffer[start:end] = content[start:end]
+            hashes.arrived(start, end)
+        assert hashes.result() == hash_chunks(content, chunk_bytes)
 
 
 @given(st.integers(0, 447), st.integers(1, 255))

@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from engine.live.process.links import Links
 from engine.live.weights import segments
 from engine.live.weights.segments import FOLDER, PREFIX, Segment, map_to_write
 from engine.models.loading import DEMO_FOLDER, load_decoder, model_tensors
+from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import WeightsGone
 from engine.weights.snapshot import pack_weights
@@ -59,7 +60,10 @@ def on_a_full_host(trainer: Any) -> None:
 class TrainingHosts:
     """Rank 0's process, and the relay that leads."""
 
-    def __init__(self, links: Links, rank_1: Callable[[Any], None]) -> None:
+    def __init__(
+        self, links: Links, rank_1: Callable[[Any], None], resources: Mapping[str, float] | None = None
+    ) -> None:
+        """`resources`: what rank 1 is placed by."""
         from engine.live.process.devices import claim_device
         from engine.live.trainer.publishing import PublishingTogether
         from engine.live.trainer.ranks import RankGroup
@@ -68,13 +72,17 @@ class TrainingHosts:
         self._links = links
         handover = Handover(owner=links.run, listen="127.0.0.1", token=links.token)
         make = partial(make_rank, rank_1)
-        self._group = RankGroup(make, device=claim_device(), options=[{"num_cpus": 0.1}], timeout_s=TIMEOUT_S)
+        options = {"num_cpus": 0.1, "resources": dict(resources or {})}
+        self._group = RankGroup(make, device=claim_device(), options=[options], timeout_s=TIMEOUT_S)
         self._publishing = PublishingTogether(self._group, handover, links)
 
     def publish(self, weights: WeightsId) -> list[int]:
         """How many bytes each host has of it."""
         self._manifest = self._publishing.publish(weights)
         return [part.spans.num_bytes for part in self._publishing.payload(weights).parts]
+
+    def offer(self, weights: WeightsId) -> WeightsOffered:
+        return WeightsOffered(manifest=self._manifest, pinned=False, payload=self._publishing.payload(weights))
 
     def taken(self, weights: WeightsId) -> bytes:
         from engine.live.relay.assembly import Assembly

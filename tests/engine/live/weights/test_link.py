@@ -17,6 +17,7 @@ import pytest
 from engine.live.body.loop import Body, Loop
 from engine.live.relay.actor import look_into
 from engine.live.relay.body import RelayBody
+from engine.live.weights import handover as handover_module
 from engine.live.weights.handover import Handover, pull
 from engine.live.weights.link import Listener, Reach, call
 from engine.live.weights.segments import FOLDER, Segment, map_shared, sweep
@@ -26,7 +27,7 @@ from engine.pipeline.messages.to_relay import WeightsOffered
 from engine.pipeline.messages.to_trainer import VersionStored
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights
+from engine.weights.chunks import TornWeights, chunk_spans
 from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
 
 TOKEN = b"t" * 32
@@ -55,10 +56,11 @@ def weights(version: int, *, seed: int = 0) -> WeightVersion:
 
 
 class LyingWire:
-    """Between a sender and a listener; changes a byte of every stretch that it is told to."""
+    """Between a sender and a listener; changes a byte of every stretch that it is told to, of what the caller sends or
+    of the answers."""
 
-    def __init__(self, reach: Reach, *, lies: int) -> None:
-        self._behind, self.lies = reach, lies
+    def __init__(self, reach: Reach, *, lies: int, of_answers: bool = False) -> None:
+        self._behind, self.lies, self._of_answers = reach, lies, of_answers
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.reach = Reach(address="127.0.0.1", port=self._socket.getsockname()[1])
         Thread(target=self._accept, daemon=True).start()
@@ -67,18 +69,25 @@ class LyingWire:
         while True:
             near, _ = self._socket.accept()
             far = socket.create_connection((self._behind.address, self._behind.port))
-            Thread(target=self._pump, args=(near, far, True), daemon=True).start()
-            Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+            Thread(target=self._pump, args=(near, far, not self._of_answers), daemon=True).start()
+            Thread(target=self._pump, args=(far, near, self._of_answers), daemon=True).start()
 
     def _pump(self, source: socket.socket, target: socket.socket, may_lie: bool) -> None:
         num_bytes = 0
-        while stretch := source.recv(2**16):
+        while stretch := self._received(source):
             num_bytes += len(stretch)
             if may_lie and self.lies and num_bytes > 2**18 and len(stretch) > 1_000:
                 self.lies -= 1
                 stretch = stretch[:500] + bytes([stretch[500] ^ 1]) + stretch[501:]
             target.sendall(stretch)
         target.close()
+
+    def _received(self, source: socket.socket) -> bytes:
+        """Nothing, too, where the other pump has closed it."""
+        try:
+            return source.recv(2**16)
+        except OSError:
+            return b""
 
 
 class Pair:
@@ -153,19 +162,25 @@ def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Ha
         pair.close()
 
 
-def test_a_master_on_another_host_pulls_from_the_trainer_over_a_link(handover: Handover) -> None:
+@pytest.mark.parametrize("lies", [0, 2])
+def test_a_master_on_another_host_pulls_from_the_trainer_over_a_link(
+    handover: Handover, lies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover_module, "PULL_BYTES", 2**20)
     sent = weights(7)
     handover.keep(sent)
     part = handover.part(WeightsId(0, 7))
     assert part.reach is not None
     room = memoryview(bytearray(NUM_BYTES))
-    wire = LyingWire(part.reach, lies=0)
-    pull(replace(part, reach=wire.reach), TOKEN, WeightsId(0, 7), room)
-    assert room == sent.buffer
+    wire = LyingWire(part.reach, lies=lies, of_answers=True)
+    arrived: list[tuple[int, int]] = []
+    pull(replace(part, reach=wire.reach), TOKEN, WeightsId(0, 7), room, lambda *span: arrived.append(span))
+    assert room == sent.buffer and wire.lies == 0
+    assert arrived == list(chunk_spans(NUM_BYTES, 2**20)), "each byte once, when it was right"
     with pytest.raises(TornWeights):
-        pull(part, TOKEN, WeightsId(0, 8), room)
+        pull(part, TOKEN, WeightsId(0, 8), room, lambda *span: None)
     with pytest.raises(TornWeights):
-        pull(part, b"another token", WeightsId(0, 7), room)
+        pull(part, b"another token", WeightsId(0, 7), room, lambda *span: None)
 
 
 def test_who_does_not_know_the_token_can_neither_send_nor_read() -> None:

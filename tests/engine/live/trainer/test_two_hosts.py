@@ -1,0 +1,120 @@
+"""A trainer and relays on two hosts: each of the trainer sends its own bytes, and the relays of both have the version.
+
+The hosts are two nodes of one Ray on this machine. What is apart is the shared memory of their processes: another
+folder on another file system is another host's to all that look at it.
+"""
+
+import multiprocessing
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bench.relay import LoopbackLinks
+from engine.live.body.actor import CONCURRENCY_GROUPS
+from engine.live.relay.actor import RelayActor
+from engine.live.weights import segments
+from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
+from engine.pipeline.messages.message import Message
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.pipeline.messages.to_rollout import WeightsServed
+from engine.policy.lineage import NO_WEIGHTS
+from engine.spec.job import JobSpec
+from tests.engine.live.trainer.test_shares import FIRST, SECOND, TrainingHosts, on_a_host_of_its_own, whole_version
+
+ROOT = Path(__file__).resolve().parents[4]
+WITHIN_S = 120.0
+SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"relays": 2, "replicas": 2}})
+
+
+class RelayInFolder(RelayActor):
+    def __init__(self, *, folder: Path, **made: Any) -> None:
+        on_a_host_of_its_own(folder, None)
+        super().__init__(**made)
+
+
+class Listening:
+    """The trainer's or a replica's place among a relay's peers."""
+
+    def __init__(self) -> None:
+        self._heard: list[Message] = []
+
+    def deliver(self, message: Message) -> None:
+        self._heard.append(message)
+
+    def heard(self) -> list[Message]:
+        return self._heard
+
+
+def wait_until(holds: Any) -> None:
+    give_up_at = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < give_up_at, "not within the time allowed"
+
+
+def publish_from_two_hosts(folders: tuple[Path, Path]) -> None:
+    """In a process of its own: this Ray is not that of other tests."""
+    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ.pop("RAY_ADDRESS", None)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"host-0": 1.0}})
+    cluster.add_node(num_cpus=1, resources={"host-1": 1.0})
+    try:
+        ray.init(address=cluster.address)
+        _publish(ray, folders)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
+    links, expected = LoopbackLinks(), whole_version()
+    on = [{"num_cpus": 0, "resources": {f"host-{host}": 0.1}} for host in (0, 1)]
+    second = partial(on_a_host_of_its_own, folders[1])
+    trainer = ray.remote(TrainingHosts).options(**on[0]).remote(links, second, {"host-1": 0.1})
+    relays = [
+        ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RelayInFolder)
+        .options(**on[host])
+        .remote(folder=folders[host], spec=SPEC, host=host, incarnation=0, links=links)
+        for host in (0, 1)
+    ]
+    replicas = [ray.remote(num_cpus=0)(Listening).remote() for _ in relays]
+    peers = {TRAINER: ray.remote(num_cpus=0)(Listening).remote()}
+    for host, relay in enumerate(relays):
+        of_host = {rollout_address(host): replicas[host], relay_address(1 - host): relays[1 - host]}
+        relay.connect.remote({**peers, **of_host})
+    sizes = ray.get(trainer.publish.remote(FIRST))
+    assert len(sizes) == 2 and sum(sizes) == len(expected), "each host has its part, and no more"
+    wait_until(lambda: ray.get(relays[0].view.remote()).leads)
+    relays[0].deliver.remote(ray.get(trainer.offer.remote(FIRST)))
+    for host, relay in enumerate(relays):
+        wait_until(lambda relay=relay: FIRST in ray.get(relay.view.remote()).visible)
+        relay.deliver.remote(WeightsWanted(replica=host, incarnation=0, held=NO_WEIGHTS, exact=None))
+
+        def served(host: int = host) -> list[WeightsServed]:
+            return [each for each in ray.get(replicas[host].heard.remote()) if isinstance(each, WeightsServed)]
+
+        wait_until(served)
+        payload: Any = served()[0].payload
+        assert (folders[host] / payload.name).read_bytes() == expected
+    assert ray.get(relays[1].view.remote()).num_bytes == len(expected), "by the chain"
+    ray.get(trainer.publish.remote(SECOND))
+    ray.get(trainer.close.remote())
+
+
+@pytest.mark.ray
+def test_relays_of_two_hosts_have_what_each_host_of_the_trainer_sent(tmp_path: Path) -> None:
+    assert tmp_path.stat().st_dev != segments.FOLDER.stat().st_dev, "no second file system to stand for another host"
+    process = multiprocessing.get_context("spawn").Process(
+        target=publish_from_two_hosts, args=((segments.FOLDER, tmp_path),)
+    )
+    process.start()
+    process.join(2 * WITHIN_S)
+    if process.is_alive():
+        process.kill()
+    assert process.exitcode == 0
