@@ -8,8 +8,7 @@ block_manager     the holders of each block of the cache
 page_store        keys and values in those blocks
 route_pages       the experts that their tokens met
 prefill           prompts of several sequences in one forward
-decode_batch      the data that a step needs of each row
-decode_rows       the keys and values that each row attends to
+rows/             the rows of the decode batch, and what each attends to
 cpu_products      the fastest product on this processor, measured
 memory            zeroed memory, free until touched
 sampling          one token a row, by seed and position

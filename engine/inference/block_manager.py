@@ -24,6 +24,9 @@ from typing import Final
 BLOCK_TOKENS: Final = 16  # small enough that short prompts share, large enough that a table is short
 _DIGEST_BYTES: Final = 16
 
+Beginning = tuple[bytes, tuple[int, ...]]
+"""The digest of full blocks, and the tokens behind them."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BlockTable:
@@ -80,6 +83,14 @@ class BlockManager:
         num_found = len(table.blocks)
         self.extend(table)
         self._list(table.blocks[num_found:], digests[num_found:])
+
+    def beginning(self, table: BlockTable) -> Beginning | None:
+        """The name of all its tokens but the last: of equal names, keys and values are equal too. None: other weights
+        computed some of them."""
+        if not table.shareable:
+            return None
+        digests = self._known_digests(table)
+        return digests[-1] if digests else self._root, tuple(table.tokens[len(digests) * self.block_tokens : -1])
 
     def can_extend(self, table: BlockTable) -> bool:
         return self.blocks_for(len(table.tokens)) - len(table.blocks) <= self._num_available()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.inference.block_manager import BlockManager, BlockTable
 from engine.inference.memory import untouched_zeros
+from engine.inference.scheduler import Copied
 from engine.models.decoder import DecoderConfig
 
 
@@ -76,6 +77,18 @@ class PageStore:
     def scatter(self, slots_n: Tensor, k_NnKE: Tensor, v_NnKE: Tensor) -> None:
         self._kv_N2XKE[:, 0].index_copy_(1, slots_n, k_NnKE)
         self._kv_N2XKE[:, 1].index_copy_(1, slots_n, v_NnKE)
+
+    def slots_of(self, copied: Sequence[Copied]) -> tuple[Tensor, Tensor]:
+        """From where, and to where."""
+        sources: list[int] = []
+        slots: list[int] = []
+        for each in copied:
+            sources += self.slots(each.source.table, each.start, each.end)
+            slots += self.slots(each.live.table, each.start, each.end)
+        return self.on_device(sources), self.on_device(slots)
+
+    def copy(self, sources_n: Tensor, slots_n: Tensor) -> None:
+        self.scatter(slots_n, *self.gather(sources_n).unbind(1))
 
     def read(self, table: BlockTable, num_tokens: int) -> memoryview:
         kv_N2nKE = self.gather(self.on_device(self.slots(table, 0, num_tokens)))

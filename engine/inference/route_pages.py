@@ -43,6 +43,10 @@ class RoutePages:
             self._routes_WXk = self._empty(num_slots)
             self._routes_WXk[:, : old.shape[1]] = old
 
+    def copy(self, sources_n: Tensor, slots_n: Tensor) -> None:
+        if self.token_bytes:
+            self._routes_WXk.index_copy_(1, slots_n, self._routes_WXk.index_select(1, sources_n))
+
     def noting(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
         """Freely, and noted in these slots. `real_n`: the rows that are no padding."""
 

@@ -11,7 +11,9 @@ Invariants:
 - one pass reads in at most `prefill_tokens` tokens, so a long prompt never holds up the rows for longer;
 - rows 0 … n-1 are taken and no other: a row that ends is refilled by the last one, so the batch is only as large as
   the number that still runs, which counts on a heavy tail;
-- a sequence leaves exactly once, and its blocks with it.
+- a sequence leaves exactly once, and its blocks with it;
+- the samples of one prompt read it in once: the rest that fills no block, which cannot be shared, is copied from one
+  of them that still has a row.
 """
 
 from collections import deque
@@ -19,7 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.inference.block_manager import BlockManager, BlockTable
+from engine.inference.block_manager import Beginning, BlockManager, BlockTable
 from engine.inference.port import KvPages, SequenceOutput, SequenceRequest
 from engine.inference.requests import DrawKind
 from engine.inference.stop import StopWatcher
@@ -40,6 +42,8 @@ class LiveSequence:
     """Brought along, and not taken in yet."""
     stop: StopWatcher | None = None
     arrival: int = -1
+    beginning: Beginning | None = None
+    """All its tokens but the last, when it got its row; None: nobody may copy it."""
     num_read: int = 0
     """Tokens whose keys and values were there when it got its row; while it is prefilled, so far."""
     routes: bytearray = field(default_factory=bytearray)
@@ -93,6 +97,16 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """Keys and values of tokens start … end - 1, which lie in the blocks of another that begins alike."""
+
+    live: LiveSequence
+    source: LiveSequence
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowMove:
     source: int
     target: int
@@ -100,13 +114,14 @@ class RowMove:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """A step's plan, in this order: look once more at what is given back, close gaps, take in pages, read in, let the
-    last `num_joining` rows decode too."""
+    """A step's plan, in this order: look once more at what is given back, close gaps, take in pages, read in, copy, let
+    the last `num_joining` rows decode too."""
 
     preempted: list[GivenBack] = field(default_factory=list)
     moves: list[RowMove] = field(default_factory=list)
     brought: list[Brought] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
+    copied: list[Copied] = field(default_factory=list)
     num_joining: int = 0
 
 
@@ -120,6 +135,8 @@ class Scheduler:
         self.waiting: deque[LiveSequence] = deque()
         self.prefilling: list[LiveSequence] = []
         self.rows: list[LiveSequence] = []
+        self._readers: dict[Beginning, LiveSequence] = {}
+        """Of each beginning, a row that has it in its blocks."""
 
     @property
     def num_running(self) -> int:
@@ -148,6 +165,9 @@ class Scheduler:
         self._make_room(plan)
         self._admit(plan)
         self._read_in(plan)
+        for each in self.rows[len(self.rows) - plan.num_joining :]:
+            if each.beginning is not None:  # the youngest stays longest
+                self._readers[each.beginning] = each
         return plan
 
     def _make_room(self, plan: Plan) -> None:
@@ -167,7 +187,7 @@ class Scheduler:
             self.prefilling.remove(youngest)
         else:
             plan.moves += self._close_gaps([self.rows.index(youngest)])
-        self._blocks.release(youngest.table)
+        self._give_back(youngest)
         youngest.num_read, youngest.table.shareable = 0, True  # it will be recomputed, by one version
         self.waiting.appendleft(youngest)
 
@@ -203,6 +223,8 @@ class Scheduler:
             each = self.prefilling[0]
             last = len(each.tokens) - 1  # that one is decoded
             each.num_read = max(each.num_read, min(self._blocks.num_computed(each.table), last))
+            each.beginning = self._blocks.beginning(each.table)
+            self._copy_rest(each, last, plan)
             end = min(last, each.num_read + budget)
             if end > each.num_read:
                 plan.chunks.append(Chunk(live=each, start=each.num_read, end=end))
@@ -213,6 +235,24 @@ class Scheduler:
                 return
             self.rows.append(self.prefilling.pop(0))
             plan.num_joining += 1
+            if each.beginning is not None:
+                self._readers.setdefault(each.beginning, each)  # the first: of this pass, it alone is read in
+
+    def _copy_rest(self, each: LiveSequence, last: int, plan: Plan) -> None:
+        source = None if each.beginning is None else self._readers.get(each.beginning)
+        if source is not None and each.num_read < last:
+            plan.copied.append(Copied(live=each, source=source, start=each.num_read, end=last))
+            each.num_read = last
+            self._blocks.mark_computed(each.table, last)
+
+    def _give_back(self, each: LiveSequence) -> None:
+        if each.beginning is not None and self._readers.get(each.beginning) is each:
+            del self._readers[each.beginning]
+        self._blocks.release(each.table)
+
+    def arrange(self, order: Sequence[int]) -> None:
+        """Row i is from now on the one that was row order[i]."""
+        self.rows = [self.rows[row] for row in order]
 
     def num_computed(self, live: LiveSequence) -> int:
         """Its tokens whose keys and values lie in its blocks, or its row."""
@@ -224,7 +264,7 @@ class Scheduler:
         """They are gone; what has to be copied, in this order, to close the gaps."""
         for each in sequences:
             del self.live[each.sequence_id]
-            self._blocks.release(each.table)
+            self._give_back(each)
         gone = set(map(id, sequences))
         self.waiting = deque(each for each in self.waiting if id(each) not in gone)
         self.prefilling = [each for each in self.prefilling if id(each) not in gone]
@@ -234,7 +274,7 @@ class Scheduler:
         """`leave` for rows that ended, which is every step's business."""
         for row in rows:
             del self.live[self.rows[row].sequence_id]
-            self._blocks.release(self.rows[row].table)
+            self._give_back(self.rows[row])
         return self._close_gaps(rows)
 
     def _close_gaps(self, rows: Sequence[int]) -> list[RowMove]:
@@ -249,6 +289,7 @@ class Scheduler:
     def forget(self, version: int) -> None:
         """New weights: pages that were brought along are of others, and what runs will be of both."""
         self._blocks.forget(version)
+        self._readers.clear()
         for each in self.waiting:
             each.kv = None
         for each in self.prefilling + self.rows:

@@ -9,7 +9,7 @@ one is decoded like any other, so sampling happens in one place.
 Invariants (beside the port's):
 - a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the batch around it;
 - `install` changes every tensor or, where one does not fit, none;
-- nothing here depends on the device but the layout of the decode rows (engine/inference/decode_rows.py) and, on a CPU,
+- nothing here depends on the device but the layout of the decode rows (engine.inference.rows.py) and, on a CPU,
   how products are computed (engine/inference/cpu_products.py).
 """
 
@@ -24,13 +24,15 @@ from torch import Tensor
 
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.cpu_products import lay_out, products_for
-from engine.inference.decode_batch import DecodeBatch
-from engine.inference.decode_rows import DecodeRows, PagedRows, WindowRows
 from engine.inference.page_store import PageStore
 from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
 from engine.inference.prefill import ChunkBatch
 from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.route_pages import RoutePages
+from engine.inference.rows.bands import BandedRows
+from engine.inference.rows.batch import DecodeBatch
+from engine.inference.rows.paged import PagedRows
+from engine.inference.rows.port import DecodeRows
 from engine.inference.sampling import RowSampling, sample_tokens, signed_64
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
@@ -86,7 +88,7 @@ class TorchRolloutEngine:
             kv_tokens=num_blocks * BLOCK_TOKENS,
             route_bytes=self._routes.token_bytes,
         )
-        rows_class = WindowRows if layout == "window" or (layout is None and is_on_cpu) else PagedRows
+        rows_class = BandedRows if layout == "window" or (layout is None and is_on_cpu) else PagedRows
         self._rows: DecodeRows = rows_class(config, self._store, max_rows=max_batch, device=device)
         self._batch: DecodeBatch | None = None  # None: no row is in use
 
@@ -166,7 +168,7 @@ class TorchRolloutEngine:
         return live
 
     def _take_routes(self, leaving: Sequence[LiveSequence]) -> None:
-        for live in leaving:
+        for live in leaving if self._routes.token_bytes else ():
             self._routes.take_along(live, live.table.blocks, self._scheduler.num_computed(live))
 
     def _request_of(self, live: LiveSequence, *, with_kv: bool) -> SequenceRequest:
@@ -210,6 +212,10 @@ class TorchRolloutEngine:
                 choose = self._routes.noting(chunks.slots_n, chunks.real_n)
                 self._model(chunks.ids_T, chunks.positions_T, chunks, choose)
             self._num_prefilled += num_tokens
+        if plan.copied:
+            sources_n, slots_n = self._store.slots_of(plan.copied)
+            self._store.copy(sources_n, slots_n)
+            self._routes.copy(sources_n, slots_n)
         if plan.num_joining:
             self._join(self._scheduler.rows[-plan.num_joining :])
 
@@ -220,16 +226,11 @@ class TorchRolloutEngine:
             tokens_B=torch.tensor([each.tokens[-1] for each in joining], device=self._device),
             positions_B=torch.tensor([len(each.tokens) - 1 for each in joining], device=self._device),
             seeds_B=torch.tensor(seeds, device=self._device),
-            sampling=self._row_sampling(),
         )
         if self._batch is None:
             self._batch = new
         else:
             self._batch.add(new)
-            self._batch.sampling = new.sampling
-
-    def _row_sampling(self) -> RowSampling:
-        return RowSampling.of_kinds([each.kind for each in self._scheduler.rows], self._device)
 
     def _close(self, moves: Sequence[RowMove], *, num_joining: int = 0) -> None:
         num_rows = len(self._scheduler.rows) - num_joining
@@ -241,7 +242,6 @@ class TorchRolloutEngine:
         for move in moves:
             kept[move.target] = kept[move.source]
         self._batch.keep(kept[:num_rows])
-        self._batch.sampling = self._row_sampling()
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
         num_flops = flops_of_forward(self._num_active_weights, num_tokens)
@@ -252,6 +252,12 @@ class TorchRolloutEngine:
     def _decode(self) -> tuple[Tensor, Tensor]:
         batch = self._batch
         assert batch is not None
+        order = self._rows.arrange()
+        if order is not None:
+            self._scheduler.arrange(order)
+            batch.keep(order)
+        if batch.sampling is None:
+            batch.sampling = RowSampling.of_kinds([each.kind for each in self._scheduler.rows], self._device)
         self._rows.prepare(self._scheduler.rows, batch.positions_B)
         choose = self._routes.noting_last_of(self._scheduler.rows)
         logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._rows, choose))

@@ -103,10 +103,34 @@ def test_a_long_prompt_is_read_in_by_bounded_chunks_and_a_later_one_comes_after_
 def test_samples_of_one_prompt_read_in_together_only_what_they_do_not_share() -> None:
     scheduler = scheduler_of(3)
     scheduler.submit([live(name, tuple(range(11))) for name in "abc"])
-    chunks = scheduler.schedule().chunks
-    assert [(each.start, each.end) for each in chunks] == [(0, 10), (8, 10), (8, 10)]
-    first, *others = (each.live.table.blocks for each in chunks)
+    plan = scheduler.schedule()
+    assert [(each.live.sequence_id, each.start, each.end) for each in plan.chunks] == [("a", 0, 10)]
+    copied = [(each.live.sequence_id, each.source.sequence_id, each.start, each.end) for each in plan.copied]
+    assert copied == [("b", "a", 8, 10), ("c", "a", 8, 10)]
+    first, *others = (each.table.blocks for each in scheduler.rows)
     assert all(blocks[:2] == first[:2] and blocks[2] != first[2] for blocks in others)
+
+
+def test_a_later_sample_copies_from_one_that_still_has_its_row_and_reads_in_when_none_has() -> None:
+    scheduler = scheduler_of(2)
+    scheduler.submit([live(name, (1, 2, 3)) for name in "abcd"])
+    scheduler.schedule()
+    scheduler.retire([0])
+    (copied,) = scheduler.schedule().copied
+    assert (copied.live.sequence_id, copied.source.sequence_id) == ("c", "b")
+    scheduler.retire([0, 1])
+    plan = scheduler.schedule()
+    assert not plan.copied and [each.live.sequence_id for each in plan.chunks] == ["d"]
+
+
+def test_nothing_is_copied_from_what_other_weights_computed() -> None:
+    scheduler = scheduler_of(2)
+    scheduler.submit([live("a", (1, 2, 3))])
+    scheduler.schedule()
+    scheduler.forget(1)
+    scheduler.submit([live("b", (1, 2, 3))])
+    plan = scheduler.schedule()
+    assert not plan.copied and [each.live.sequence_id for each in plan.chunks] == ["b"]
 
 
 def test_who_shares_reads_in_itself_what_the_first_left_unread() -> None:

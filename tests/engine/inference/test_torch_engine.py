@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.inference.port import SequenceOutput, SequenceRequest
+from engine.inference.rows import bands
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.attention import PackedAttention
 from engine.models.decoder import token_logprobs
@@ -121,6 +122,25 @@ def test_many_short_and_a_few_long_answers_say_the_same_as_alone(model: GetModel
             assert output.logprobs == pytest.approx(alone[name].logprobs, abs=LOGPROB_BOUND)
 
 
+@pytest.mark.parametrize("worth_bytes", [0, bands.WORTH_BYTES, 2**60])
+def test_rows_that_outgrow_their_band_say_the_same_as_alone(
+    model: GetModel, worth_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = model().folder
+    lengths = (2, 70, 5, 30, 11)
+    requests = [ask(str(i), PROMPTS[i % 6], temperature=1.0, new=lengths[i % 5], seed=i) for i in range(30)]
+    alone = engine_of(folder, 1, layout="paged")
+    alone.submit(requests)
+    expected = finish(alone)
+    monkeypatch.setattr(bands, "LONGEST", (4, 16))
+    monkeypatch.setattr(bands, "WORTH_BYTES", worth_bytes)
+    engine = engine_of(folder, 12)
+    engine.submit(requests)
+    for name, output in finish(engine).items():
+        assert output.token_ids == expected[name].token_ids
+        assert output.logprobs == pytest.approx(expected[name].logprobs, abs=LOGPROB_BOUND)
+
+
 def test_rows_that_cut_nothing_off_draw_the_same_beside_one_that_does(model: GetModel) -> None:
     folder = model().folder
     engine = engine_of(folder)
@@ -161,7 +181,7 @@ def test_samples_of_one_prompt_compute_and_hold_it_once(model: GetModel, rows: L
     engine = engine_of(folder, layout=rows)
     engine.submit(sampled(8, prompt))
     engine.step()
-    assert engine.view().num_prefilled == 55 + 7 * (55 - 48)
+    assert engine.view().num_prefilled == 55
     assert engine.view().kv_used * engine._blocks.num_blocks == 3 + 8
     outputs = finish(engine)
     for request in sampled(8, prompt):

@@ -24,13 +24,14 @@ class DecodeBatch:
     tokens_B: Tensor
     positions_B: Tensor
     seeds_B: Tensor
-    sampling: RowSampling
+    sampling: RowSampling | None = None
+    """None: not of these rows."""
     uniforms_BJ: Tensor | None = None
     num_drawn: int = 0
 
     def chance(self) -> Tensor | None:
         """For the tokens at `positions_B`; None: nothing is drawn."""
-        if self.sampling.temperatures_B1 is None:
+        if self.sampling is None or self.sampling.temperatures_B1 is None:
             return None
         if self.uniforms_BJ is None or self.num_drawn == _DRAWN_AHEAD:
             self.uniforms_BJ, self.num_drawn = _draw_ahead(self.seeds_B, self.positions_B), 0
@@ -38,6 +39,7 @@ class DecodeBatch:
         return self.uniforms_BJ[:, self.num_drawn - 1]
 
     def keep(self, rows: Sequence[int]) -> None:
+        self.sampling = None
         rows_B = torch.tensor(rows, device=self.tokens_B.device)
         self.tokens_B, self.positions_B, self.seeds_B = (
             each_B.index_select(0, rows_B) for each_B in (self.tokens_B, self.positions_B, self.seeds_B)
@@ -46,6 +48,7 @@ class DecodeBatch:
             self.uniforms_BJ = self.uniforms_BJ.index_select(0, rows_B)
 
     def add(self, other: "DecodeBatch") -> None:
+        self.sampling = None
         if self.uniforms_BJ is not None:  # as if the others had been drawn for when these were
             drawn_BJ = _draw_ahead(other.seeds_B, other.positions_B + 1 - self.num_drawn)
             self.uniforms_BJ = torch.cat((self.uniforms_BJ, drawn_BJ))
