@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.environments.port import FailureKind, Split
+from engine.pickling import pickled_by_values
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
@@ -195,3 +196,6 @@ class BufferView:
     """Since the start: tokens known to data that had to be generated again."""
     num_moved: int = 0
     """Since the start: samples that changed their replica by a repack."""
+
+
+pickled_by_values(WeightsId, GroupKey, SampleKey, VersionRun, TrajectoryContent, Trajectory, CompleteGroup, HeldGroup)

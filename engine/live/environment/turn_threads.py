@@ -1,17 +1,18 @@
 """Threads for an environment's `prompt` and `respond`, so that a slow or broken grader delays nobody else.
 
-    ask ──▶ thread ──▶ environment ──▶ answer
-             └─ too long ──▶ failure; the thread is left behind and replaced
+    ask ──▶ line ──▶ thread ──▶ environment ──▶ answer
+                       ├─ others wait too long in the line ──▶ more threads
+                       └─ too long ──▶ failure; the thread is left behind and replaced
 
 Invariants:
+- one thread answers a burst of quick ones: to wake one for each would cost more than the answers; an ask that nobody
+  took up within HASTE_S gets a thread of its own;
 - every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
 - a reason is never a reward of 0;
 - threads left behind are bounded: when there are too many, the environment is at fault and every ask says so;
 - where the system gives no more threads, those that are there answer one after the other; without any, it says so.
 """
 
-import heapq
-import itertools
 import logging
 import threading
 import time
@@ -20,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from engine.environments.port import Environment, FailureKind, GraderError, Observation, Prompt, Verdict
-from engine.live.environment.turns import Answer, Ask, AskId
+from engine.environments.port import Environment, FailureKind, GraderError
+from engine.live.environment.turns import Answer, Ask, AskId, Said
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
 
@@ -31,15 +32,15 @@ TRIES: Final = 3
 REASON_CHARACTERS: Final = 500
 MAX_THREADS: Final = 512  # waiting for a tool costs a stack of a few kB, no core
 MAX_LEFT_BEHIND: Final = 256
+HASTE_S: Final = 0.002  # nobody notices so much, and most graders have answered many by then
+FULL_S: Final = 0.1  # until it is looked again for a thread where there was none
 IDLE_S: Final = 30.0
 REMEMBERED: Final = 4_096  # answers that may be asked for again after a move or a lost message
 
 
-Said = Prompt | Observation | Verdict | Failure
-
-
 @dataclass(slots=True, kw_only=True)
 class Pending:
+    id: AskId
     ask: Ask
     asked_at: float
     is_begun: bool = False
@@ -57,48 +58,61 @@ class TurnThreads:
         self._remembered: OrderedDict[AskId, Answer] = OrderedDict()
         self._line: deque[Pending] = deque()
         self._has_work = threading.Condition(self._lock)
-        self._deadlines: list[tuple[float, int, Pending]] = []
-        self._order = itertools.count()
-        self._has_deadline = threading.Condition(self._lock)
+        self._is_called = False  # a thread that will look at the line
+        self._unanswered: deque[Pending] = deque()
+        """In the order of their deadlines; some have been answered since."""
+        self._has_asks = threading.Condition(self._lock)
+        self._looks_at = float("inf")
         self._num_threads = 0
         self._num_idle = 0
         self.num_left_behind = 0
         threading.Thread(target=self._watch, name="environment-deadlines", daemon=True).start()
 
     def ask(self, ask: Ask) -> None:
+        id = ask.id
         with self._lock:
-            known = self._remembered.get(ask.id)
-            pending = self._pending.get(ask.id)
+            known = self._remembered.get(id)
+            pending = self._pending.get(id)
             if known is None and pending is not None:
                 pending.ask = ask
                 return
             if known is None and self.num_left_behind < MAX_LEFT_BEHIND:
-                self._begin(ask)
+                self._begin(ask, id)
                 return
         hang = Failure(kind="error", reason=f"{MAX_LEFT_BEHIND} calls of it hang")
-        self._answer(ask.by, known or Answer(id=ask.id, said=hang))
+        self._answer(ask.by, known or Answer(id=id, said=hang))
 
-    def _begin(self, ask: Ask) -> None:
-        now = time.monotonic()
-        pending = Pending(ask=ask, asked_at=now)
-        self._pending[ask.id] = pending
-        heapq.heappush(self._deadlines, (now + self._timeout_s, next(self._order), pending))
-        self._has_deadline.notify()
+    def _begin(self, ask: Ask, id: AskId) -> None:
+        pending = Pending(id=id, ask=ask, asked_at=time.monotonic())
+        self._pending[id] = pending
         self._line.append(pending)
-        if self._num_idle >= len(self._line):
-            self._has_work.notify()
-        elif self._num_threads < MAX_THREADS:
-            self._start_another()
+        self._unanswered.append(pending)
+        if self._num_idle == self._num_threads and not self._is_called:
+            self._call(1)
+        if pending.asked_at + HASTE_S < self._looks_at:
+            self._looks_at = pending.asked_at + HASTE_S
+            self._has_asks.notify()
 
-    def _start_another(self) -> None:
+    def _call(self, count: int) -> bool:
+        """Threads for so many of the line; False if none is to be had."""
+        num_woken = min(count, self._num_idle)
+        self._has_work.notify(num_woken)
+        num_started = 0
+        while num_woken + num_started < count and self._num_threads < MAX_THREADS and self._start_another():
+            num_started += 1
+        self._is_called = self._is_called or num_woken + num_started > 0
+        return num_woken + num_started > 0
+
+    def _start_another(self) -> bool:
         try:
             threading.Thread(target=self._serve, name="environment", daemon=True).start()
         except RuntimeError as error:  # a limit on processes, which threads count towards
             if not self._num_threads:
                 raise
             log.warning("no more than %d threads: %s", self._num_threads, error)
-            return
+            return False
         self._num_threads += 1
+        return True
 
     # ── threads ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,6 +133,7 @@ class TurnThreads:
     def _next(self) -> Pending | None:
         """None when there was nothing to do for long."""
         while True:
+            self._is_called = False
             while self._line:
                 pending = self._line.popleft()
                 if not pending.is_over:
@@ -154,10 +169,9 @@ class TurnThreads:
                 self.num_left_behind += 1
                 self._num_threads -= 1
             ask = pending.ask
-            del self._pending[ask.id]
-            seconds = time.monotonic() - pending.asked_at
-            answer = Answer(id=ask.id, said=said, seconds=seconds)
-            self._remembered[ask.id] = answer
+            del self._pending[pending.id]
+            answer = Answer(id=pending.id, said=said, seconds=time.monotonic() - pending.asked_at)
+            self._remembered[pending.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         self._answer(ask.by, answer)
@@ -168,15 +182,37 @@ class TurnThreads:
     def _watch(self) -> None:
         while True:
             with self._lock:
-                while not self._deadlines:
-                    self._has_deadline.wait()
-                due_at, _, pending = self._deadlines[0]
-                left_s = due_at - time.monotonic()
-                if left_s > 0 and not pending.is_over:
-                    self._has_deadline.wait(timeout=left_s)
-                    continue
-                heapq.heappop(self._deadlines)
-            self._give_up(pending)
+                now = time.monotonic()
+                overdue = self._overdue(now)
+                if not overdue:
+                    self._looks_at = min(self._next_deadline(), self._help(now))
+                    is_forever = self._looks_at == float("inf")
+                    self._has_asks.wait(timeout=None if is_forever else self._looks_at - now)
+            for pending in overdue:
+                self._give_up(pending)
+
+    def _overdue(self, now: float) -> list[Pending]:
+        overdue: list[Pending] = []
+        while self._unanswered and (self._unanswered[0].is_over or self._next_deadline() <= now):
+            pending = self._unanswered.popleft()
+            if not pending.is_over:
+                overdue.append(pending)
+        return overdue
+
+    def _next_deadline(self) -> float:
+        return self._unanswered[0].asked_at + self._timeout_s if self._unanswered else float("inf")
+
+    def _help(self, now: float) -> float:
+        """Threads for those that have waited in the line for long. When to look again."""
+        if not self._line:
+            return float("inf")
+        in_haste_at = self._line[0].asked_at + HASTE_S
+        if in_haste_at > now:
+            return in_haste_at
+        try:
+            return now + (HASTE_S if self._call(len(self._line)) else FULL_S)
+        except RuntimeError:  # no thread at all: whoever asks next says so
+            return now + FULL_S
 
     def _give_up(self, pending: Pending) -> None:
         overdue = Failure(kind="timeout", reason=f"no answer within {self._timeout_s:g} s")

@@ -4,12 +4,15 @@ Invariant: an ask is a state, not a change. The same ask again (a lost answer, a
 replica) joins the one in progress or is answered from memory; the answer goes to whoever asked last.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
+from engine.pickling import pickled_by_values
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure, SampleKey
+
+Said = Prompt | Observation | Verdict | Failure
 
 AskId = tuple[SampleKey, int, str]
 """A trajectory, how many turns it has, and what was said in them: the same sample may be told again elsewhere."""
@@ -22,16 +25,24 @@ class Ask:
     prompt: Prompt | None
     """None: it is the prompt that is asked for."""
     turns: tuple[Turn, ...]
+    said: str = field(init=False)
+    """A digest of the turns: it travels along, and nobody makes it again."""
+
+    def __post_init__(self) -> None:
+        said = sha256("\0".join(turn.text for turn in self.turns).encode(errors="surrogatepass"))
+        object.__setattr__(self, "said", said.hexdigest()[:16])
 
     @property
     def id(self) -> AskId:
-        said = sha256("\0".join(turn.text for turn in self.turns).encode(errors="surrogatepass"))
-        return (self.key, len(self.turns), said.hexdigest()[:16])
+        return (self.key, len(self.turns), self.said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     id: AskId
-    said: Prompt | Observation | Verdict | Failure
+    said: Said
     seconds: float = 0.0
     """From the ask until the answer."""
+
+
+pickled_by_values(Address, Prompt, Verdict, Ask, Answer)

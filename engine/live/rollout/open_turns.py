@@ -106,4 +106,5 @@ class OpenTurns:
     def _keep(self, asks: Iterable[Ask]) -> None:
         now = time.monotonic()
         for ask in asks:
-            self._asked[ask.id], self._unsent[ask.id] = (ask, now), None
+            id = ask.id
+            self._asked[id], self._unsent[id] = (ask, now), None

@@ -18,7 +18,7 @@ from typing import Final
 
 from engine.environments.port import Observation, Prompt, Verdict
 from engine.inference.port import KvPages
-from engine.live.environment.turns import Answer
+from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, sampling_of
 from engine.live.rollout.moved_kv import KvBySample, MovedKv
 from engine.live.rollout.open_turns import OpenTurns
@@ -96,8 +96,9 @@ class Samples:
 
     def on_answers(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
-            for key in self._open_turns.awaited_prompt(answer):
-                self._begin(key, answer)
+            keys = self._open_turns.awaited_prompt(answer)
+            if keys:
+                self._begin(keys, answer.said)
             conversation = self._open_turns.awaited_turn(answer)
             if conversation is not None:
                 self._go_on(conversation, answer)
@@ -114,20 +115,22 @@ class Samples:
         for weights, progress in begun.items():
             self.resume(progress, weights, {})
 
-    def _begin(self, key: SampleKey, answer: Answer) -> None:
-        said = answer.said
-        prompt = _of_sample(said, key) if isinstance(said, Prompt) else _no_prompt(key)
-        conversation = Conversation(
-            key=key,
-            prompt=prompt,
-            prompt_ids=tuple(self._tokenizer.encode(prompt.text)),
-            sampling=sampling_of(key, self._spec),
-            weights=self._unprompted.pop(key),
-        )
-        if isinstance(said, Failure):
-            self._ended.append(conversation.failed(replace(said, reason=f"no prompt: {said.reason}")))
-        else:
-            self._submit(conversation, {})
+    def _begin(self, keys: Iterable[SampleKey], said: Said) -> None:
+        """Samples of one group, which have their prompt in common."""
+        text = said.text if isinstance(said, Prompt) else ""
+        prompt_ids = tuple(self._tokenizer.encode(text))
+        for key in keys:
+            conversation = Conversation(
+                key=key,
+                prompt=_of_sample(said, key) if isinstance(said, Prompt) else _no_prompt(key),
+                prompt_ids=prompt_ids,
+                sampling=sampling_of(key, self._spec),
+                weights=self._unprompted.pop(key),
+            )
+            if isinstance(said, Failure):
+                self._ended.append(conversation.failed(replace(said, reason=f"no prompt: {said.reason}")))
+            else:
+                self._submit(conversation, {})
 
     def _go_on(self, conversation: Conversation, answer: Answer) -> None:
         conversation.environment_s += answer.seconds

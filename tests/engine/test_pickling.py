@@ -1,0 +1,56 @@
+"""Records arrive as they were sent, whoever pickles them."""
+
+import pickle
+from copy import copy
+from dataclasses import dataclass, replace
+
+import pytest
+from ray import cloudpickle
+
+from engine.environments.port import Prompt, Turn
+from engine.live.environment.turns import Answer, Ask
+from engine.pickling import pickled_by_values
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.packed import Floats, Ints
+from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.policy.lineage import WeightsId
+
+KEY = SampleKey(group=GroupKey(ordinal=3), sample=1)
+PROMPT = Prompt(split="train", ordinal=3, text="1 + 2 =", facts={"terms": "1 2"})
+ASK = Ask(by=rollout_address(1), key=KEY, prompt=PROMPT, turns=(Turn(text=" 3."),))
+CONTENT = TrajectoryContent(
+    prompt_ids=Ints.of([1, 2]),
+    response_ids=Ints.of([3]),
+    logprobs=Floats.of([-0.5]),
+    prompt_text="1 + 2 =",
+    response_text=" 3.",
+    remark="right",
+)
+TRAJECTORY = Trajectory(key=KEY, weights=WeightsId(0, 2), reward=1.0, num_tokens=1, content=CONTENT)
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+@pytest.mark.parametrize(
+    "sent",
+    [TRAJECTORY, replace(TRAJECTORY, failure=Failure(kind="error", reason="x")), ASK, Answer(id=ASK.id, said=PROMPT)],
+)
+def test_a_record_arrives_as_it_was_sent(sent: object, dumps: object) -> None:
+    assert callable(dumps)
+    came = pickle.loads(dumps([sent, sent]))  # noqa: S301 - our own
+    assert came == [sent, sent] and came[0] is came[1] and type(came[0]) is type(sent)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    one: int
+    other: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.one >= 0
+
+
+def test_nothing_is_checked_anew() -> None:
+    pickled_by_values(Counted)
+    sent = Counted(1)
+    object.__setattr__(sent, "one", -1)
+    assert copy(sent) == sent, "which pickling and copying do alike"
