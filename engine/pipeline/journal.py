@@ -129,3 +129,10 @@ class DataSnapshot:
     num_failed_groups: int
     num_ended_groups: int
     num_filtered_in_a_row: int
+
+    @property
+    def num_trajectories(self) -> int:
+        batches = [*self.history, *([] if self.batch is None else [self.batch])]
+        groups = [*self.ready, *(group for batch in batches for group in batch.groups)]
+        loose = [*self.unfinished, *(evaluation.answered for evaluation in self.evaluations)]
+        return sum(len(group.trajectories) for group in groups) + sum(map(len, loose))

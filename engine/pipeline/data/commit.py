@@ -14,8 +14,10 @@ from typing import Final
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import DataSnapshot, Record
 
-# A log is read again after a crash: short enough for seconds, long enough that snapshots do not cost more than it.
+# A log is read again after a crash: short enough for seconds.
 RECORDS_PER_SNAPSHOT: Final = 2_000
+# And long enough that snapshots cost half as much as it: a record is a trajectory nearly always.
+RECORDS_PER_TRAJECTORY: Final = 2
 
 
 class Commit:
@@ -26,6 +28,7 @@ class Commit:
         self._persisted = last_serial
         self._records: list[Record] = []
         self._num_since_snapshot = 0
+        self._num_in_snapshot = 0  # trajectories of the last one
         self._held_back: deque[tuple[int, list[Effect]]] = deque()
 
     def record(self, record: Record) -> None:
@@ -54,6 +57,7 @@ class Commit:
         self._serial += len(records)
         self._num_since_snapshot += len(records)
         snapshot = None
-        if self._num_since_snapshot >= RECORDS_PER_SNAPSHOT:
+        if self._num_since_snapshot >= max(RECORDS_PER_SNAPSHOT, RECORDS_PER_TRAJECTORY * self._num_in_snapshot):
             snapshot, self._num_since_snapshot = self._snapshot(), 0
+            self._num_in_snapshot = snapshot.num_trajectories
         return Persist(serial=self._serial, records=records, snapshot=snapshot)

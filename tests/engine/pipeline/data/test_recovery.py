@@ -10,6 +10,7 @@ import pytest
 from engine.pipeline.data import commit
 from engine.pipeline.data.brain import LISTEN_S, DataBrain, Recovered
 from engine.pipeline.effects import Persist
+from engine.pipeline.journal import StepTrained
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, Persisted, ReplicaGone, ResumedFrom, TrainingEnded
 from engine.pipeline.messages.to_driver import EvaluationReported, FaultReported
@@ -99,10 +100,25 @@ def test_a_snapshot_with_the_records_after_it_gives_the_same_state(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "RECORDS_PER_SNAPSHOT", length)
+    monkeypatch.setattr(commit, "RECORDS_PER_TRAJECTORY", 0)
     data = a_life()
     before = data.brain.state.snapshot()
     assert data.disk.snapshot is not None and len(data.disk.records) < length
     assert data.restart().brain.state.snapshot() == before
+
+
+def test_a_snapshot_of_much_waits_for_twice_as_many_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "RECORDS_PER_SNAPSHOT", 1)
+    snapshot = a_life().brain.state.snapshot()
+    log = commit.Commit(lambda: snapshot, last_serial=0)
+    waits: list[int] = [0]
+    while len(waits) < 4:
+        log.record(StepTrained(step=1))
+        (persist,) = of(log.after([]), Persist)
+        waits[-1] += 1
+        waits += [0] * (persist.snapshot is not None)
+    assert snapshot.num_trajectories > 1
+    assert waits[:3] == [1, 2 * snapshot.num_trajectories, 2 * snapshot.num_trajectories]
 
 
 def test_a_step_gets_the_very_same_batch_from_a_brain_that_was_rebuilt() -> None:
