@@ -16,7 +16,7 @@ LONG_TURNS: Final = 8
 # A group whose second owner does not end it either is given up.
 OWNERS_IN_VAIN: Final = 2
 LOOKS_PER_DEADLINE: Final = 8
-# A lost replica costs at most what its samples said in this time; telling it costs a copy of their tokens.
+# A lost replica costs at most what its samples said in twice this time; telling it costs a copy of their tokens.
 STREAM_EVERY_S: Final = 1.0
 # A host that is filled to the brim preempts; the rest is for the growth of what it took over.
 KV_CEILING: Final = 0.9

@@ -170,7 +170,8 @@ class RolloutBrain:
         every_s = self._plan.stream_every_s
         if every_s and self._work.num_running and now - self._streamed_at >= every_s:
             self._streamed_at = now
-            effects.append(ReportProgress(groups=self._work.running()))
+            held = self._work.still_running()
+            effects += [ReportProgress(groups=held)] if held else []
         if self._leaves_at is not None and now >= self._leaves_at and not self._has_stopped:
             self._has_stopped = True
             stopped = self._work.stop_all()

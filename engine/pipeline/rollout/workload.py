@@ -54,6 +54,7 @@ class Workload:
         """The highest under which something was begun, awaited or handed over here."""
         self._floor: dict[GroupKey, int] = {}
         """Orders under a lower lease are void."""
+        self._ran: set[tuple[GroupKey, int]] = set()
 
     @property
     def num_running(self) -> int:
@@ -234,6 +235,12 @@ class Workload:
 
     def running(self) -> tuple[HeldGroup, ...]:
         return tuple(running.held(key) for key, running in self._running.items())
+
+    def still_running(self) -> tuple[HeldGroup, ...]:
+        """Those that ran when this was asked last: the others are soon begun again, and most have ended by then."""
+        running, before = self.running(), self._ran
+        self._ran = {(held.key, held.lease) for held in running}
+        return tuple(held for held in running if (held.key, held.lease) in before)
 
     def groups(self) -> tuple[HeldGroup, ...]:
         held: dict[GroupKey, set[int]] = {}
