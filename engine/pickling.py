@@ -17,7 +17,7 @@ from typing import Any
 def pickled_by_values(*kinds: type) -> None:
     """Dataclasses with slots, of two fields or more: of one alone there is nothing to gain."""
     for kind in kinds:
-        copyreg.pickle(kind, _reducer(kind))  # type: ignore[arg-type]
+        copyreg.pickle(kind, _reducer(kind))
 
 
 def _reducer(kind: type) -> Callable[[object], tuple[Any, ...]]:
@@ -30,7 +30,7 @@ def _reducer(kind: type) -> Callable[[object], tuple[Any, ...]]:
 
 
 def made_of_values(kind: type, values: tuple[object, ...]) -> object:
-    record = object.__new__(kind)
+    record: object = object.__new__(kind)
     for set_field, value in zip(_setters(kind), values, strict=True):
         set_field(record, value)
     return record

@@ -17,5 +17,6 @@ gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures
 batch            a batch's way in
 checkpoint       the time for which saving stops training, and that of the disk
-peer             samples per second, against TRL
+peer             samples per second, against TRL, and where a step's time goes
+peers/           what it compares
 """

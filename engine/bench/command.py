@@ -23,7 +23,7 @@ TITLES: Final = {
     "gpu": "a GPU's figures of a trainer's work, each beside its bound",
     "batch": "seconds of a batch's way from single trajectories to a rank's micro-batches, and how even ranks' work is",
     "checkpoint": "a checkpoint of several ranks: the stall, the disk, going on from it",
-    "peer": "trained samples per second against TRL's GRPOTrainer",
+    "peer": "trained samples per second against TRL, with tools and without, and where a step's time goes",
 }
 
 

@@ -1,147 +1,80 @@
 """Trained samples per second of this engine and of TRL's GRPOTrainer: same model, task, groups and number of samples,
-the same cores, one after the other, in turns.
+the same cores, one after the other, in turns; and where a step of each spends its time.
 
-A sample counts when an optimizer step has consumed it. Loading and the first steps are not counted. Each run gives
-one figure; TRL may use every core, this engine's processes take one thread each.
+A sample counts when an optimizer step has consumed it. Loading and the first steps are not counted. This engine's
+processes take one thread each; TRL runs with one and with as many as there are cores, and the better counts. With
+tools it runs twice: with its own loop, which calls the tools of a batch one after the other, and with one written for
+it here, in which all samples of a batch wait at once.
 """
 
 import argparse
-import subprocess
-import sys
-import tempfile
-from typing import Any, Final
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from engine.bench.report import Report, Row, Spread, in_turns
-from engine.bench.runs import own_ray, run_job
-from engine.spec.job import JobSpec
-from engine.spec.recipes import RECIPES
+from engine.bench.peers.ours import run_ours
+from engine.bench.peers.split import Measured, columns, told_by_part
+from engine.bench.peers.tasks import GROUP, PROMPTS, TASKS
+from engine.bench.peers.trl import run_trl
+from engine.bench.report import Report, Row, Spread
+from engine.bench.runs import own_ray
 
-PROMPTS: Final = 16
-GROUP: Final = 8
-NEW_TOKENS: Final = 80
+OURS = "this engine"
+TRL = "TRL GRPOTrainer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=6, help=f"counted steps of {PROMPTS * GROUP} samples a run")
-    parser.add_argument("--warm-up", type=int, default=2, help="steps before, not counted")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--steps", type=int, default=60, help=f"counted steps of {PROMPTS * GROUP} samples a run")
+    parser.add_argument("--tool-steps", type=int, default=2, help="of TRL where its tools wait one after the other")
+    parser.add_argument("--waiting-steps", type=int, default=12, help="of TRL where they wait at once")
+    parser.add_argument("--warm-up", type=int, default=4, help="steps before, not counted")
     parser.add_argument("--repeats", type=int, default=5)
 
 
 def measure(arguments: argparse.Namespace) -> Report:
+    rows: list[Row] = []
+    remarks = [f"demo model, {PROMPTS} prompts x {GROUP}, {arguments.steps} counted steps a run; ms of a step"]
     with own_ray():
-        samples = in_turns(
-            {
-                "this engine": lambda: engine_samples_per_s(arguments.steps, arguments.warm_up),
-                "TRL GRPOTrainer": lambda: peer_samples_per_s(arguments.steps, arguments.warm_up),
-            },
-            repeats=arguments.repeats,
-        )
-    baseline = Spread.of(samples["TRL GRPOTrainer"]).median
-    rows: list[Row] = [
+        for name in arguments.tasks:
+            runs = _in_turns(_systems(name, arguments), repeats=arguments.repeats)
+            rows += _rows(name, runs)
+            remarks.append(f"{TASKS[name].title}, {OURS}: CPU ms of a step by process: {told_by_part(runs[OURS])}")
+    return Report(bench="peer", rows=rows, remarks=remarks)
+
+
+def _systems(name: str, arguments: argparse.Namespace) -> Mapping[str, Callable[[], Measured]]:
+    steps, warm_up = arguments.steps, arguments.warm_up
+    ours = partial(run_ours, TASKS[name], steps=steps, warm_up=warm_up)
+    if TASKS[name].num_turns == 1:
+        cores = sorted({1, len(os.sched_getaffinity(0))})
+        run = partial(run_trl, name, steps=steps, warm_up=warm_up)
+        return {OURS: ours, **{f"{TRL}, threads: {threads}": partial(run, threads=threads) for threads in cores}}
+    return {  # which wait: one thread is enough
+        OURS: ours,
+        f"{TRL}, its own loop": partial(run_trl, name, steps=arguments.tool_steps, warm_up=1, threads=1),
+        f"{TRL}, waits at once": partial(
+            run_trl, name, steps=arguments.waiting_steps, warm_up=2, threads=1, at_once=True
+        ),
+    }
+
+
+def _in_turns(systems: Mapping[str, Callable[[], Measured]], *, repeats: int) -> dict[str, list[Measured]]:
+    runs: dict[str, list[Measured]] = {name: [] for name in systems}
+    for _ in range(repeats):
+        for name, run in systems.items():
+            runs[name].append(run())
+    return runs
+
+
+def _rows(task: str, runs: Mapping[str, list[Measured]]) -> list[Row]:
+    medians = {name: Spread.of([run.samples_per_s for run in its]).median for name, its in runs.items()}
+    return [
         {
+            "task": TASKS[task].title,
             "system": name,
-            **Spread.of(values).columns("samples_per_s"),
-            "times_trl": round(Spread.of(values).median / baseline, 2),
+            **columns(its),
+            "ours_over_it": round(medians[OURS] / medians[name], 2),
         }
-        for name, values in samples.items()
+        for name, its in runs.items()
     ]
-    remark = f"running sums, demo model, {PROMPTS} prompts x {GROUP}, {arguments.steps} counted steps a run"
-    return Report(bench="peer", rows=rows, remarks=[remark])
-
-
-def engine_samples_per_s(steps: int, warm_up: int) -> float:
-    # More steps than are counted: the last ones have no next batch to prepare, which would flatter.
-    total = warm_up + steps + 2
-    spec = JobSpec.model_validate(
-        {
-            "name": "peer",
-            "training": {"steps": total, "prompts_per_step": PROMPTS, "checkpoint_every": total},
-            "algorithm": {"group_size": GROUP},
-            # One slot: answers are so short that draining costs less than two half batches.
-            "rollout": {"replicas": 1, "max_batch": PROMPTS * GROUP, "max_new_tokens": NEW_TOKENS, "weight_slots": 1},
-            "evaluation": {"prompts": 1},
-        }
-    )
-    [(seconds, _)] = run_job(spec).windows(warm_up=warm_up, steps=steps)[:1]
-    return steps * PROMPTS * GROUP / seconds
-
-
-def peer_samples_per_s(steps: int, warm_up: int) -> float:
-    command = [sys.executable, "-m", "engine.bench.peer", str(steps), str(warm_up)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"TRL failed:\n{done.stderr[-2_000:]}")
-    return float(done.stdout.splitlines()[-1])
-
-
-def train_with_trl(steps: int, warm_up: int) -> float:
-    """Samples per second, in this process."""
-    import time
-
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
-    from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
-
-    from engine.environments.port import Turn, Verdict
-    from engine.environments.registry import make_environment
-    from engine.models.loading import DEMO_FOLDER
-    from engine.models.tokenizer import Tokenizer
-    from engine.spec.job import EnvironmentSpec
-
-    environment = make_environment(EnvironmentSpec(), seed=0, data_folder=None)
-    own_tokenizer = Tokenizer.from_folder(DEMO_FOLDER)
-    asked = [environment.prompt("train", ordinal) for ordinal in range((steps + warm_up) * PROMPTS)]
-    by_text = {prompt.text: prompt for prompt in asked}
-    end = own_tokenizer.eos_id
-    make_tokenizer: Any = PreTrainedTokenizerFast
-    tokenizer = make_tokenizer(tokenizer_file=str(DEMO_FOLDER / "tokenizer.json"), padding_side="left")
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
-    tokenizer.pad_token = tokenizer.eos_token
-    ended_at: list[float] = []
-
-    class Watch(TrainerCallback):
-        def on_step_end(self, *_: object, **__: object) -> None:
-            ended_at.append(time.perf_counter())
-
-    def reward(prompts: list[str], completion_ids: list[list[int]], **_: object) -> list[float | None]:
-        verdicts: list[float | None] = []
-        for prompt, ids in zip(prompts, completion_ids, strict=True):
-            verdict = environment.respond(by_text[prompt], [Turn(text=own_tokenizer.decode(ids))])
-            verdicts.append(verdict.reward if isinstance(verdict, Verdict) else 0.0)
-        return verdicts
-
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(DEMO_FOLDER),
-            reward_funcs=reward,
-            args=GRPOConfig(
-                output_dir=folder,
-                per_device_train_batch_size=PROMPTS * GROUP,
-                num_generations=GROUP,
-                max_completion_length=NEW_TOKENS,
-                max_steps=steps + warm_up,
-                learning_rate=3e-4,
-                beta=0.0,
-                epsilon=RECIPES["grpo"].clip_low,
-                epsilon_high=RECIPES["grpo"].clip_high,
-                temperature=1.0,
-                use_cpu=True,
-                bf16=False,
-                report_to=[],
-                save_strategy="no",
-                logging_strategy="no",
-                disable_tqdm=True,
-                activation_checkpointing=False,
-                shuffle_dataset=False,
-            ),
-            train_dataset=Dataset.from_list([{"prompt": prompt.text} for prompt in asked]),
-            processing_class=tokenizer,
-            callbacks=[Watch()],
-        )
-        trainer.train()
-    return steps * PROMPTS * GROUP / (ended_at[warm_up + steps - 1] - ended_at[warm_up - 1])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{train_with_trl(int(sys.argv[1]), int(sys.argv[2]))}\n")

@@ -7,7 +7,7 @@ Invariants:
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,11 +42,14 @@ class Run:
 
 
 class TimedSink:
-    def __init__(self) -> None:
+    def __init__(self, at_step: Callable[[int], None]) -> None:
         self.facts: list[tuple[float, FactBody]] = []
+        self._at_step = at_step
 
     def record(self, body: FactBody) -> None:
         self.facts.append((time.monotonic(), body))
+        if isinstance(body, StepTrained):
+            self._at_step(body.step)
 
     def close(self, timeout_s: float) -> bool:
         return True
@@ -63,10 +66,11 @@ def own_ray() -> Iterator[None]:
         disconnect()
 
 
-def run_job(spec: JobSpec) -> Run:
+def run_job(spec: JobSpec, *, at_step: Callable[[int], None] = lambda step: None) -> Run:
+    """`at_step` is called when a step has been trained."""
     from engine.live.run.attempt import Attempt, AttemptPlan
 
-    sink = TimedSink()
+    sink = TimedSink(at_step)
     with tempfile.TemporaryDirectory() as folder:
         finished: RunFinished = Attempt(AttemptPlan(spec=spec, checkpoints=Path(folder) / "checkpoints"), sink).run(
             lambda: None

@@ -47,7 +47,7 @@ class ToolSums:
         wait_sigma: float = 1.2,
     ) -> None:
         self._seed = seed
-        self._num_turns = turns
+        self.num_turns = turns
         mean_s = 0.0 if waits == "none" else wait_mean_s
         self.waits = Waits.of_mean(seed=seed, mean_s=mean_s, sigma=wait_sigma if waits == "tailed" else 0.0)
 
@@ -75,15 +75,19 @@ class ToolSums:
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         terms = _terms_of(prompt)
-        if not 1 <= len(turns) <= self._num_turns:
-            raise ValueError(f"turns: from 1 to {self._num_turns}, got {len(turns)}")
-        if len(turns) < self._num_turns:
+        if not 1 <= len(turns) <= self.num_turns:
+            raise ValueError(f"turns: from 1 to {self.num_turns}, got {len(turns)}")
+        if len(turns) < self.num_turns:
             self.waits.wait(prompt, len(turns) - 1)
-            return Observation(text=f" + {terms[len(turns) + 1]} =")
+            return self.observation(prompt, len(turns))
         return grade(terms, [turn.text for turn in turns])
 
+    def observation(self, prompt: Prompt, num_turns: int) -> Observation:
+        """The tool's words after so many turns, without its wait."""
+        return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =")
+
     def _draw(self, rng: random.Random) -> list[int]:
-        return [rng.randint(1, 9) for _ in range(self._num_turns + 1)]
+        return [rng.randint(1, 9) for _ in range(self.num_turns + 1)]
 
 
 def grade(terms: Sequence[int], said: Sequence[str]) -> Verdict:

@@ -11,6 +11,7 @@ Invariants:
 import logging
 import os
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ from engine.spec.job import JobSpec
 log = logging.getLogger(__name__)
 
 GATHER: Final = 256  # answers that go out together
+# A message costs more than the answers that it holds: after one, others wait for so long for company.
+GATHER_S: Final = 0.01
 
 
 class EnvironmentActor:
@@ -94,10 +97,12 @@ class EnvironmentActor:
                 threads.ask(ask)
 
     def _send(self) -> None:
+        sent_at = float("-inf")
         while True:
             answers: defaultdict[Address, list[Answer]] = defaultdict(list)
             to, answer = self._answers.get()
             answers[to].append(answer)
+            time.sleep(max(0.0, sent_at + GATHER_S - time.monotonic()))
             try:
                 for _ in range(GATHER - 1):
                     to, answer = self._answers.get_nowait()
@@ -107,3 +112,4 @@ class EnvironmentActor:
             for address, its in answers.items():
                 if address in self._peers:
                     self._peers[address].answer.remote(its)
+            sent_at = time.monotonic()

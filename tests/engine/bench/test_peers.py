@@ -1,0 +1,51 @@
+"""The comparison with TRL asks both for the same: prompts, waits, rewards; and its split adds up."""
+
+import pytest
+
+from engine.bench.peers.processes import cpu_s_by_part
+from engine.bench.peers.split import Measured, StepMs, columns, told_by_part
+from engine.bench.peers.tasks import GROUP
+from engine.bench.peers.trl import StepClock
+from engine.bench.peers.trl_tools import make_tools, rewards_of
+from engine.environments.port import Turn, Verdict
+from engine.environments.tool_sums import ToolSums
+
+ENVIRONMENT = ToolSums(seed=0, turns=3, wait_mean_s=1e-6)
+
+
+def test_a_tool_of_trl_says_what_the_environment_says_and_waits_as_long() -> None:
+    make = make_tools(ENVIRONMENT)
+    for number in range(2 * GROUP):
+        tool = make()
+        tool.reset(ordinal=number // GROUP, prompt="is told too")
+        prompt = tool.prompt
+        assert prompt.facts["sample"] == number % GROUP
+        heard = [ENVIRONMENT.respond(prompt, [Turn(text="")] * said) for said in (1, 2)]
+        assert [tool.next_term() for _ in heard] == [each.text for each in heard if not isinstance(each, Verdict)]
+
+
+def test_answers_in_turns_are_rewarded_alike_and_those_cut_off_not_at_all() -> None:
+    terms = [int(term) for term in str(ENVIRONMENT.prompt("train", 0).facts["terms"]).split()]
+    right = [str(sum(terms[: at + 2]) % 100) for at in range(3)]
+    assert rewards_of(ENVIRONMENT, [0, 0, 0], [right, right[:2], [*right[:2], "x"]]) == [1.0, 0.0, pytest.approx(2 / 3)]
+
+
+def test_a_step_of_trl_is_generating_waiting_and_training() -> None:
+    clock = StepClock()
+    clock.end_step()
+    with clock.rolling_out, clock.generating:
+        sum(range(10_000))
+    clock.end_step()
+    of_step = clock.measured(steps=1, warm_up=1).of_step
+    parts = of_step.generating_ms + of_step.rollout_idle_ms + of_step.training_ms
+    assert parts == pytest.approx(of_step.step_ms) and of_step.generating_ms > 0
+
+
+def test_a_row_is_of_medians_and_processes_are_told_by_their_part() -> None:
+    step = StepMs(
+        step_ms=3, generating_ms=1, training_ms=2, handover_ms=0, rollout_idle_ms=0, trainer_idle_ms=0, cpu_ms=4
+    )
+    runs = [Measured(samples_per_s=rate, of_step=step, cpu_by_part={"replica": rate}) for rate in (1.0, 9.0, 2.0)]
+    assert columns(runs)["samples_per_s"] == 2.0 and columns(runs)["step_ms"] == 3
+    assert told_by_part(runs) == "replica 2"
+    assert cpu_s_by_part()["driver"] > 0
