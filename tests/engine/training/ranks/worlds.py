@@ -7,6 +7,7 @@ themselves.
 import multiprocessing
 import multiprocessing.queues
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,8 @@ TIMEOUT_S: Final = 60.0
 
 def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any, are_fresh: bool = False) -> list[int | None]:
     """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
-    context = multiprocessing.get_context("spawn" if are_fresh else "forkserver")
+    context: SpawnContext | ForkServerContext
+    context = multiprocessing.get_context("spawn") if are_fresh else multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.engine.training.ranks.imported"])
     addresses = context.Queue()
     ranks = [
