@@ -28,6 +28,7 @@ from engine.live.checkpoints.apart import address_of, bring, is_elsewhere, make_
 from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import says_out_of_memory, told
+from engine.live.trainer.failed_ranks import end_failed
 from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor
 from engine.live.trainer.shares import RankShare
 from engine.signs import still_here
@@ -240,7 +241,7 @@ class RankGroup:
     def _together(self, others: list[Any], own: Callable[[], Answer], *, ranks: Sequence[int] = ()) -> Answer:
         """`ranks`: the others', if not all are meant."""
         actors = [self._others[rank - 1] for rank in ranks or range(1, len(others) + 1)]
-        self._watcher.submit(_end_failed, dict(zip(others, actors, strict=True)))
+        self._watcher.submit(end_failed, dict(zip(others, actors, strict=True)))
         try:
             answer = own()
         except Exception as error:
@@ -282,20 +283,6 @@ class RankGroup:
         for other in self._others:
             ray.kill(other)
         self._others = []
-
-
-def _end_failed(actors: Mapping[Any, Any]) -> None:
-    """By their calls. Its own traceback keeps a failed rank's connections open, on which the others would wait."""
-    left = list(actors)
-    while left:
-        done, left = ray.wait(left, num_returns=1)
-        for call in done:
-            try:
-                ray.get(call)
-            except CheckpointUnverified:  # all refuse it alike, and go on
-                continue
-            except RayError:
-                ray.kill(actors[call])
 
 
 def _own_address() -> str:
