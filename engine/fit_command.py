@@ -12,11 +12,12 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from engine.policy.pace import estimate_s
-from engine.spec.fit.duration import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
+from engine.spec.fit.backends import backend_lines
+from engine.spec.fit.durations.limits import longest_step_s
+from engine.spec.fit.durations.step import DEVICES, Device, StepWork, least_generation_s, least_training_s, step_work
 from engine.spec.fit.hosts import relay_host_need, trainer_host_need
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
-from engine.spec.fit.need import GB
+from engine.spec.fit.need import GB, Need
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
@@ -75,7 +76,7 @@ def arithmetic(
 ) -> Iterator[str]:
     plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
-    needs = [replica_need(shape, replica), relay_host_need(shape, lora_rank=spec.trainer.lora_rank)]
+    needs = [replica_need(shape, replica), _relay_hosts(spec, shape)]
     if not spec.only_evaluates:
         needs = [trainer_need(shape, plan), trainer_host_need(shape, plan), *needs]
     longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
@@ -83,16 +84,22 @@ def arithmetic(
     for need in needs:
         yield ""
         yield from need.lines
+    if lines := backend_lines(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher):
+        yield from ("", *lines)
     yield ""
     work = step_work(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     for device in DEVICES:
         if device.memory_bytes == device_bytes:
             yield _duration(spec, work, device)
-    slowest_s = estimate_s(num_flops=work.training_flops / max(spec.trainer_devices, 1), device="cuda")
+    slowest_s = longest_step_s(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     yield (
         f"At the slowest rate of a GPU that works at all, such training takes {slowest_s:,.0f} s: a limit of time that "
         "is below it may cut what is well."
     )
+
+
+def _relay_hosts(spec: JobSpec, shape: ModelShape) -> Need:
+    return relay_host_need(shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.relays)
 
 
 def _duration(spec: JobSpec, work: StepWork, device: Device) -> str:

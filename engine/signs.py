@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from engine.policy.pace import Piece, Pulse, estimate_s
+from engine.policy.pace import Piece, Pulse
+from engine.spec.fit.durations.slowest import estimate_s
 
 _here = threading.local()
 

@@ -16,7 +16,7 @@ import torch
 
 from engine.bench.gpu_probes import CEILINGS, OF_A_CPU, OF_A_GPU, PROBES, Probe, Scale, Work, agreement
 from engine.bench.report import Report, Row, Spread, rounded
-from engine.spec.fit.duration import DEVICES, Device
+from engine.spec.fit.durations.step import DEVICES, Device
 
 UNITS: Final = {"flop": ("Tflop/s", 1e12), "byte": ("GB/s", 1e9)}
 ELSEWHERE: Final = "not here: tokens decoded a second (`bench decode`, and vLLM's own), and whatever takes several GPUs"

@@ -44,7 +44,7 @@ from engine.weights.installing import Installer
 from engine.weights.port import WeightVersion
 
 PREFILL_TOKENS: Final = 1_024  # of one step: past it a forward is bound by arithmetic, so more only holds up the rows
-_FIRST_BLOCKS_PER_ROW: Final = 4
+FIRST_BLOCKS_PER_ROW: Final = 4
 
 
 class TorchRolloutEngine:
@@ -77,7 +77,7 @@ class TorchRolloutEngine:
         self._num_active_weights = self._model.num_active_parameters
         self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
         num_blocks = (kv_tokens or max_batch * (config.max_positions + BLOCK_TOKENS)) // BLOCK_TOKENS
-        num_backed = num_blocks if kv_tokens else max_batch * _FIRST_BLOCKS_PER_ROW
+        num_backed = num_blocks if kv_tokens else max_batch * FIRST_BLOCKS_PER_ROW
         self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)
         self._scheduler = Scheduler(max_rows=max_batch, blocks=self._blocks, prefill_tokens=prefill_tokens)
         self._store = PageStore(config, self._blocks, device=device)

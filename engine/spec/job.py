@@ -212,7 +212,8 @@ class TrainingSpec(Strict):
 class TrainerSpec(Strict):
     backend: Literal["torch", "deepspeed"] = Field(
         "torch",
-        description="What computes and applies the gradients; torch divides all of it among several devices (FSDP).",
+        description="What computes and applies the gradients. torch divides all of it among several devices (FSDP), "
+        "with the least memory of each in bfloat16 at every size; deepspeed (ZeRO) trains dense models.",
     )
     zero_stage: int = knob(
         2, "trainer.zero_stage", "Divided among devices: optimizer (1), gradients too (2), weights too (3).", ge=1, le=3

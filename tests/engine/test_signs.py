@@ -14,8 +14,9 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.weights.segments import Segment
 from engine.models.loading import DEMO_FOLDER, load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
-from engine.policy.pace import LOOP, estimate_s, flops_of_training
+from engine.policy.pace import LOOP, flops_of_training
 from engine.signs import Signs, at_work, sign_from_anywhere, still_here
+from engine.spec.fit.durations.slowest import estimate_s
 from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import verify_checkpoint, write_checkpoint
 from engine.training.port import TrainingTrajectory

@@ -9,9 +9,11 @@ weights       as they lie on a device, and as products take them
 teacher       what it adds to each of them
 replica       its device
 hosts         memory beside the devices
+gradients     on their way over the devices
 margins       room for what cannot be known
 need          terms, phases, and how they are added and told
-duration      arithmetic of a step, and its shortest time
+durations     the arithmetic of a step, its shortest time, and limits of time
+backends      the same job by either backend of the trainer
 remedies      changes that make it fit, least harm first
 verdict       whether it fits, and which change is the smallest
 table         known models on usual clusters

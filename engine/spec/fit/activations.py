@@ -7,6 +7,7 @@ bytes of a product's element: 4 or 2. Letters as in shape.py.
     qkv         c·Q; the values stay a part of it until their gradient
     head norms  normalised 4·(A + K·E); beside bfloat16 products their input in float32, as much again
     turned      queries and keys as attention reads them c·(A + K·E)
+    values      c·K·E again where sequences are shared: what attention reads of them came from other devices
     attention   its output c·A and its logarithms 4·H    the rectangles joined c·A
     norm        as above
     MLP         gate and up c·2F    silu of the gate c·F    their product c·F
@@ -39,9 +40,13 @@ def norm_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def attention_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms; of norms beside the layer's two what comes and c·D each."""
-    turned = shape.attention_width + shape.key_width
-    products = plan.product_bytes * (shape.projected_width + turned + 2 * shape.attention_width)
+    """Norm + c·(Q + (A + K·E) + 2A) + 4·H + head norms; of norms beside the layer's two what comes and c·D each. Of a
+    shared sequence its values too, and as many heads of keys and values as devices share it, if there are fewer."""
+    turned, exchanged = shape.attention_width + shape.key_width, 0
+    if plan.sequence_parallel > 1:
+        dealt = shape.head_dim * max(shape.num_kv_heads, plan.sequence_parallel)
+        exchanged = dealt + (dealt - shape.key_width)
+    products = plan.product_bytes * (shape.projected_width + turned + exchanged + 2 * shape.attention_width)
     beside = (shape.num_norms - 2) * (4 + plan.product_bytes) * shape.width
     norms = norm_bytes(shape, plan) + beside + head_norm_bytes(shape, plan)
     return norms + products + 4 * shape.num_heads

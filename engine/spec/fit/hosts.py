@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from engine.spec.fit.need import Need, Term
+from engine.spec.fit.need import Need, Phase, Term
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import MOMENT_BYTES, critic_weights, trained_weights
@@ -20,20 +20,33 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
             Term(what="weights handed over, and room for the next", num_bytes=segment_bytes(shape, plan.lora_rank)),
             Term(what="moments", num_bytes=offloaded_bytes(shape, plan)),
             Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
-            Term(
-                what="a checkpoint until it is written",
-                num_bytes=checkpoint_bytes(shape, plan),
-                how="where memory is short, a mapped file",
+        ),
+        phases=(
+            Phase(what="while rank 0 reads a model", terms=(Term(what="it", num_bytes=read_bytes(shape, plan)),)),
+            Phase(
+                what="while a checkpoint is written",
+                terms=(
+                    Term(what="its copy", num_bytes=checkpoint_bytes(shape, plan), how="where memory is short, mapped"),
+                    Term(what="moments of 8 bits, widened", num_bytes=widened_bytes(shape, plan)),
+                    Term(what="the largest matrix, put together and rounded", num_bytes=assembled_bytes(shape, plan)),
+                ),
             ),
         ),
     )
 
 
-def relay_host_need(shape: ModelShape, *, lora_rank: int = 0) -> Need:
-    how = f"{VERSIONS_OF_A_RELAY} versions"
+def relay_host_need(shape: ModelShape, *, lora_rank: int = 0, num_relays: int = 1) -> Need:
+    deltas = version_bytes(shape, lora_rank) // 2 if num_relays > 1 and not lora_rank else 0
     return Need(
         of="Each host of replicas, in its own memory",
-        always=(Term(what="the relay's versions", num_bytes=relay_bytes(shape, lora_rank), how=how),),
+        always=(
+            Term(
+                what="the relay's versions",
+                num_bytes=relay_bytes(shape, lora_rank),
+                how=f"{VERSIONS_OF_A_RELAY} versions",
+            ),
+            Term(what="what changed between them, for relays behind", num_bytes=deltas, how="at most half a version"),
+        ),
     )
 
 
@@ -62,13 +75,32 @@ def offloaded_inputs_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def relay_bytes(shape: ModelShape, lora_rank: int) -> int:
-    """Of 3 versions; deltas, which are smaller, not counted."""
+    """Of 3 versions."""
     return VERSIONS_OF_A_RELAY * version_bytes(shape, lora_rank)
 
 
 def checkpoint_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """(4 + moments)·T, of which each device's process has its part; a critic's beside it. Published weights are made of
-    this copy, one tensor at a time."""
+    """(4 + moments)·T, of which each device's process has its part; a critic's beside it."""
     num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
     moments = max(MOMENT_BYTES[plan.moments], MOMENT_BYTES["bfloat16"])  # 8 bits are stored as these
     return int((4 + moments) * num_trained)
+
+
+def widened_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """4·T: those of 8 bits are made what is stored before they are copied."""
+    num_trained = trained_weights(shape, plan) + (critic_weights(shape) if plan.has_critic else 0)
+    return int(MOMENT_BYTES["bfloat16"] * num_trained) if plan.moments == "float8" else 0
+
+
+def read_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """4·P of the largest: DeepSpeed fills its weights from whole ones, which rank 0 has."""
+    if not plan.division.startswith("zero"):
+        return 0
+    return 4 * max(shape.num_weights, 0 if plan.teacher is None else plan.teacher.num_weights)
+
+
+def assembled_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Published weights are made of this copy, one tensor at a time: the parts rounded, and together; with an adapter,
+    whose base is merged with it, in float32 before."""
+    largest = max(shape.vocab_size * shape.width, shape.largest_matrix)
+    return (6 + shape.stored_bytes if plan.lora_rank else 2 * shape.stored_bytes) * largest

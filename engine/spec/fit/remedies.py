@@ -14,7 +14,7 @@ among them: logits exist of one chunk of tokens at a time in every trainer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Final
 
@@ -33,8 +33,8 @@ class Change:
     words: str
     settings: Mapping[str, Any]
     """Path in a spec and value."""
-    fields: Mapping[str, Any]
-    """Of the plan that it changes."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of a trainer's plan that it changes."""
 
 
 Doses = tuple[Change, ...]
@@ -60,7 +60,6 @@ def replica_remedies(plan: ReplicaPlan) -> tuple[Doses, ...]:
         Change(
             words=f"hold {slots} version{'s' * (slots > 1)} a replica (rollout.weight_slots {slots})",
             settings={"rollout.weight_slots": slots},
-            fields={"weight_slots": slots},
         )
         for slots in range(plan.weight_slots - 1, 0, -1)
     )
@@ -68,12 +67,19 @@ def replica_remedies(plan: ReplicaPlan) -> tuple[Doses, ...]:
         Change(
             words=f"keep {tokens:,} tokens in the KV cache (rollout.kv_tokens {tokens})",
             settings={"rollout.kv_tokens": tokens},
-            fields={"kv_tokens": tokens},
         )
         for tokens in (plan.kv_tokens // factor for factor in _factors())
         if tokens
     )
-    return fewer_versions, smaller_caches
+    fewer_rows = tuple(
+        Change(
+            words=f"decode {rows:,} sequences together (rollout.max_batch {rows})",
+            settings={"rollout.max_batch": rows},
+        )
+        for rows in (plan.max_batch // factor for factor in _factors())
+        if rows
+    )
+    return fewer_versions, smaller_caches, fewer_rows
 
 
 def smallest(remedies: Sequence[Doses], *, is_enough: Callable[[Changes], bool]) -> Changes | None:
@@ -91,8 +97,8 @@ def changed(plan: TrainerPlan, changes: Sequence[Change]) -> TrainerPlan | None:
     return replace(plan, **fields)
 
 
-def accepts(spec: JobSpec, changes: Sequence[Change]) -> bool:
-    """Whether the spec has these settings and they fit together: nobody is advised what would be refused."""
+def with_changes(spec: JobSpec, changes: Sequence[Change]) -> JobSpec | None:
+    """None: the spec has no such setting, or they do not fit together. Nobody is advised what would be refused."""
     raw = spec.model_dump(mode="json", exclude_defaults=True)
     for change in changes:
         for path, value in change.settings.items():
@@ -102,10 +108,9 @@ def accepts(spec: JobSpec, changes: Sequence[Change]) -> bool:
                 at = at.setdefault(step, {})
             at[last] = value
     try:
-        JobSpec.model_validate(raw)
+        return JobSpec.model_validate(raw)
     except ValidationError:
-        return False
-    return True
+        return None
 
 
 def _all_sets(remedies: Sequence[Doses]) -> Iterator[Changes]:

@@ -1,4 +1,8 @@
-"""What the device of a replica needs: weights for each version that it holds, keys and values, and a step's work."""
+"""What the device of a replica needs: weights for each version that it holds, keys and values, and a step's work.
+
+A step reads prompts in, then decodes a token of every row; the one's memory is free before the other begins. Letters as
+in shape.py; c is the bytes of an element as it is stored.
+"""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -11,19 +15,33 @@ from engine.spec.job import JobSpec
 
 # Tokens of prompts that a step reads in, as the engines bound them (a test compares).
 READ_IN_TOKENS: Final = {"torch": 1_024, "vllm": 16_384}
+# Of each row there is room for so many from the start, where the cache's size is not given; then it doubles.
+FIRST_TOKENS_OF_A_ROW: Final = 64
+
+# A score and its softmax in float32, and whether it is of a token that is hidden.
+SCORE_BYTES: Final = 9
+
+READ_IN: Final = "while prompts are read in"
+READ_ON: Final = "while prompts are read on from where a step before ended"
+COMPUTED: Final = "while every row's next token is computed"
+DRAWN: Final = "while every row's next token is drawn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPlan:
     weight_slots: int
     max_batch: int
+    longest: int
+    """Tokens of a sequence."""
     kv_tokens: int
-    """In all slots together."""
+    """In all slots together, that the cache has room for; of one that grows, that the rows hold at their longest."""
     takes_kv_at_once: bool
-    """Else as sequences grow."""
+    """Else it doubles as sequences grow."""
     read_in_tokens: int
     gathers_kv: bool
     """A layer's keys and values are brought together before they are attended to."""
+    cuts: bool = False
+    """Unlikely tokens are left out: a vocabulary is sorted."""
 
     @classmethod
     def of_spec(cls, spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> Self:
@@ -35,10 +53,12 @@ class ReplicaPlan:
         return cls(
             weight_slots=rollout.num_weight_slots if beside else 1,
             max_batch=rollout.max_batch,
+            longest=longest,
             kv_tokens=rollout.kv_tokens or unsaid,
             takes_kv_at_once=rollout.kv_tokens > 0 or is_vllm,
             read_in_tokens=READ_IN_TOKENS[rollout.engine],
             gathers_kv=rollout.engine == "torch",
+            cuts=rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0,
         )
 
 
@@ -49,59 +69,117 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
         num_bytes=held_bytes(shape, plan),
         how=f"{versions}{in_words(shape.num_weights)} × {shape.stored_bytes} B",
     )
+    positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
+    tokens = backed_tokens(shape, plan)
     cache = Term(
         what="KV cache",
-        num_bytes=kv_bytes(shape, plan),
-        how=f"{plan.kv_tokens:,} tokens × {kv_bytes_of_token(shape):,} B",
+        num_bytes=tokens * kv_bytes_of_token(shape),
+        how=f"{tokens:,} tokens × {kv_bytes_of_token(shape):,} B",
     )
-    grown = (
-        Term(what="keys and values of a layer, gathered", num_bytes=gathered_kv_bytes(shape, plan)),
-        Term(what="reading prompts in", num_bytes=read_in_bytes(shape, plan), how=f"{plan.read_in_tokens:,} tokens"),
-        Term(
-            what="logits of a step",
-            num_bytes=sampled_bytes(shape, plan),
-            how=f"{plan.max_batch:,} rows × {shape.vocab_size:,}",
-        ),
+    there = () if plan.takes_kv_at_once else (cache,)
+    attended = Term(
+        what="keys and values of a layer, gathered",
+        num_bytes=attended_bytes(shape, plan),
+        how=f"{attended_tokens(plan):,} tokens" if plan.gathers_kv else "",
     )
+    read_in = Term(
+        what="reading prompts in",
+        num_bytes=plan.read_in_tokens * layer_pass_bytes(shape),
+        how=f"{plan.read_in_tokens:,} tokens × {layer_pass_bytes(shape):,} B",
+    )
+    rows = Term(what="one token of each row", num_bytes=plan.max_batch * layer_pass_bytes(shape))
+    logits = Term(
+        what="logits of a step",
+        num_bytes=sampled_bytes(shape, plan),
+        how=f"{plan.max_batch:,} rows × {shape.vocab_size:,}",
+    )
+    scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
+    phases = [
+        Phase(what=READ_IN, terms=(*there, read_in)),
+        Phase(what=READ_ON, terms=(*there, attended, scores, read_in)),
+        Phase(what=COMPUTED, terms=(*there, attended, rows)),
+        Phase(what=DRAWN, terms=(*there, logits)),
+    ]
+    if not plan.takes_kv_at_once:
+        before = Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2)
+        phases.append(Phase(what="while the cache grows", terms=(cache, before)))
     return Need(
         of="Each replica's device",
-        always=(weights, cache) if plan.takes_kv_at_once else (weights,),
-        phases=(
-            Phase(
-                what="with every place taken by the longest answer",
-                terms=grown if plan.takes_kv_at_once else (cache, *grown),
-            ),
-        ),
+        always=(weights, positions, cache) if plan.takes_kv_at_once else (weights, positions),
+        phases=tuple(phases),
         margins=device_margins(num_devices=1),
     )
 
 
 def held_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """slots · P · bytes as stored."""
+    """slots · P · c."""
     return plan.weight_slots * shape.num_weights * shape.stored_bytes
 
 
+def positions_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """slots · 8·E of each position that the model has."""
+    return plan.weight_slots * 8 * shape.head_dim * shape.max_positions
+
+
 def kv_bytes_of_token(shape: ModelShape) -> int:
-    """N · 2·K·E · bytes as stored."""
+    """N · 2·K·E · c."""
     return shape.num_layers * 2 * shape.key_width * shape.stored_bytes
 
 
-def kv_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    return plan.kv_tokens * kv_bytes_of_token(shape)
+def backed_tokens(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """Of a cache that grows: the first doubling that is enough, and never more than the longest of all rows."""
+    if plan.takes_kv_at_once:
+        return plan.kv_tokens
+    tokens = plan.max_batch * FIRST_TOKENS_OF_A_ROW
+    while tokens < plan.kv_tokens:
+        tokens *= 2
+    return min(tokens, plan.max_batch * (shape.max_positions + 16))
 
 
-def gathered_kv_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """One layer's share of the cache, if pages are gathered."""
-    return kv_bytes(shape, plan) // shape.num_layers if plan.gathers_kv else 0
+def attended_tokens(plan: ReplicaPlan) -> int:
+    """Every row is as wide as the longest of them."""
+    return plan.max_batch * min(plan.longest, plan.kv_tokens)
 
 
-def read_in_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """tokens · (3·D + 2·Q + 3·F): a layer without gradients, its MLP beside what comes in; of a mixture k·(D + 3·M)."""
-    dense = 3 * shape.mlp_width if shape.num_dense else 0
-    mixed = shape.experts_per_token * (shape.width + 3 * shape.expert_width)
-    return plan.read_in_tokens * shape.stored_bytes * (3 * shape.width + 2 * shape.projected_width + max(dense, mixed))
+def attended_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """Of one layer, if pages are gathered: 2·K·E · c a token. Behind a mask, query heads that share keys have no kernel
+    of their own: they are float32 then, 2·K·E · 4, and repeated for every query head, 3·A · 4 with those scaled; a
+    token's scores are 9·H."""
+    if not plan.gathers_kv:
+        return 0
+    of_token = 2 * shape.key_width * shape.stored_bytes
+    if _has_no_kernel(shape, plan):
+        of_token += (8 * shape.key_width if shape.stored_bytes < 4 else 0) + 12 * shape.attention_width
+        of_token += SCORE_BYTES * shape.num_heads
+    return attended_tokens(plan) * of_token
+
+
+def scored_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """9·H of each token that is read in, and each that came before it: the same without a kernel."""
+    pairs = plan.read_in_tokens * min(plan.longest, plan.kv_tokens)
+    return SCORE_BYTES * shape.num_heads * pairs if _has_no_kernel(shape, plan) else 0
+
+
+def _has_no_kernel(shape: ModelShape, plan: ReplicaPlan) -> bool:
+    return plan.gathers_kv and shape.num_heads != shape.num_kv_heads
+
+
+def layer_pass_bytes(shape: ModelShape) -> int:
+    """Of one token, without gradients: input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E)
+    + A of attention, which are there to the layer's end; 3·F of the MLP; two turns of its position. All in c, beside
+    logarithms of attention, 4·H, and the token's id, position and slot. Of a
+    mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k places and weights."""
+    turned = shape.attention_width + shape.key_width
+    attention = shape.projected_width + turned + shape.attention_width
+    dense = shape.stored_bytes * 3 * shape.mlp_width if shape.num_dense else 0
+    mixed = shape.experts_per_token * (shape.stored_bytes * (2 * shape.width + 5 * shape.expert_width) + 40)
+    mixed += 4 * shape.width if shape.num_mixtures else 0
+    own = shape.stored_bytes * (4 * shape.width + attention + 2 * shape.head_dim) + 4 * shape.num_heads + 24
+    return own + max(dense, mixed)
 
 
 def sampled_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """rows · V · (as computed, and four of float32: scaled, log-probs, probabilities, their sums)."""
-    return plan.max_batch * shape.vocab_size * (shape.stored_bytes + 16)
+    """rows · V · (c, and 4 as float32; 8 log-probs and probabilities; 16 their sums, twice). Where tokens are left out
+    39 instead of these 16: sorted, their order, and sums of those that stay."""
+    rounded = 4 if shape.stored_bytes < 4 else 0
+    return plan.max_batch * shape.vocab_size * (shape.stored_bytes + rounded + 8 + (39 if plan.cuts else 16))

@@ -11,7 +11,15 @@ from dataclasses import replace
 from engine.spec.fit.need import Phase, Term, in_words, share
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.weights import gathered_bytes, gathered_layer_bytes, keeps_casts, rounded_head_bytes, weight_bytes
+from engine.spec.fit.weights import (
+    begin_bytes,
+    coming_bytes,
+    gathered_bytes,
+    gathered_layer_bytes,
+    keeps_casts,
+    rounded_head_bytes,
+    weight_bytes,
+)
 
 
 def teacher_terms(plan: TrainerPlan) -> tuple[Term, ...]:
@@ -40,9 +48,12 @@ def asking_phases(plan: TrainerPlan) -> tuple[Phase, ...]:
     head = (
         Term(what="the last layer's output and its norm", num_bytes=tokens * rows_pass_bytes(teacher, plan)),
         Term(what="the head's weights, rounded", num_bytes=rounded_head_bytes(teacher, asked)),
+        Term(what="the last layer's weights, hardly gone", num_bytes=coming_bytes(teacher, asked)),
         Term(what="log-probs and what is made of them", num_bytes=scored_bytes(teacher, plan), how=chunk),
     )
+    begins = Term(what="its embedding, head and a layer, gathered", num_bytes=begin_bytes(teacher, asked))
     return (
+        Phase(what="while the teacher begins", terms=(begins,)),
         Phase(what="while a layer of the teacher computes", terms=(*there, *layer)),
         Phase(what="while the teacher's head computes", terms=(*there, *head)),
     )

@@ -7,12 +7,27 @@ all), n of devices, c the bytes of a product's element.
 from typing import Final
 
 from engine.spec.fit.activations import gates_bytes, kept_bytes, working_bytes
+from engine.spec.fit.gradients import (
+    BUCKET_NUMEL,
+    embedding_gradient_bytes,
+    head_gradient_bytes,
+    largest_gradient_bytes,
+    last_gradient_bytes,
+    table_gradient_bytes,
+)
 from engine.spec.fit.margins import device_margins
 from engine.spec.fit.need import Need, Phase, Term, in_words, share
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.teacher import asking_phases, teacher_terms
-from engine.spec.fit.weights import gathered_bytes, gathered_layer_bytes, rounded_head_bytes, weight_bytes
+from engine.spec.fit.weights import (
+    begin_bytes,
+    coming_bytes,
+    gathered_bytes,
+    gathered_layer_bytes,
+    rounded_head_bytes,
+    weight_bytes,
+)
 
 # Two numbers of each kind; those of 8 bits have an exponent for each block of 256.
 MOMENT_BYTES: Final[dict[Moments, float]] = {"float32": 8.0, "bfloat16": 4.0, "float8": 2 * (1 + 1 / 256)}
@@ -22,14 +37,12 @@ KEPT: Final[dict[Activations, str]] = {
     "offloaded": "inputs on their way from the host,",
 }
 HANDED_OVER: Final = "while weights are handed over"
-# DeepSpeed's own number of elements: gradients that are sent together.
-BUCKET_NUMEL: Final = 500_000_000
 
 
 def trainer_need(shape: ModelShape, plan: TrainerPlan) -> Need:
     return Need(
         of=f"Each of {plan.num_devices} trainer devices" if plan.num_devices > 1 else "The trainer's device",
-        always=(*_state(shape, plan), *_reference(shape, plan), *teacher_terms(plan)),
+        always=(*_state(shape, plan), *_reference(shape, plan), *teacher_terms(plan), _positions(shape, plan)),
         phases=_phases(shape, plan),
         margins=device_margins(num_devices=plan.num_devices),
     )
@@ -47,7 +60,7 @@ def _state(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
         terms += [
             _term(f"{whose}weights, float32", weight_bytes(num_weights, plan), f"of {all_weights}{divided}"),
             _term(f"{whose}weights once more, DeepSpeed's masters", master_bytes(num_trained, plan), f"of {trained}"),
-            _term(f"{whose}gradients, float32", gradient_bytes(num_trained, plan), f"of {trained}"),
+            _term(f"{whose}gradients, float32", gradient_bytes(shape, num_trained, plan), f"of {trained}"),
             _term(
                 f"{whose}moments, {plan.moments}",
                 moment_bytes(num_trained, plan),
@@ -66,6 +79,14 @@ def _reference(shape: ModelShape, plan: TrainerPlan) -> tuple[Term, ...]:
     return (_term("the reference model", reference_bytes(shape, plan), how),)
 
 
+def _positions(shape: ModelShape, plan: TrainerPlan) -> Term:
+    """Sines and cosines of all that a model has: 8·E each, of every model that is there."""
+    num_models = plan.num_trained_models + (plan.has_reference and not plan.lora_rank)
+    own = num_models * 8 * shape.head_dim * shape.max_positions
+    teachers = 0 if plan.teacher is None else 8 * plan.teacher.head_dim * plan.teacher.max_positions
+    return _term("tables of positions", own + teachers)
+
+
 def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
     tokens, what = plan.tokens, KEPT[plan.activations]
     kept = _term(
@@ -77,8 +98,10 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
     there = (
         kept,
         _term(
-            "turns of positions, and the gradient of the last layer", tokens * (8 * shape.head_dim + 4 * shape.width)
+            "turns of positions, and the gradient of the last layer",
+            tokens * (plan.num_trained_models * 8 * shape.head_dim + 4 * shape.width),
         ),
+        _term("the last layer of the critic, and its norm", tokens * row_bytes(shape, plan) * plan.has_critic),
         _term("weights gathered or rounded for all products", gathered_bytes(shape, plan)),
     )
     layer = _term("a layer's weights, gathered or rounded", gathered_layer_bytes(shape, plan))
@@ -93,8 +116,12 @@ def _phases(shape: ModelShape, plan: TrainerPlan) -> tuple[Phase, ...]:
         _term("gradients of its largest matrix", largest_gradient_bytes(shape, plan)),
     )
     embedding = (_term("gradients of embedding and head", embedding_gradient_bytes(shape, plan)),)
-    tables = (_term("embedding and head, and their gradients", table_gradient_bytes(shape, plan)),)
+    tables = (_term("gradients as they are made, and on their way", table_gradient_bytes(shape, plan)),)
     return (
+        Phase(
+            what="while a pass begins",
+            terms=(_term("embedding, head and a layer, gathered", begin_bytes(shape, plan)),),
+        ),
         Phase(what="while a layer begins to go backward", terms=(*there, *product)),
         Phase(what="while a layer goes backward", terms=(*there, *gates)),
         *(Phase(what=what, terms=(*there, *terms)) for what, terms in _head(shape, plan)),
@@ -109,13 +136,14 @@ def _head(shape: ModelShape, plan: TrainerPlan) -> tuple[tuple[str, tuple[Term, 
     chunk = f"{min(plan.tokens, plan.chunk_tokens):,} tokens × {shape.vocab_size:,}"
     rows = _term("the last layer's output, its norm and their gradient", plan.tokens * row_bytes(shape, plan))
     weights = _term("the head's weights, rounded", rounded_head_bytes(shape, plan))
+    coming = _term("the last layer's weights on their way", plan.num_trained_models * coming_bytes(shape, plan))
     logits = _term("logits and what is made of them", logits_bytes(shape, plan), chunk)
     gradient = _term("the gradient of its weights", head_gradient_bytes(shape, plan, copies=1))
     kept = _term("log-probs and their gradient", kept_logits_bytes(shape, plan), chunk)
     gradients = _term("the gradient of its weights, and a chunk's", head_gradient_bytes(shape, plan, copies=2))
     return (
-        ("while the head's logits are made again", (rows, weights, logits, gradient)),
-        ("while the head's gradient is made", (rows, weights, kept, gradients)),
+        ("while the head's logits are made again", (rows, weights, coming, logits, gradient)),
+        ("while the head's gradient is made", (rows, weights, coming, kept, gradients)),
     )
 
 
@@ -141,10 +169,12 @@ def master_bytes(num_trained: int, plan: TrainerPlan) -> int:
     return share(4 * num_trained, plan.num_devices) if plan.division.startswith("zero") else 0
 
 
-def gradient_bytes(num_trained: int, plan: TrainerPlan) -> int:
-    """4·T; from ZeRO 2 on 4·T / n."""
-    divided = plan.division in ("fsdp", "zero2", "zero3")
-    return share(4 * num_trained, plan.num_devices) if divided else 4 * num_trained
+def gradient_bytes(shape: ModelShape, num_trained: int, plan: TrainerPlan) -> int:
+    """4·T; from ZeRO 2 on 4·T / n, with ZeRO 2 and of a matrix across the border all of it."""
+    if plan.division not in ("fsdp", "zero2", "zero3"):
+        return 4 * num_trained
+    border = 4 * max(shape.vocab_size * shape.width, shape.largest_matrix) if plan.division == "zero2" else 0
+    return min(share(4 * num_trained, plan.num_devices) + border, 4 * num_trained)
 
 
 def moment_bytes(num_trained: int, plan: TrainerPlan) -> int:
@@ -168,38 +198,6 @@ def bucket_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 # A pass ----------------------------------------------------------------------------------------------------------
 
 
-def last_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Of the MLP's second matrix, half of the first: as it is computed and as float32, (c + 4)·F·D. FSDP keeps those of
-    a layer, c·L, and of embedding and head, whose turn comes last, until they are sent."""
-    if plan.division == "fsdp":
-        return plan.product_bytes * (shape.largest_layer + (0 if plan.lora_rank else shape.table_weights))
-    return _made_bytes(plan) * shape.largest_matrix // 2
-
-
-def largest_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """(c + 4) of the largest matrix; with FSDP 4·L more than before, as which they are added up over the devices."""
-    if plan.division == "fsdp":
-        return last_gradient_bytes(shape, plan) + 4 * shape.largest_layer
-    return _made_bytes(plan) * shape.largest_matrix
-
-
-def _made_bytes(plan: TrainerPlan) -> int:
-    """A gradient, before it is added to the others."""
-    return 4 if plan.products == "float32" else plan.product_bytes + 4
-
-
-def embedding_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Of every word, whichever the pass has: 4·V·D; where it is the head too that one's beside it, and their sum."""
-    return 0 if plan.lora_rank else 4 * shape.vocab_size * shape.width * (3 if shape.tied else 1)
-
-
-def table_gradient_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """With FSDP (2·c + 4) of embedding and head: gathered, their gradients, and these as float32 on their way."""
-    if plan.division != "fsdp" or plan.lora_rank:
-        return 0
-    return (2 * plan.product_bytes + 4) * shape.table_weights
-
-
 def row_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """(12 + …)·D a token: what comes out 4, normalised 4, scaled 4, and rounded c where products are not float32; its
     gradient is the last layer's."""
@@ -215,12 +213,6 @@ def logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 def kept_logits_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """V × tokens of a chunk × (4 + c): log-probs, and their gradient as products take it."""
     return min(plan.tokens, plan.chunk_tokens) * shape.vocab_size * (4 + plan.product_bytes)
-
-
-def head_gradient_bytes(shape: ModelShape, plan: TrainerPlan, *, copies: int) -> int:
-    """4·V·D of all chunks, and c·V·D of the one at work. An adapter's base has none."""
-    of_one = plan.product_bytes if copies > 1 else 0
-    return 0 if plan.lora_rank else shape.vocab_size * shape.width * (4 + of_one)
 
 
 def published_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

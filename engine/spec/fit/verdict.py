@@ -6,11 +6,19 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.spec.fit.need import Need, gigabytes
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
-from engine.spec.fit.remedies import Change, Changes, accepts, changed, replica_remedies, smallest, trainer_remedies
+from engine.spec.fit.remedies import (
+    Change,
+    Changes,
+    changed,
+    replica_remedies,
+    smallest,
+    trainer_remedies,
+    with_changes,
+)
 from engine.spec.fit.replica import ReplicaPlan, replica_need
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
@@ -81,8 +89,14 @@ def trainer_misfit(
 
     def is_enough(changes: Sequence[Change]) -> bool:
         other = changed(plan, changes)
-        fits = other is not None and trainer_need(shape, other).num_bytes <= device_bytes
-        return fits and accepts(spec, changes)
+        if other is None or trainer_need(shape, other).num_bytes > device_bytes:
+            return False
+        asked = with_changes(spec, changes)
+        if asked is None:
+            return False
+        # What the spec leaves open may be decided otherwise now.
+        made = TrainerPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens, teacher=teacher)
+        return trainer_need(shape, made).num_bytes <= device_bytes
 
     remedies = trainer_remedies(plan, longest=longest_tokens(spec, shape, prompt_tokens=prompt_tokens))
     return Misfit(need=need, device_bytes=device_bytes, changes=smallest(remedies, is_enough=is_enough))
@@ -97,7 +111,10 @@ def replica_misfit(
         return None
 
     def is_enough(changes: Sequence[Change]) -> bool:
-        fields = {name: value for change in changes for name, value in change.fields.items()}
-        return replica_need(shape, replace(plan, **fields)).num_bytes <= device_bytes and accepts(spec, changes)
+        asked = with_changes(spec, changes)
+        if asked is None:
+            return False
+        made = ReplicaPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens)
+        return replica_need(shape, made).num_bytes <= device_bytes
 
     return Misfit(need=need, device_bytes=device_bytes, changes=smallest(replica_remedies(plan), is_enough=is_enough))

@@ -1,7 +1,8 @@
 """How long a piece of work may take: by its size, and then by its own pace."""
 
-from engine.policy.pace import LOOP, Pace, Piece, Pulse, estimate_s
+from engine.policy.pace import LOOP, Pace, Piece, Pulse
 from engine.policy.recovery import SLOWER_THAN_USUAL, Patience
+from engine.spec.fit.durations.slowest import estimate_s
 
 PATIENCE = Patience(silent_s=20.0, nothing_moves_s=600.0)
 

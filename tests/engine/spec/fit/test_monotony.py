@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from engine.spec.fit.hosts import trainer_host_need
 from engine.spec.fit.plan import Division, Moments, TrainerPlan
 from engine.spec.fit.remedies import changed, trainer_remedies
-from engine.spec.fit.replica import ReplicaPlan, replica_need
+from engine.spec.fit.replica import ReplicaPlan, kv_bytes_of_token, replica_need
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
 
@@ -105,21 +105,25 @@ def test_everything_that_is_needed_is_told(shape: ModelShape, plan: TrainerPlan)
 
 
 @given(shapes(), st.integers(1, 8), st.integers(1, 512), st.integers(1, 10**6))
-def test_a_replica_with_more_of_anything_needs_more(shape: ModelShape, slots: int, rows: int, tokens: int) -> None:
+def test_a_replica_with_more_of_anything_never_needs_less(
+    shape: ModelShape, slots: int, rows: int, tokens: int
+) -> None:
     plan = ReplicaPlan(
         weight_slots=slots,
         max_batch=rows,
+        longest=2_048,
         kv_tokens=tokens,
         takes_kv_at_once=True,
         read_in_tokens=1_024,
         gathers_kv=True,
     )
-    for more in (
-        replace(plan, weight_slots=slots + 1),
-        replace(plan, max_batch=rows + 1),
-        replace(plan, kv_tokens=tokens + 1),
-    ):
-        assert replica_need(shape, more).counted > replica_need(shape, plan).counted
+    for grows in (False, True):
+        plan = replace(plan, takes_kv_at_once=not grows)
+        for more in (replace(plan, max_batch=2 * rows, kv_tokens=2 * tokens), replace(plan, cuts=True)):
+            assert replica_need(shape, more).counted >= replica_need(shape, plan).counted
+        assert replica_need(shape, replace(plan, weight_slots=slots + 1)).certain > replica_need(shape, plan).certain
+        other = replica_need(shape, replace(plan, kv_tokens=tokens + 1))
+        assert other.counted >= replica_need(shape, plan).counted + (0 if grows else kv_bytes_of_token(shape))
 
 
 @given(shapes(), plans())

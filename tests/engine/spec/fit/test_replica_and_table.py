@@ -3,15 +3,22 @@
 import pytest
 import torch
 
-from engine.inference.block_manager import BlockManager
+from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.page_store import PageStore
-from engine.inference.torch_engine import PREFILL_TOKENS
+from engine.inference.torch_engine import FIRST_BLOCKS_PER_ROW, PREFILL_TOKENS
 from engine.inference.vllm_engine import MAX_READ_IN
-from engine.spec.fit.duration import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
+from engine.spec.fit.durations.step import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, CHUNK_TOKENS, longest_tokens
-from engine.spec.fit.replica import READ_IN_TOKENS, ReplicaPlan, kv_bytes_of_token
+from engine.spec.fit.replica import (
+    FIRST_TOKENS_OF_A_ROW,
+    READ_IN_TOKENS,
+    ReplicaPlan,
+    backed_tokens,
+    kv_bytes_of_token,
+    replica_need,
+)
 from engine.spec.fit.table import LENGTHS, NUM_DEVICES, first_that_fits, table_lines
 from engine.training.step.head import LOGITS_ON_A_CPU, ROWS_ON_A_GPU
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
@@ -19,6 +26,7 @@ from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 def test_what_engines_and_trainers_do_of_their_own_accord_is_counted_so() -> None:
     assert READ_IN_TOKENS == {"torch": PREFILL_TOKENS, "vllm": MAX_READ_IN}
+    assert FIRST_TOKENS_OF_A_ROW == FIRST_BLOCKS_PER_ROW * BLOCK_TOKENS
     assert (CHUNK_TOKENS, CHUNK_LOGITS_ON_A_CPU) == (ROWS_ON_A_GPU, LOGITS_ON_A_CPU)
 
 
@@ -34,6 +42,22 @@ def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest(
     assert ReplicaPlan.of_spec(spec, shape, prompt_tokens=96).kv_tokens == 30_960
     given = job(rollout={"max_new_tokens": 3_000, "max_batch": 10, "kv_tokens": 5_000})
     assert ReplicaPlan.of_spec(given, shape).kv_tokens == 5_000
+
+
+@pytest.mark.parametrize("longest", [10, 64, 65, 1_000, 3_096])
+def test_a_cache_that_grows_doubles_until_every_place_has_room_for_the_longest(longest: int) -> None:
+    """And while it does, the half from which it grew is there still."""
+    shape, rows = known_shape("Qwen3-8B"), 10
+    spec = job(rollout={"max_new_tokens": longest - 1, "max_batch": rows})
+    plan = ReplicaPlan.of_spec(spec, shape, prompt_tokens=1)
+    blocks = BlockManager(rows * 2_561, num_backed=rows * FIRST_BLOCKS_PER_ROW, version=0)
+    for row in range(rows):
+        table = BlockTable(tokens=[row] * longest)
+        assert blocks.can_allocate(table)
+        blocks.allocate(table)
+    assert backed_tokens(shape, plan) == blocks.num_backed * BLOCK_TOKENS
+    growing = next(phase for phase in replica_need(shape, plan).phases if "grows" in phase.what)
+    assert growing.num_bytes == blocks.num_backed * BLOCK_TOKENS * 3 // 2 * kv_bytes_of_token(shape)
 
 
 def test_a_sequence_is_never_longer_than_the_model_has_positions() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.loading import hugging_face_views
-from engine.policy.pace import estimate_s
 from engine.signs import Signs
+from engine.spec.fit.durations.slowest import estimate_s
 from engine.training.checkpoint import stored_state
 from engine.training.checkpoint.shares import Share
 from engine.training.checkpoint.stored_state import StoredState

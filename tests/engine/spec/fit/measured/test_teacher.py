@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.models.decoder import Decoder
-from engine.spec.fit.duration import step_work
+from engine.spec.fit.durations.step import step_work
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.need import GB
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Products, TrainerPlan
@@ -19,7 +19,7 @@ from engine.spec.fit.verdict import trainer_misfit
 from engine.training.port import TrainingTrajectory
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import score_tokens
-from tests.engine.spec.fit.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 NUM_TOKENS = 8_192

@@ -18,7 +18,7 @@ from engine.spec.fit.activations import layer_bytes, mixture_bytes
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.plan import Products, TrainerPlan
 from engine.spec.fit.shape import ModelShape
-from tests.engine.spec.fit.memory_of_a_pass import saved_bytes
+from tests.engine.spec.fit.measured.memory_of_a_pass import saved_bytes
 from tests.engine.spec.fit.shapes_of_models import decoder_config, mixture_shape
 
 PRODUCTS: tuple[Products, ...] = ("float32", "bfloat16")

@@ -17,8 +17,8 @@ from engine.spec.fit.activations import layer_bytes
 from engine.spec.fit.plan import Products
 from engine.spec.fit.shape import COUNTED, ModelShape
 from tests.engine.models.families.tiny import VARIANTS, configuration
-from tests.engine.spec.fit.memory_of_a_pass import saved_bytes
-from tests.engine.spec.fit.test_activations import FEW, MORE, PRODUCTS, computing_in, plan
+from tests.engine.spec.fit.measured.memory_of_a_pass import saved_bytes
+from tests.engine.spec.fit.measured.test_activations import FEW, MORE, PRODUCTS, computing_in, plan
 
 WIDE: Final[dict[str, Any]] = {
     "vocab_size": 1_024,

@@ -14,7 +14,7 @@ from engine.spec.fit.trainer import HANDED_OVER, trainer_need
 from engine.training.port import TrainingTrajectory
 from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import score_tokens
-from tests.engine.spec.fit.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
 NUM_TOKENS = 8_192  # a micro-batch of today's default

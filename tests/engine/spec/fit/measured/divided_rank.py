@@ -1,0 +1,144 @@
+"""One rank of a trainer that FSDP divides, on tensors without memory: its collectives take and give what they would,
+and carry nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as torch_distributed
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from engine.models.families.trained_model import TrainedModel
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.job import AlgorithmSpec, OptimizerSpec, TrainerSpec
+from engine.training.fsdp.sharding import ShardedPart, Sharding
+from engine.training.parts.layout import own_part
+from engine.training.parts.lora import Adapter
+from engine.training.parts.trained import critic_part, policy_part
+from engine.training.port import TrainingTrajectory
+from engine.training.ranks.passes import CriticPass, PolicyPass
+from engine.training.ranks.sequence_parallel import Sharers
+from engine.training.ranks.world import World
+from engine.training.settings import TrainerSettings
+from engine.training.step.micro_batch import MicroBatch, batch_step
+from engine.training.step.scoring import Critic
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.shapes_of_models import decoder_config
+
+CPU = torch.device("cpu")
+
+
+def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
+    """All that is there at its fullest moment: its rows of every model, gradients and moments, two micro-batches of one
+    update, and the update."""
+    assert plan.division == "fsdp"
+    with one_of(plan.num_devices) as world:
+        sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
+        batch = _one_answer(plan, world)
+        with FakeTensorMode(allow_non_fake_inputs=True), LiveBytes() as live:
+            _Rank(shape, plan, sharding).make_a_step(batch)
+        peak: int = live.peak
+        return peak
+
+
+@contextmanager
+def one_of(num_ranks: int) -> Iterator[World]:
+    """Rank 0."""
+    torch_distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    try:
+        yield World(rank=0, num_ranks=num_ranks, store=HashStore(), address="", timeout_s=60.0)
+    finally:
+        torch_distributed.destroy_process_group()
+
+
+def _one_answer(plan: TrainerPlan, world: World) -> MicroBatch:
+    """This rank's part of it."""
+    answer = TrainingTrajectory(
+        group=0,
+        prompt_ids=(1,),
+        response_ids=(2,) * plan.pass_tokens,
+        behaviour_logprobs=(0.0,) * plan.pass_tokens,
+        reward=1.0,
+    )
+    [batch] = batch_step([answer], max_tokens=plan.pass_tokens + 1, device="cpu").micro_batches
+    sharers = plan.sequence_parallel
+    return Sharers(world, num_sharers=sharers).share(batch) if sharers > 1 else batch
+
+
+class _Part(ShardedPart):
+    def take_gradients(self) -> None:
+        """As `clip` does, which asks for a number, and here there are none."""
+        for name, parameter in self._part.parameters.items():
+            self._own[name].grad = None if parameter.grad is None else own_part(parameter.grad)
+
+
+class _Rank:
+    def __init__(self, shape: ModelShape, plan: TrainerPlan, sharding: Sharding) -> None:
+        self._shape, self._plan, self._sharding = shape, plan, sharding
+        spec = TrainerSpec(compute_dtype=plan.products, activations=plan.activations, lora_rank=plan.lora_rank)
+        self._settings = TrainerSettings(
+            optimizer=OptimizerSpec(moments=plan.moments),
+            algorithm=AlgorithmSpec(),
+            trainer=spec,
+            num_steps=1,
+            temperature=1.0,
+            max_new_tokens=1,
+            seed=0,
+        )
+        self._parts: list[_Part] = []
+        self._trained = [self._policy()]
+        if plan.has_critic:
+            self._trained.append(self._critic())
+        self._asked = [self._frozen(shape, torch.float32)] if plan.has_reference and not plan.lora_rank else []
+        if plan.teacher is not None:
+            self._asked.append(self._frozen(plan.teacher, decoder_config(plan.teacher).dtype))
+
+    def make_a_step(self, batch: MicroBatch) -> None:
+        with torch.no_grad():
+            for ask in self._asked:
+                ask(batch)
+        for _ in range(2):
+            losses = [numbers.sum() for numbers in [forward(batch) for forward in self._trained]]
+            for loss in losses:
+                loss.backward()  # type: ignore[no-untyped-call]
+            del losses
+        if self._plan.moments == "float32":  # of others it takes pieces, by numbers that are not here
+            for part in self._parts:
+                part.take_gradients()
+                part.update(1.0)
+
+    def _policy(self) -> Callable[[MicroBatch], Tensor]:
+        model = self._model(self._shape)
+        adapter = Adapter.asked_for(model, self._settings.trainer, base=Path("base"), device=CPU)
+        whole_pass = PolicyPass(model, self._settings)
+        self._sharding.divide(whole_pass, model)
+        self._optimized(policy_part(model, adapter, self._settings.optimizer))
+        return lambda batch: whole_pass(batch)[0]
+
+    def _critic(self) -> Callable[[MicroBatch], Tensor]:
+        critic = Critic(self._model(self._shape))
+        whole_pass = CriticPass(critic, self._settings)
+        self._sharding.divide(whole_pass, critic.trunk)
+        self._optimized(critic_part(critic, self._settings.algorithm))
+        return whole_pass
+
+    def _frozen(self, shape: ModelShape, dtype: torch.dtype) -> nn.Module:
+        model = self._model(shape, dtype).requires_grad_(False)
+        whole_pass = PolicyPass(model, self._settings)
+        self._sharding.divide(whole_pass, model)
+        return whole_pass
+
+    def _model(self, shape: ModelShape, dtype: torch.dtype = torch.float32) -> Any:
+        model: TrainedModel = self._sharding.empty_model(decoder_config(shape), dtype)
+        model.hold_activations(self._plan.activations)
+        return model
+
+    def _optimized(self, part: Any) -> None:
+        self._parts.append(_Part(part, self._settings.optimizer, self._sharding))
+        self._parts[-1].reset_moments(num_updates=0)

@@ -1,0 +1,125 @@
+"""Two processes that train a job's model together, and what each of them held: real ranks, real collectives.
+
+Counted storage by storage, as operations make them: gloo copies what it adds up, and a CPU's kernels an operand of
+another dtype, which a device's do not.
+
+A public model's widths and vocabulary (SmolLM2-360M), two of its layers.
+"""
+
+import gc
+import json
+import multiprocessing
+import multiprocessing.queues
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch._dynamo  # which looks at what DeepSpeed puts in torch's place, unless it comes first
+
+from engine.spec.job import JobSpec
+from engine.training.fsdp.trainer import FsdpTrainer
+from engine.training.port import TrainingTrajectory
+from engine.training.settings import TrainerSettings
+from engine.training.zero.trainer import DeepSpeedTrainer
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.training.ranks.two_ranks import world_of
+
+WIDE: Final[Mapping[str, Any]] = {
+    "model_type": "llama",
+    "vocab_size": 49_152,
+    "hidden_size": 960,
+    "intermediate_size": 2_560,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 15,
+    "num_key_value_heads": 5,
+    "head_dim": 64,
+    "max_position_embeddings": 8_192,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100_000,
+    "tie_word_embeddings": True,
+    "dtype": "bfloat16",
+}
+ENDED_WITHIN_S: Final = 600.0
+NUM_TOKENS: Final = 128
+"""Of each of four micro-batches, two a rank."""
+
+
+def job(**parts: dict[str, Any]) -> JobSpec:
+    trainer = {"micro_batch_tokens": NUM_TOKENS, "activations": "recomputed", **parts.pop("trainer", {})}
+    rollout = {"max_new_tokens": NUM_TOKENS // 2}
+    return JobSpec.model_validate(
+        {"name": "t", "trainer": trainer, "rollout": rollout, "resources": {"trainer_devices": 2}, **parts}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes that a rank held at its fullest."""
+
+    training: int
+    saving: int
+    """More than before: for the copy that a checkpoint is written from."""
+
+
+def held_by_ranks(specs: Mapping[str, JobSpec], folder: Path, results: Path) -> dict[str, list[Held]]:
+    """Of each job, by each rank."""
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    told = {name: spec.model_dump_json() for name, spec in specs.items()}
+    ranks = [context.Process(target=_run_rank, args=(rank, told, folder, results, addresses)) for rank in (0, 1)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(ENDED_WITHIN_S)
+        if each.is_alive():
+            each.kill()
+    assert [each.exitcode for each in ranks] == [0, 0]
+    by_rank = [json.loads((results / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    return {name: [Held(**of_rank[name]) for of_rank in by_rank] for name in specs}
+
+
+def _run_rank(
+    rank: int, specs: Mapping[str, str], folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]"
+) -> None:
+    torch.set_num_threads(1)
+    world = world_of(rank, addresses)
+    held = {}
+    for name, told in specs.items():
+        spec = JobSpec.model_validate_json(told)
+        make = FsdpTrainer if spec.trainer.backend == "torch" else DeepSpeedTrainer
+        with LiveBytes() as live:
+            trainer: FsdpTrainer | DeepSpeedTrainer = make(folder, TrainerSettings.of(spec), device="cpu", world=world)
+            live.peak = live.now  # what came and went while it was loaded is its host's
+            for _ in range(2):
+                trainer.train_step(_answers())
+            training, before = live.peak, live.now
+            live.peak = before
+            _in_own_memory(trainer)
+            trainer.prepare_save(results / name)()
+            held[name] = {"training": training, "saving": live.peak - before}
+            trainer.close()
+            del trainer
+        gc.collect()
+    (results / f"rank-{rank}.json").write_text(json.dumps(held))
+
+
+def _in_own_memory(trainer: Any) -> None:
+    """A copy for a checkpoint, however little this machine has left: mapped, it would be seen by nobody here."""
+    trainer._saver._staging._spare = lambda *, num_sharing: sys.maxsize
+
+
+def _answers() -> list[TrainingTrajectory]:
+    half = NUM_TOKENS // 2
+    return [
+        TrainingTrajectory(
+            group=index // 4,
+            prompt_ids=(index + 1,),
+            response_ids=tuple(range(10 + index, 10 + index + half)),
+            behaviour_logprobs=(-10.0,) * half,
+            reward=float(index % 2),
+        )
+        for index in range(8)
+    ]

@@ -1,0 +1,103 @@
+"""A rank that FSDP divides holds what is counted: rows, gathered layers, reduced gradients, moments, at true widths."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.spec.fit.known_models import known_shape
+from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import trainer_need
+from tests.engine.spec.fit.measured.divided_rank import peak_of_a_rank
+
+NUM_TOKENS = 8_192
+
+
+def few_layers(name: str, **changed: Any) -> ModelShape:
+    shape = replace(known_shape(name), num_layers=4, **changed)
+    return replace(shape, num_mixtures=4) if shape.num_experts else shape
+
+
+def plan_of(shape: ModelShape, **fields: Any) -> TrainerPlan:
+    plan = TrainerPlan(
+        pass_tokens=NUM_TOKENS,
+        chunk_tokens=max(CHUNK_LOGITS_ON_A_CPU // shape.vocab_size, 1),
+        num_devices=8,
+        division="fsdp",
+        activations="recomputed",
+    )
+    return replace(plan, **fields)
+
+
+def assert_counted(shape: ModelShape, **fields: Any) -> None:
+    """Never less than there is, and at most a quarter more."""
+    plan = plan_of(shape, **fields)
+    peak, counted = peak_of_a_rank(shape, plan), trainer_need(shape, plan).counted
+    assert peak / 1.005 <= counted <= 1.25 * peak, f"{counted / peak:.3f} of {peak:,}"
+
+
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activations", ["kept", "recomputed"])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
+def test_a_rank_takes_what_is_counted(name: str, activations: str, products: str) -> None:
+    assert_counted(few_layers(name), activations=activations, products=products)
+
+
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B"])
+def test_layers_are_counted_where_words_are_few(name: str) -> None:
+    assert_counted(few_layers(name, vocab_size=1_024))
+
+
+@pytest.mark.parametrize(("activations", "products"), [("kept", "float32"), ("recomputed", "bfloat16")])
+@pytest.mark.parametrize("num_devices", [2, 64])
+def test_one_of_few_or_many_ranks_does(num_devices: int, activations: str, products: str) -> None:
+    assert_counted(few_layers("Qwen3-8B"), num_devices=num_devices, activations=activations, products=products)
+
+
+@pytest.mark.parametrize("activations", ["kept", "recomputed"])
+def test_a_rank_of_a_mixture_does(activations: str) -> None:
+    assert_counted(few_layers("Qwen3-30B-A3B"), activations=activations)
+
+
+@pytest.mark.parametrize(("activations", "products"), [("kept", "float32"), ("recomputed", "bfloat16")])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen3-8B"])
+@pytest.mark.parametrize("beside", ["critic and reference", "teacher"])
+def test_a_rank_with_other_models_beside_does(name: str, activations: str, products: str, beside: str) -> None:
+    assert_counted(
+        few_layers(name),
+        activations=activations,
+        products=products,
+        has_critic="critic" in beside,
+        has_reference="reference" in beside,
+        teacher=few_layers("Qwen3-32B") if beside == "teacher" else None,
+    )
+
+
+@pytest.mark.parametrize(("name", "products"), [("Qwen3-0.6B", "bfloat16"), ("Qwen3-8B", "float32")])
+def test_a_rank_that_trains_an_adapter_does(name: str, products: str) -> None:
+    """Its layers computed again: else it knows its merged matrices by an address, and tensors here have none."""
+    assert_counted(few_layers(name), products=products, lora_rank=16, has_reference=True)
+
+
+@pytest.mark.parametrize(
+    ("sharers", "kv_heads", "activations"), [(2, 8, "kept"), (2, 8, "recomputed"), (8, 2, "kept"), (8, 2, "recomputed")]
+)
+def test_a_rank_that_shares_its_sequences_does(sharers: int, kv_heads: int, activations: str) -> None:
+    shape = replace(few_layers("Qwen3-0.6B"), num_kv_heads=kv_heads)
+    assert_counted(shape, sequence_parallel=sharers, pass_tokens=4 * NUM_TOKENS, activations=activations)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tokens", "teacher"),
+    [("Qwen3-0.6B", 256, "Qwen3-32B"), ("Qwen3-8B", 256, None), ("Qwen3-8B", 32_768, None)],
+)
+def test_short_and_long_passes_do(name: str, num_tokens: int, teacher: str | None) -> None:
+    """Of few tokens weights are most of it, of many what they keep."""
+    taught = None if teacher is None else few_layers(teacher)
+    assert_counted(few_layers(name), pass_tokens=num_tokens, teacher=taught)
+
+
+@pytest.mark.parametrize("moments", ["bfloat16", "float8"])
+def test_a_rank_whose_moments_are_small_does(moments: str) -> None:
+    assert_counted(few_layers("Qwen3-8B"), moments=moments)

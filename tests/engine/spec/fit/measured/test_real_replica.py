@@ -1,0 +1,105 @@
+"""A replica's step takes what is counted: the engine itself at true widths and a true vocabulary, prompts and answers.
+
+Its pages of keys and values are none of torch's memory here: they are compared in test_replica_and_table.py."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from engine.inference import torch_engine
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.models.make_random import make_random
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.spec.fit.replica import (
+    COMPUTED,
+    DRAWN,
+    READ_IN,
+    READ_ON,
+    ReplicaPlan,
+    replica_need,
+)
+from engine.spec.fit.shape import ModelShape
+from tests.engine.spec.fit.measured.allocated import Allocated, record_function
+from tests.engine.spec.fit.shapes_of_models import job
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FEW_WORDS = {"vocab_size": 1_024}
+NEW_TOKENS = 6
+
+
+@pytest.fixture(autouse=True)
+def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU may be faster in another type than a model is stored in; a GPU's products are in that one."""
+    monkeypatch.setattr(torch_engine, "products_for", lambda config: None)
+
+
+def taken_by_steps(folder: Path, *, rows: int, prompt_tokens: int, cuts: bool) -> int:
+    """At the most, beside weights and what else is there before them."""
+    sampling: dict[str, Any] = {"top_p": 0.9, "top_k": 50} if cuts else {}
+    with Allocated() as allocated:
+        engine = TorchRolloutEngine(
+            folder, max_batch=rows, device="cpu", kv_tokens=2 * rows * (prompt_tokens + 16), layout="paged"
+        )
+        requests = [
+            SequenceRequest(
+                sequence_id=str(row),
+                prompt_ids=tuple(5 + (7 * place + 13 * row) % 900 for place in range(prompt_tokens)),
+                sampling=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=1.0, seed=row, **sampling),
+            )
+            for row in range(rows)
+        ]
+        engine.submit(requests)
+        with record_function("steps"):
+            while engine.view().num_running or engine.view().num_waiting:
+                engine.step()
+    return allocated.growth_in("steps")
+
+
+@pytest.mark.parametrize(
+    ("phase", "name", "changed", "rows", "prompt_tokens", "cuts"),
+    [
+        (DRAWN, "Qwen3-0.6B", {}, 8, 30, False),
+        (DRAWN, "Qwen3-0.6B", {"dtype": "float32"}, 8, 30, False),
+        (DRAWN, "Qwen3-0.6B", {}, 8, 30, True),
+        (READ_IN, "Qwen3-0.6B", FEW_WORDS, 4, 256, False),
+        (READ_IN, "Qwen3-0.6B", {**FEW_WORDS, "dtype": "float32"}, 4, 256, False),
+        (READ_IN, "Qwen3-8B", FEW_WORDS, 4, 256, False),
+        (READ_IN, "Qwen3-30B-A3B", {**FEW_WORDS, "num_experts": 16}, 4, 256, False),
+    ],
+    ids=["words", "exact words", "words left out", "prompts", "exact prompts", "wide prompts", "prompts of a mixture"],
+)
+def test_its_steps_take_at_most_what_is_counted_and_not_a_quarter_less(
+    tmp_path: Path, phase: str, name: str, changed: dict[str, Any], rows: int, prompt_tokens: int, cuts: bool
+) -> None:
+    config = {**KNOWN_CONFIGS[name], "num_hidden_layers": 1, **changed}
+    make_random(tmp_path / "model", config)
+    taken = taken_by_steps(tmp_path / "model", rows=rows, prompt_tokens=prompt_tokens, cuts=cuts)
+    assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=cuts)
+
+
+@pytest.mark.parametrize(("phase", "rows", "prompt_tokens"), [(READ_ON, 1, 2_048), (COMPUTED, 8, 500)])
+def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it(
+    tmp_path: Path, phase: str, rows: int, prompt_tokens: int
+) -> None:
+    """There, what has a mask, and heads that share keys, is computed step by step."""
+    config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1}
+    make_random(tmp_path / "model", config)
+    with sdpa_kernel(SDPBackend.MATH):
+        taken = taken_by_steps(tmp_path / "model", rows=rows, prompt_tokens=prompt_tokens, cuts=False)
+    assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=False)
+
+
+def assert_counted(
+    taken: int, config: dict[str, Any], phase: str, *, rows: int, prompt_tokens: int, cuts: bool
+) -> None:
+    """`phase`: the one that such prompts and words fill."""
+    shape = ModelShape.of_config(config)
+    rollout = {"max_batch": rows, "max_new_tokens": NEW_TOKENS, "kv_tokens": rows * 8_192}
+    spec = job(rollout=rollout | ({"top_p": 0.9, "top_k": 50} if cuts else {}), schedule={"name": "sync"})
+    need = replica_need(shape, ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens))
+    counted = next(each.num_bytes for each in need.phases if each.what == phase)
+    assert taken / 1.005 <= counted <= 1.25 * taken, f"{counted / taken:.3f} of {taken:,}"

@@ -1,0 +1,50 @@
+"""What each backend takes and sends is told where there is a choice, and nowhere else."""
+
+import pytest
+
+from engine.spec.fit.backends import backend_lines, sent_bytes
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.trainer import trainer_need
+from tests.engine.spec.fit.shapes_of_models import job
+
+LARGE, MIXTURE = known_shape("Qwen3-8B"), known_shape("Qwen3-30B-A3B")
+DENSE = [name for name in KNOWN_CONFIGS if "A3B" not in name]
+EIGHT = {"trainer_devices": 8}
+
+
+def test_a_choice_is_told_with_each_stage() -> None:
+    head, *lines = backend_lines(job(resources=EIGHT), LARGE)
+    assert head.endswith(":") and len(lines) == 4
+    assert "backend torch" in lines[0] and all(f"zero_stage {stage}" in lines[stage] for stage in (1, 2, 3))
+
+
+def test_where_there_is_none_nothing_is_told() -> None:
+    assert backend_lines(job(), LARGE) == []
+    assert backend_lines(job(resources=EIGHT), MIXTURE) == []
+    shared = job(resources=EIGHT, trainer={"sequence_parallel": 2})
+    assert backend_lines(shared, LARGE) == [], "DeepSpeed shares no sequences"
+
+
+def test_fsdp_in_bfloat16_sends_less_than_stage_3_and_as_much_as_stages_that_keep_whole_weights() -> None:
+    def sent(**trainer: object) -> int:
+        spec = job(resources=EIGHT, trainer={"compute_dtype": "bfloat16", **trainer})
+        return sent_bytes(LARGE, TrainerPlan.of_spec(spec, LARGE))
+
+    fsdp = sent()
+    assert fsdp < sent(backend="deepspeed", zero_stage=3)
+    assert fsdp == sent(backend="deepspeed", zero_stage=1) == sent(backend="deepspeed", zero_stage=2)
+
+
+@pytest.mark.parametrize("num_devices", [2, 8, 64])
+@pytest.mark.parametrize("name", DENSE)
+def test_torch_takes_the_least_memory_at_every_size(name: str, num_devices: int) -> None:
+    """Why it is the default. In what products are on a GPU, unless asked for otherwise."""
+    shape = known_shape(name)
+
+    def needed(**trainer: object) -> int:
+        asked = {"compute_dtype": "bfloat16", "activations": "recomputed", **trainer}
+        spec = job(resources={"trainer_devices": num_devices}, trainer=asked, rollout={"max_new_tokens": 8_192})
+        return trainer_need(shape, TrainerPlan.of_spec(spec, shape)).num_bytes
+
+    assert needed() < min(needed(backend="deepspeed", zero_stage=stage) for stage in (1, 2, 3))
