@@ -3,6 +3,7 @@
 round       one round: read, ask Ray, judge, act
 views       the jobs that a round looks at
 verdicts    the decision about one job
+patience    the time that its size adds to a deadline
 actions     the writes that follow
 lease       one reconciler at a time
 background  the task that starts each round

@@ -12,13 +12,13 @@ Invariants:
                             └──▶ over, unknown ──▶ silent > 20 s ──▶ AttemptLost
   stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish all the same)
                             └──▶ over, unknown ──▶ Finish
-  pausing > 300 s ──▶ as stopping, with more time for a checkpoint, and LandPause for Finish
+  pausing > 300 s ──▶ as stopping, with more time for a checkpoint, and LandPause for Finish    (and what its size adds)
   starting > 900 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission
                             └──▶ over, unknown ──▶ StartFailed
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from backend.jobs.attempts.launcher import SubmissionStatus
@@ -32,7 +32,7 @@ STOP_DEADLINE_S = 20.0  # for the driver to end by itself
 STOP_LAST_DEADLINE_S = 120.0  # Ray ends a process in 3 s; a node that is gone never answers
 PAUSE_DEADLINE_S = 300.0  # for the step that runs, and its checkpoint
 PAUSE_LAST_DEADLINE_S = 420.0
-START_DEADLINE_S = 900.0  # the engine gives placement 300 s and loading as much; beyond that it hangs
+START_DEADLINE_S = 900.0  # the engine gives placement 300 s and a small model as much; beyond that it hangs
 RUNTIME_GRACE_S = 30.0  # the driver watches its own runtime and is given the chance to end well
 
 
@@ -64,6 +64,8 @@ class JobView:
     submitted_s: float
     running_s: float
     max_runtime_s: float
+    size_adds_s: float = 0.0
+    """To the deadline of its start, or of its pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +84,18 @@ _ON_THE_WAY_OUT: Mapping[str, Deadlines] = {
 }
 
 
+def is_past_its_floor(view: JobView) -> bool:
+    """A start or a pause, to which the job's size may add."""
+    if view.state == JobState.PAUSING:
+        return view.submitted and view.in_state_s > PAUSE_DEADLINE_S
+    return _starts_too_long(view)
+
+
 def must_ask(view: JobView) -> bool:
     """Is Ray's word needed for a verdict?"""
     if not view.has_attempt:
         return False
-    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    deadlines = _deadlines(view)
     if deadlines is not None:
         patience_s = deadlines.own_s if view.submitted else UNLAUNCHED_STOP_S
         return view.in_state_s > patience_s or (view.submitted and view.silent_s > SILENCE_S)
@@ -95,7 +104,7 @@ def must_ask(view: JobView) -> bool:
 
 def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
     """`status` is None where Ray was not asked or did not answer."""
-    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    deadlines = _deadlines(view)
     if deadlines is not None:
         return _judge_going(view, status, deadlines)
     if not view.has_attempt:
@@ -114,8 +123,17 @@ def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
     return Verdict.ATTEMPT_LOST if view.silent_s > LAST_FACTS_GRACE_S else Verdict.NOTHING
 
 
+def _deadlines(view: JobView) -> Deadlines | None:
+    deadlines = _ON_THE_WAY_OUT.get(view.state)
+    if deadlines is None or not view.size_adds_s:
+        return deadlines
+    more_s = view.size_adds_s
+    return replace(deadlines, own_s=deadlines.own_s + more_s, last_s=deadlines.last_s + more_s)
+
+
 def _starts_too_long(view: JobView) -> bool:
-    return view.state == JobState.STARTING and view.submitted and view.submitted_s > START_DEADLINE_S
+    longest_s = START_DEADLINE_S + view.size_adds_s
+    return view.state == JobState.STARTING and view.submitted and view.submitted_s > longest_s
 
 
 def _judge_going(view: JobView, status: SubmissionStatus | None, deadlines: Deadlines) -> Verdict:

@@ -1,13 +1,14 @@
 """The jobs of a round of reconciliation: every one that holds devices, with its attempt that has not ended."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
-from backend.reconcile.verdicts import JobView
+from backend.reconcile.patience import size_adds_s
+from backend.reconcile.verdicts import JobView, is_past_its_floor
 
 NEVER_S = 0.0
 
@@ -29,6 +30,7 @@ def held_jobs(now: datetime) -> Iterator[Held]:
     live = JobAttempt.objects.filter(ended_at__isnull=True)
     jobs = (
         Job.objects.filter(state__in=HOLDING_STATES)
+        .select_related("pool")
         .annotate(in_state_since=Subquery(ends.values("at")[:1]), launch_waits=Exists(launches), ran=ran)
         .prefetch_related(Prefetch("attempts", queryset=live, to_attr="live_attempts"))
         .order_by("created_at")
@@ -42,7 +44,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime) -> JobView:
     annotated = vars(job)
     submitted_at = attempt.submitted_at if attempt else None
     last_word = (attempt.last_seen_at if attempt else None) or submitted_at
-    return JobView(
+    view = JobView(
         state=job.state,
         has_attempt=attempt is not None,
         submitted=submitted_at is not None,
@@ -54,6 +56,7 @@ def _view(job: Job, attempt: JobAttempt | None, now: datetime) -> JobView:
         running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),
         max_runtime_s=job.max_runtime_s,
     )
+    return replace(view, size_adds_s=size_adds_s(job)) if is_past_its_floor(view) else view
 
 
 def _since(moment: datetime | None, now: datetime) -> float:

@@ -15,6 +15,7 @@ from typing import Final
 from django.conf import settings
 
 from backend.pools.models import ResourcePool
+from engine.spec.fit.backends import backend_lines
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB, Need, gigabytes
 from engine.spec.fit.plan import TrainerPlan
@@ -34,29 +35,45 @@ class Fit:
     misfit: Misfit | None
     sentence: str
     arithmetic: tuple[str, ...]
-    """A line a term, of each kind of device."""
+    """A line a term, of each kind of device; and what each backend of the trainer would need."""
     is_refused: bool
     pointer: str = ""
     """Into the spec: where the smallest change that helps would be made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    model: ModelShape
+    teacher: ModelShape | None
+    are_read: bool
+    """Of folders in the store; else some of it is what public models of these names have."""
+
+
+def shapes_of(spec: JobSpec) -> Shapes | None:
+    """None: not all of them are known."""
+    sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
+    stored = [_stored_shape(source) for source in sources]
+    model, *teachers = [read or _public_shape(source) for read, source in zip(stored, sources, strict=True)]
+    if model is None or None in teachers:
+        return None
+    return Shapes(model=model, teacher=teachers[0] if teachers else None, are_read=all(stored))
 
 
 def fit_of(spec: JobSpec, pool: ResourcePool) -> Fit | None:
     """None: it is not known."""
     if pool.device_gb is None:
         return None
-    sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
-    stored = {source: _stored_shape(source) for source in sources}
-    shapes = [stored[source] or _public_shape(source) for source in sources]
-    shape, teacher = shapes[0], shapes[1] if len(shapes) > 1 else None
-    if shape is None or (teacher is None and spec.algorithm.has_teacher):
+    shapes = shapes_of(spec)
+    if shapes is None:
         return None
+    shape, teacher = shapes.model, shapes.teacher
     misfit = will_not_fit(spec, shape, pool.device_gb * GB, teacher=teacher)
     needs = _needs(spec, shape, teacher)
     return Fit(
         misfit=misfit,
         sentence=_fits(needs, pool.device_gb) if misfit is None else misfit.sentence,
-        arithmetic=tuple(line for need in needs for line in need.lines),
-        is_refused=misfit is not None and misfit.is_certain and all(stored.values()),
+        arithmetic=(*(line for need in needs for line in need.lines), *backend_lines(spec, shape, teacher=teacher)),
+        is_refused=misfit is not None and misfit.is_certain and shapes.are_read,
         pointer=_pointer(misfit),
     )
 

@@ -1,0 +1,27 @@
+"""The time that a job's size adds to the deadline of its start, or of its pause.
+
+Invariants:
+- nothing is added where a model's shape or its devices are not known: the deadlines of verdicts.py are floors;
+- a model's config.json is read for a job that is past such a floor, and for no other.
+"""
+
+from pydantic import ValidationError
+
+from backend.jobs.models import Job, JobState
+from backend.jobs.submitting.fitting import shapes_of
+from engine.spec.fit.durations.limits import longest_pause_s, longest_start_s
+from engine.spec.job import JobSpec
+
+
+def size_adds_s(job: Job) -> float:
+    if job.pool.device_gb is None:  # of a CPU, whose pace is anybody's guess
+        return 0.0
+    try:
+        spec = JobSpec.accepted(job.spec)
+    except ValidationError:  # of another release
+        return 0.0
+    shapes = shapes_of(spec)
+    if shapes is None:
+        return 0.0
+    longest_s = longest_pause_s if job.state == JobState.PAUSING else longest_start_s
+    return longest_s(spec, shapes.model, teacher=shapes.teacher)
