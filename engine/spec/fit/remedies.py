@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan
+from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
 
 LARGEST_FACTOR: Final = 64
@@ -86,13 +87,15 @@ def smallest(remedies: Sequence[Doses], *, is_enough: Callable[[Changes], bool])
     return next((changes for changes in _all_sets(remedies) if is_enough(changes)), None)
 
 
-def changed(plan: TrainerPlan, changes: Sequence[Change]) -> TrainerPlan | None:
-    """None: these do not go together."""
+def changed(plan: TrainerPlan, shape: ModelShape, changes: Sequence[Change]) -> TrainerPlan | None:
+    """None: these do not go together, or not with the model."""
     fields = {name: value for change in changes for name, value in change.fields.items()}
     num_devices = fields.get("num_devices", plan.num_devices)
     sequence_parallel = fields.get("sequence_parallel", plan.sequence_parallel)
     division = fields.get("division", plan.division)
     if num_devices % sequence_parallel or (sequence_parallel > 1 and division != "fsdp"):
+        return None
+    if not shape.can_deal_heads(sequence_parallel):
         return None
     return replace(plan, **fields)
 

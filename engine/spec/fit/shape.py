@@ -99,6 +99,11 @@ class ModelShape:
         """Q"""
         return self.attention_width + 2 * self.key_width
 
+    def can_deal_heads(self, num_sharers: int) -> bool:
+        """To devices that share a sequence: as many to each, or each head of keys to as many of them."""
+        keys = self.num_kv_heads
+        return self.num_heads % num_sharers == 0 and (keys % num_sharers == 0 or num_sharers % keys == 0)
+
     # Weights -----------------------------------------------------------------------------------------------------
 
     @property

@@ -37,7 +37,7 @@ def first_that_fits(
     """The means, and what each device needs, margins included."""
     for plan in _plans(num_devices=num_devices, length=length):
         needed = trainer_need(shape, plan).num_bytes
-        if needed <= device_bytes:
+        if needed <= device_bytes and shape.can_deal_heads(plan.sequence_parallel):
             return plan, needed
     return None
 

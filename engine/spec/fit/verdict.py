@@ -88,7 +88,7 @@ def trainer_misfit(
         return None
 
     def is_enough(changes: Sequence[Change]) -> bool:
-        other = changed(plan, changes)
+        other = changed(plan, shape, changes)
         if other is None or trainer_need(shape, other).num_bytes > device_bytes:
             return False
         asked = with_changes(spec, changes)

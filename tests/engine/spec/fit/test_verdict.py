@@ -1,5 +1,7 @@
 """What is refused cannot fit, what is advised fits and is accepted, and the least harm comes first."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
@@ -81,7 +83,8 @@ def test_nothing_is_advised_that_the_spec_would_refuse() -> None:
 def test_a_sequence_is_shared_only_among_devices_that_are_there() -> None:
     plan = TrainerPlan.of_spec(job(), SMALL)
     shared = Change(words="", settings={}, fields={"sequence_parallel": 4})
-    assert changed(plan, [shared]) is None
+    assert changed(plan, SMALL, [shared]) is None
     devices = Change(words="", settings={}, fields={"num_devices": 4, "division": "fsdp"})
-    both = changed(plan, [shared, devices])
+    both = changed(plan, SMALL, [shared, devices])
     assert both is not None and both.tokens * 4 >= plan.tokens
+    assert changed(plan, replace(SMALL, num_heads=6), [shared, devices]) is None, "six heads are not dealt to four"

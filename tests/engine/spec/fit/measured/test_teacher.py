@@ -64,7 +64,7 @@ def test_asking_takes_at_most_what_its_fullest_phase_says_and_not_a_quarter_less
 def test_its_weights_are_float32_but_divided_by_fsdp_as_they_are_stored() -> None:
     plan = TrainerPlan(pass_tokens=NUM_TOKENS, chunk_tokens=2_048, teacher=LARGE)
     alone = trainer_need(SMALL, plan).certain - trainer_need(SMALL, replace(plan, teacher=None)).certain
-    assert alone == 4 * LARGE.num_weights
+    assert alone == 4 * LARGE.num_weights + 8 * LARGE.head_dim * LARGE.max_positions, "and its tables of positions"
     divided = replace(plan, num_devices=8, division="fsdp")
     assert teacher_bytes(LARGE, divided) == -(-2 * LARGE.num_weights // 8)
     assert teacher_bytes(LARGE, replace(divided, division="zero3")) == -(-4 * LARGE.num_weights // 8)
