@@ -45,7 +45,7 @@ def waiting_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 def rearranged_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     """ZeRO: 4·min(T, 500 million), a bucket once more, in the order in which it is sent."""
-    if not plan.division.startswith("zero") or plan.num_devices < 2:
+    if not plan.division.startswith("zero"):
         return 0
     trained = shape.adapter_weights(plan.lora_rank) if plan.lora_rank else shape.num_weights
     return 4 * min(trained, BUCKET_NUMEL)

@@ -100,7 +100,7 @@ def read_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
 
 
 def assembled_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """Published weights are made of this copy, one tensor at a time: the parts rounded, and together; a head of its own
-    is put together on another rank meanwhile. With an adapter, whose base is merged with it, in float32 before."""
+    """Published weights are made of this copy, one tensor at a time on each rank: its parts rounded, and together; a
+    head of its own at the same time as the embedding. With an adapter, a base is merged, in float32 before."""
     largest, tables = max(shape.vocab_size * shape.width, shape.largest_matrix), 1 if shape.tied else 2
-    return (6 + shape.stored_bytes if plan.lora_rank else (1 + tables) * shape.stored_bytes) * largest
+    return (6 + shape.stored_bytes if plan.lora_rank else 2 * tables * shape.stored_bytes) * largest
