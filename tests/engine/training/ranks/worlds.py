@@ -19,7 +19,13 @@ ENDED_WITHIN_S: Final = 200
 TIMEOUT_S: Final = 60.0
 
 
-def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any, are_fresh: bool = False) -> list[int | None]:
+def run_ranks(
+    num_ranks: int,
+    act: Callable[..., None],
+    *given: Any,
+    are_fresh: bool = False,
+    within_s: float = ENDED_WITHIN_S,
+) -> list[int | None]:
     """`act(world, *given)` in a process for each rank, by the name of a module's function. Their exit codes."""
     context: SpawnContext | ForkServerContext
     context = multiprocessing.get_context("spawn") if are_fresh else multiprocessing.get_context("forkserver")
@@ -31,7 +37,7 @@ def run_ranks(num_ranks: int, act: Callable[..., None], *given: Any, are_fresh: 
     for rank in ranks:
         rank.start()
     for rank in ranks:
-        rank.join(ENDED_WITHIN_S)
+        rank.join(within_s)
         if rank.is_alive():
             rank.kill()
             rank.join()

@@ -8,8 +8,6 @@ A public model's widths and vocabulary (SmolLM2-360M), two of its layers.
 
 import gc
 import json
-import multiprocessing
-import multiprocessing.queues
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,16 +15,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import torch
-import torch._dynamo  # which looks at what DeepSpeed puts in torch's place, unless it comes first
+import torch._dynamo  # noqa: F401 - which looks at what DeepSpeed puts in torch's place, unless it comes first
 
 from engine.spec.job import JobSpec
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import TrainingTrajectory
+from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
 from engine.training.zero.trainer import DeepSpeedTrainer
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
-from tests.engine.training.ranks.two_ranks import world_of
+from tests.engine.training.ranks.worlds import run_ranks
 
 WIDE: Final[Mapping[str, Any]] = {
     "model_type": "llama",
@@ -67,26 +65,13 @@ class Held:
 
 def held_by_ranks(specs: Mapping[str, JobSpec], folder: Path, results: Path) -> dict[str, list[Held]]:
     """Of each job, by each rank."""
-    context = multiprocessing.get_context("spawn")
-    addresses = context.Queue()
     told = {name: spec.model_dump_json() for name, spec in specs.items()}
-    ranks = [context.Process(target=_run_rank, args=(rank, told, folder, results, addresses)) for rank in (0, 1)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(ENDED_WITHIN_S)
-        if each.is_alive():
-            each.kill()
-    assert [each.exitcode for each in ranks] == [0, 0]
+    assert run_ranks(2, _measure, told, folder, results, are_fresh=True, within_s=ENDED_WITHIN_S) == [0, 0]
     by_rank = [json.loads((results / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     return {name: [Held(**of_rank[name]) for of_rank in by_rank] for name in specs}
 
 
-def _run_rank(
-    rank: int, specs: Mapping[str, str], folder: Path, results: Path, addresses: "multiprocessing.queues.Queue[str]"
-) -> None:
-    torch.set_num_threads(1)
-    world = world_of(rank, addresses)
+def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path) -> None:
     held = {}
     for name, told in specs.items():
         spec = JobSpec.model_validate_json(told)
@@ -105,7 +90,7 @@ def _run_rank(
             trainer.close()
             del trainer
         gc.collect()
-    (results / f"rank-{rank}.json").write_text(json.dumps(held))
+    (results / f"rank-{world.index}.json").write_text(json.dumps(held))
 
 
 def _in_own_memory(trainer: Any) -> None:
