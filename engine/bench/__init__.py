@@ -16,6 +16,8 @@ train            a trainer's pass at true widths
 gpu              a trainer's work on a GPU, each figure beside its bound
 gpu_probes       its figures
 batch            a batch's way in
+data             one data process under the traffic of many replicas
+data_traffic     that traffic
 checkpoint       the time for which saving stops training, and that of the disk
 peer             samples per second, against TRL, and where a step's time goes
 peers/           what it compares

@@ -22,6 +22,7 @@ TITLES: Final = {
     "train": "seconds of a trainer's pass at true widths, against transformers",
     "gpu": "a GPU's figures of a trainer's work, each beside its bound",
     "batch": "seconds of a batch's way from single trajectories to a rank's micro-batches, and how even ranks' work is",
+    "data": "one data process under the traffic of hundreds of replicas: tokens a second, memory, bytes of its log",
     "checkpoint": "a checkpoint of several ranks: the stall, the disk, going on from it",
     "peer": "trained samples per second against TRL, with tools and without, and where a step's time goes",
 }
