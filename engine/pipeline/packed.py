@@ -77,6 +77,8 @@ class Packed(Sequence[Number]):
     def _read(cls, value: Any) -> Self:
         if isinstance(value, cls):
             return value
+        if isinstance(value, bytes):
+            return cls(value)
         return cls(b64decode(value, validate=True)) if isinstance(value, str) else cls.of(value)
 
 

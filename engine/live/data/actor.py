@@ -9,7 +9,8 @@ from pathlib import Path
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body
 from engine.live.body.recording import plain
-from engine.live.data.journal_file import JournalFile, read_journal
+from engine.live.data.journal_file import JournalFile
+from engine.live.data.recovery import read_journal
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist
 from engine.pipeline.journal import Record
@@ -56,7 +57,8 @@ class DataBody:
         records: list[Record] = []
         for persist in unkept:
             records += persist.records
-            if persist.snapshot is not None:  # it holds all of these
+            if persist.snapshot is not None:  # it says where these lie
+                self._journal.append(records)
                 self._journal.begin_anew(persist.snapshot)
                 records = []
         if records:

@@ -1,37 +1,27 @@
-"""Data's log on disk: frames of one record each, synced before anybody is told that they are kept.
+"""Data's log on disk, synced before anybody is told that it is kept.
 
-    <number>.journal    [length crc32 json] [length crc32 json] …     the first may be a snapshot: a frame for each
-                                                                      trajectory in it, then one for the rest
+    00000001.journal   frame frame frame …
+    00000002.journal   frame frame …            what came after the snapshot of the same number
+    00000002.snapshot  [trajectories …] state   the state says in which file each of its trajectories lies
 
 Invariants:
 - `append` returns only after the bytes are on the disk; a frame half written when the process dies is cut off on
   reading, and was promised to nobody;
-- a snapshot is a new file, whole and named before the old ones are deleted: at every instant one file tells all;
-- nothing is as large as the job: encoding and decoding hold up every other thread, so each trajectory is a frame;
-- no pickle: a log is read by whoever finds it.
+- a trajectory is written once: a snapshot says where it lies, and costs no more than that;
+- a snapshot is written beside, by a thread of its own (`snapshots`); at every instant the newest that is whole, and the
+  journals from its number on, tell all.
 """
 
-import json
 import os
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, get_args
 
-from pydantic import TypeAdapter
-
-from engine.pipeline.journal import DataSnapshot, Record
-from engine.pipeline.records import Trajectory
-from engine.policy.pace import SLOWEST_SYNC_S
-from engine.signs import at_work
-
-_HEAD: Final = struct.Struct("<II")
-_SUFFIX: Final = ".journal"
-_TYPES: Final = {kind.__name__: kind for kind in (*get_args(Record), DataSnapshot, Trajectory)}
-_NUMBERED: Final = "trajectory_number"
+from engine.live.data.frames import frame, frames
+from engine.live.data.places import Place, Places
+from engine.live.data.snapshots import JOURNAL, UNFINISHED, numbered, sync_folder, write_snapshot
+from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
+from engine.signs import signs_beside
 
 
 class JournalFile:
@@ -39,143 +29,61 @@ class JournalFile:
         """Goes on behind what is there; a torn end is cut off."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        files = _files(folder)
-        self._number = int(files[-1].stem) if files else 1
-        self._file = self._path(self._number).open("ab")
-        _, whole = _read(self._path(self._number))
-        self._file.truncate(whole)
-        _sync_folder(folder)
+        for left_over in folder.glob(f"*{UNFINISHED}"):
+            left_over.unlink()
+        self._number = max(numbered(folder, JOURNAL), default=1)
+        self._file = self._path.open("ab")
+        self._file.truncate(_num_whole_bytes(self._path))
+        sync_folder(folder)
+        self._places = Places()
+        self._beside = ThreadPoolExecutor(1, "snapshot", initializer=signs_beside().hear_this_thread)
+        self._snapshot: Future[Places] | None = None
 
     def append(self, records: Sequence[Record]) -> None:
-        self._file.write(b"".join(_frame(record) for record in records))
-        self._sync()
-
-    def begin_anew(self, snapshot: DataSnapshot) -> None:
-        """`snapshot`: the state with everything appended so far."""
-        fresh = self._path(self._number + 1)
-        unfinished = fresh.with_suffix(".new")
-        with unfinished.open("wb") as file:
-            for frame in _snapshot_frames(snapshot):
-                with at_work("log", num_bytes=len(frame), constant_s=SLOWEST_SYNC_S):
-                    file.write(frame)
-            with at_work("log", num_bytes=file.tell(), constant_s=SLOWEST_SYNC_S):
-                file.flush()
-                os.fsync(file.fileno())
-        unfinished.rename(fresh)
-        _sync_folder(self._folder)
-        self._file.close()
-        self._number += 1
-        self._file = fresh.open("ab")
-        for old in _files(self._folder):
-            if old != fresh:
-                old.unlink()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _sync(self) -> None:
+        self._take_over()
+        at = self._file.seek(0, os.SEEK_END)
+        for record in records:
+            data = frame(record)
+            self._file.write(data)
+            if isinstance(record, TrajectoryTaken):
+                self._places.put(record.trajectory, Place(file=self._path.name, at=at, num_bytes=len(data)))
+            at += len(data)
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:08d}{_SUFFIX}"
-
-
-def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
-    """The newest whole snapshot, and what came after it."""
-    files = _files(folder)
-    entries = _read(files[-1])[0] if files else []
-    if entries and isinstance(entries[0], DataSnapshot):
-        return entries[0], [entry for entry in entries[1:] if not isinstance(entry, DataSnapshot)]
-    return None, [entry for entry in entries if not isinstance(entry, DataSnapshot)]
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []
-
-
-def _read(file: Path) -> tuple[list[Record | DataSnapshot], int]:
-    """The entries, and how many bytes of the file are whole."""
-    with at_work("log", num_bytes=file.stat().st_size):
-        content = file.read_bytes()
-    entries: list[Record | DataSnapshot] = []
-    of_snapshot: list[Trajectory] = []
-    whole = 0
-    for body, end in _frames(content):
-        with at_work("log", num_bytes=len(body)):
-            entry = _entry(body, of_snapshot)
-        if isinstance(entry, Trajectory):
-            of_snapshot.append(entry)
-        else:
-            entries.append(entry)
-            whole = end
-    return entries, whole
-
-
-def _frames(content: bytes) -> Iterator[tuple[bytes, int]]:
-    at = 0
-    while at + _HEAD.size <= len(content):
-        length, crc = _HEAD.unpack_from(content, at)
-        body = content[at + _HEAD.size : at + _HEAD.size + length]
-        at += _HEAD.size + length
-        if len(body) < length or zlib.crc32(body) != crc:
+    def begin_anew(self, snapshot: DataSnapshot) -> None:
+        """`snapshot`: the state with everything appended so far. While the one before is still being written none is
+        begun, which only makes the log longer."""
+        self._take_over()
+        if self._snapshot is not None:
             return
-        yield body, at
+        full, places = self._file, self._places
+        self._number += 1
+        self._file, self._places = self._path.open("ab"), Places()
+        sync_folder(self._folder)
+        full.close()
+        self._snapshot = self._beside.submit(write_snapshot, self._folder, self._number, snapshot, places)
+
+    def finish_snapshot(self) -> None:
+        """Waits for the one that is being written."""
+        if self._snapshot is not None:
+            self._snapshot.result()
+
+    def close(self) -> None:
+        self.finish_snapshot()
+        self._beside.shutdown()
+        self._file.close()
+
+    def _take_over(self) -> None:
+        """What a snapshot that is done knows of its trajectories. What it failed with, this fails with."""
+        if self._snapshot is not None and self._snapshot.done():
+            self._places.take_over(self._snapshot.result())
+            self._snapshot = None
+
+    @property
+    def _path(self) -> Path:
+        return self._folder / f"{self._number:08d}{JOURNAL}"
 
 
-def _snapshot_frames(snapshot: DataSnapshot) -> Iterator[bytes]:
-    trajectories: list[Trajectory] = []
-    rest = _without(trajectories, snapshot)
-    yield from map(_frame, trajectories)
-    yield _framed("DataSnapshot", rest)
-
-
-def _without(trajectories: list[Trajectory], value: object) -> object:
-    """As JSON has it, with a number in the place of each trajectory."""
-    if isinstance(value, Trajectory):
-        trajectories.append(value)
-        return {_NUMBERED: len(trajectories) - 1}
-    if is_dataclass(value):
-        return {each.name: _without(trajectories, getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, tuple):
-        return [_without(trajectories, each) for each in value]
-    return value
-
-
-def _with(trajectories: Sequence[Trajectory], value: Any) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {_NUMBERED}:
-            return trajectories[value[_NUMBERED]]
-        return {name: _with(trajectories, each) for name, each in value.items()}
-    return [_with(trajectories, each) for each in value] if isinstance(value, list) else value
-
-
-def _frame(entry: Record | Trajectory) -> bytes:
-    kind = type(entry).__name__
-    return _framed(kind, _adapter(kind).dump_python(entry))
-
-
-def _framed(kind: str, content: object) -> bytes:
-    body = json.dumps({kind: content}, separators=(",", ":")).encode()  # ASCII: halves of surrogate pairs survive
-    return _HEAD.pack(len(body), zlib.crc32(body)) + body
-
-
-def _entry(body: bytes, of_snapshot: Sequence[Trajectory]) -> Record | DataSnapshot | Trajectory:
-    [(kind, content)] = json.loads(body).items()
-    if kind == DataSnapshot.__name__:
-        content = _with(of_snapshot, content)
-    entry: Record | DataSnapshot | Trajectory = _adapter(kind).validate_python(content)
-    return entry
-
-
-@cache
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_TYPES[kind])
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _num_whole_bytes(file: Path) -> int:
+    return max((end for _, end in frames(file.read_bytes())), default=0)

@@ -16,7 +16,8 @@ from engine.pipeline.journal import DataSnapshot, Record
 
 # A log is read again after a crash: short enough for seconds.
 RECORDS_PER_SNAPSHOT: Final = 2_000
-# And long enough that snapshots cost half as much as it: a record is a trajectory nearly always.
+# And long enough that snapshots, which say of each trajectory where it lies, are spread over twice as many records: a
+# record is a trajectory nearly always.
 RECORDS_PER_TRAJECTORY: Final = 2
 
 

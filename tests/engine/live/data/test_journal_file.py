@@ -4,12 +4,17 @@ import json
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from engine.live.data.journal_file import JournalFile, _frames, read_journal
+from engine.live.data.frames import frames
+from engine.live.data.journal_file import JournalFile
+from engine.live.data.recovery import LogLost, read_journal
+from engine.live.data.snapshots import WORTH_ITS_FILE
 from engine.pipeline.journal import (
     BatchMade,
     CheckpointKept,
@@ -117,33 +122,171 @@ def test_a_flipped_bit_ends_the_log_there(tmp_path: Path) -> None:
 
 def test_a_snapshot_takes_the_place_of_everything_before_it(tmp_path: Path) -> None:
     journal = JournalFile(tmp_path)
-    journal.append(RECORDS)
-    journal.begin_anew(SNAPSHOT)
+    journal.append([StepTrained(step=7)])
+    journal.begin_anew(replace(SNAPSHOT, unfinished=()))
     journal.append([StepTrained(step=2)])
     journal.close()
-    assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2)])
-    assert len(list(tmp_path.iterdir())) == 1
+    assert read_journal(tmp_path) == (replace(SNAPSHOT, unfinished=()), [StepTrained(step=2)])
+    assert {file.name for file in tmp_path.iterdir()} == {"00000002.journal", "00000002.snapshot"}
+
+
+def large(ordinal: int) -> Trajectory:
+    assert TRAJECTORY.content is not None
+    content = replace(TRAJECTORY.content, logprobs=Floats(random.Random(ordinal).randbytes(4 * 10_000)))
+    return replace(TRAJECTORY, key=SampleKey(group=GroupKey(ordinal=ordinal), sample=0), content=content)
+
+
+def taken(journal: JournalFile, trajectories: Sequence[Trajectory]) -> None:
+    journal.append([TrajectoryTaken(trajectory=each) for each in trajectories])
+
+
+def snapshot_of(trajectories: Sequence[Trajectory]) -> DataSnapshot:
+    return replace(SNAPSHOT, unfinished=tuple((each,) for each in trajectories))
+
+
+def test_a_trajectory_is_written_once_however_many_snapshots_hold_it(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    held = [large(ordinal) for ordinal in range(20)]
+    for upto in (10, 20):
+        taken(journal, held[upto - 10 : upto])
+        journal.begin_anew(snapshot_of(held[:upto]))
+        journal.finish_snapshot()
+        assert read_journal(tmp_path) == (snapshot_of(held[:upto]), [])
+    journal.close()
+    size_of_one = 4 * 10_000
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 20 * size_of_one * 1.1
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.snapshot")) < size_of_one
+
+
+def test_the_log_is_no_longer_than_a_few_times_what_it_must_tell(tmp_path: Path) -> None:
+    """One sample of each file outlives all others of it by far."""
+    journal = JournalFile(tmp_path)
+    kept: list[Trajectory] = []
+    for turn in range(8):
+        fresh = [large(10 * turn + at) for at in range(10)]
+        taken(journal, fresh)
+        kept.append(fresh[0])
+        journal.begin_anew(snapshot_of(kept))
+        journal.finish_snapshot()
+    journal.close()
+    assert read_journal(tmp_path) == (snapshot_of(kept), [])
+    num_bytes = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert num_bytes < (1 / WORTH_ITS_FILE + 1) * len(kept) * 4 * 10_000
+
+
+def test_another_trajectory_of_the_same_sample_is_not_taken_for_it(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    first = large(1)
+    taken(journal, [first])
+    second = replace(first, reward=9.0)
+    journal.begin_anew(snapshot_of([second]))
+    journal.close()
+    assert read_journal(tmp_path) == (snapshot_of([second]), [])
+
+
+def test_what_comes_while_a_snapshot_is_written_is_behind_it(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    held = [large(ordinal) for ordinal in range(50)]
+    taken(journal, held)
+    journal.begin_anew(snapshot_of(held))
+    journal.append([StepTrained(step=2)])
+    journal.begin_anew(snapshot_of(held))  # of it either the one or the other
+    journal.append([StepTrained(step=3)])
+    journal.close()
+    snapshot, records = read_journal(tmp_path)
+    assert snapshot == snapshot_of(held) and records in (
+        [StepTrained(step=2), StepTrained(step=3)],
+        [StepTrained(step=3)],
+    )
+
+
+def test_after_a_death_a_log_goes_on_and_holds_what_it_held(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    held = [large(ordinal) for ordinal in range(3)]
+    taken(journal, held)
+    journal.begin_anew(snapshot_of(held))
+    journal.close()
+    snapshot, _ = read_journal(tmp_path)
+    assert snapshot is not None
+    journal = JournalFile(tmp_path)
+    journal.append([StepTrained(step=2)])
+    journal.begin_anew(snapshot)
+    journal.close()
+    assert read_journal(tmp_path) == (snapshot_of(held), [])
+
+
+def test_a_snapshot_that_cannot_be_written_ends_data(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    (tmp_path / "00000002.new").mkdir()
+    journal.begin_anew(SNAPSHOT)
+    with pytest.raises(IsADirectoryError):
+        journal.finish_snapshot()
+    with pytest.raises(IsADirectoryError):
+        journal.append([StepTrained(step=2)])
 
 
 def test_a_snapshot_gives_a_sign_of_life_for_each_trajectory_written_and_read(tmp_path: Path) -> None:
-    many = replace(SNAPSHOT, unfinished=((TRAJECTORY,) * 30, (TRAJECTORY,) * 20))
+    many = snapshot_of([large(ordinal) for ordinal in range(50)])
     signs = Signs(clock=lambda: 0.0)
     with signs.heard_here():
-        JournalFile(tmp_path).begin_anew(many)
-        num_written = signs.piece.serial
+        journal = JournalFile(tmp_path)
+        journal.begin_anew(many)
+        journal.close()
+        [beside] = signs.beside
+        assert beside.serial >= 50
+        before = signs.piece.serial
         assert read_journal(tmp_path) == (many, [])
-    assert num_written >= 50 and signs.piece.serial - num_written >= 50
-    [file] = tmp_path.glob("*.journal")
-    longest = max(len(body) for body, _ in _frames(file.read_bytes()))
-    assert longest < 1_000 + 50 * 40, "no frame but the last grows with their number, and that by a number each"
+    assert signs.piece.serial - before >= 50
+    longest = max(len(body) for file in tmp_path.iterdir() for body, _ in frames(file.read_bytes()))
+    assert longest < 2 * 4 * 10_000, "no frame but the last grows with their number, and that by a place each"
 
 
 def test_a_snapshot_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
     written(tmp_path)
+    (tmp_path / "00000002.journal").touch()
     (tmp_path / "00000002.new").write_bytes(b"half of it")
     assert read_journal(tmp_path) == (None, RECORDS)
-    JournalFile(tmp_path).begin_anew(SNAPSHOT)
+    journal = JournalFile(tmp_path)
+    journal.append([StepTrained(step=9)])
+    journal.close()
+    assert read_journal(tmp_path) == (None, [*RECORDS, StepTrained(step=9)])
+
+
+def test_a_snapshot_that_the_disk_lost_is_an_error_and_not_an_empty_log(tmp_path: Path) -> None:
+    journal = JournalFile(tmp_path)
+    journal.append([TrajectoryTaken(trajectory=TRAJECTORY)])
+    journal.begin_anew(SNAPSHOT)
+    journal.close()
+    for file in (tmp_path / "00000001.journal", tmp_path / "00000002.snapshot"):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        with pytest.raises(LogLost, match=file.name):
+            read_journal(tmp_path)
+        file.write_bytes(whole)
     assert read_journal(tmp_path) == (SNAPSHOT, [])
+
+
+def as_before(kind: str, content: object) -> bytes:
+    """A frame of an earlier release."""
+    body = json.dumps({kind: content}).encode()
+    return struct.pack("<II", len(body), zlib.crc32(body)) + body
+
+
+def test_a_log_of_an_earlier_release_is_read_and_goes_on(tmp_path: Path) -> None:
+    plain = TypeAdapter(DataSnapshot).dump_python(SNAPSHOT)
+    [[trajectory]] = plain["unfinished"]
+    plain["unfinished"] = [[{"trajectory_number": 0}]]
+    frames_before = [("Trajectory", trajectory), ("DataSnapshot", plain), ("StepTrained", {"step": 2})]
+    file = tmp_path / "00000005.journal"
+    file.write_bytes(b"".join(as_before(*each) for each in frames_before))
+    assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2)])
+    journal = JournalFile(tmp_path)
+    taken(journal, [large(9)])
+    assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2), TrajectoryTaken(trajectory=large(9))])
+    journal.begin_anew(SNAPSHOT)
+    journal.close()
+    assert read_journal(tmp_path) == (SNAPSHOT, [])
+    assert not file.exists()
 
 
 def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path) -> None:
@@ -179,17 +322,16 @@ def test_a_log_whose_tokens_are_lists_of_numbers_is_read_as_well(tmp_path: Path)
     assert read_journal(tmp_path) == (None, [TrajectoryTaken(trajectory=without)])
 
 
-def test_a_token_takes_a_dozen_bytes_of_the_log(tmp_path: Path) -> None:
+def test_a_token_takes_eight_bytes_of_the_log_where_the_model_wrote_all(tmp_path: Path) -> None:
     assert TRAJECTORY.content is not None
     rng = random.Random(0)
     content = replace(
         TRAJECTORY.content,
         response_ids=Ints.of([rng.randrange(150_000) for _ in range(4_096)]),
         logprobs=Floats.of([-rng.random() for _ in range(4_096)]),
-        written=Marks.of([True] * 4_096),
     )
     journal = JournalFile(tmp_path)
     journal.append([TrajectoryTaken(trajectory=replace(TRAJECTORY, content=content))])
     journal.close()
     [file] = tmp_path.glob("*.journal")
-    assert file.stat().st_size < 13 * 4_096
+    assert file.stat().st_size < 8.2 * 4_096

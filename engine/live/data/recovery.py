@@ -1,0 +1,92 @@
+"""Data's log as it is read after its death, as this release writes it or an earlier one did.
+
+    earlier   00000002.journal   trajectories, the state, records …      the snapshot stood at the head of its journal
+
+Invariants:
+- what is left of the last journal's end does not matter; what is behind a frame that is not whole is not read;
+- a snapshot that has its name is whole: if it cannot be read, the disk has lost what it kept, and that is an error.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from engine.live.data.frames import Entry, body_at, entry_of, frames
+from engine.live.data.snapshots import JOURNAL, SNAPSHOT, numbered
+from engine.pipeline.journal import DataSnapshot, Record, TrajectoryTaken
+from engine.pipeline.records import Trajectory
+from engine.signs import at_work
+
+
+class LogLost(Exception):
+    """What data's log must tell cannot be read."""
+
+
+def read_journal(folder: Path) -> tuple[DataSnapshot | None, list[Record]]:
+    """The newest snapshot, and what came after it."""
+    journals, snapshots = numbered(folder, JOURNAL), numbered(folder, SNAPSHOT)
+    first = max(snapshots, default=0)
+    snapshot = _snapshot(snapshots[first]) if snapshots else None
+    if snapshot is None:
+        first = max((number for number, file in journals.items() if _begins_with_snapshot(file)), default=0)
+    records: list[Record] = []
+    for entry in _entries([file for number, file in journals.items() if number >= first]):
+        if isinstance(entry, DataSnapshot):
+            snapshot = entry
+        elif not isinstance(entry, Trajectory):
+            records.append(entry)
+    return snapshot, records
+
+
+def _entries(files: Sequence[Path]) -> Iterator[Entry]:
+    for file in files:
+        with at_work("log", num_bytes=file.stat().st_size):
+            content = file.read_bytes()
+        before: list[Trajectory] = []
+        whole = 0
+        for body, end in frames(content):
+            with at_work("log", num_bytes=len(body)):
+                entry, whole = entry_of(body, found=before.__getitem__), end
+            if isinstance(entry, Trajectory):
+                before.append(entry)
+            yield entry
+        if whole < len(content):
+            return
+
+
+def _begins_with_snapshot(journal: Path) -> bool:
+    with journal.open("rb") as file:
+        body = body_at(file, 0)
+    return body is not None and isinstance(entry_of(body, found=[].__getitem__), DataSnapshot | Trajectory)
+
+
+def _snapshot(file: Path) -> DataSnapshot:
+    with at_work("log", num_bytes=file.stat().st_size):
+        content = file.read_bytes()
+    last = None
+    for body, whole in frames(content):
+        last = body if whole == len(content) else None
+    if last is None:
+        raise LogLost(f"the log's snapshot {file} is torn")
+    with ExitStack() as opened:
+
+        @cache
+        def file_of(name: str) -> BinaryIO:
+            return opened.enter_context((file.parent / name).open("rb"))
+
+        state = entry_of(last, found=lambda place: _trajectory(file_of(place[0]), place[1]))
+    assert isinstance(state, DataSnapshot), f"{file} ends with {type(state).__name__}"
+    return state
+
+
+def _trajectory(file: BinaryIO, at: int) -> Trajectory:
+    body = body_at(file, at)
+    if body is None:
+        raise LogLost(f"the trajectory at byte {at} of {file.name} is torn")
+    with at_work("log", num_bytes=len(body)):
+        entry = entry_of(body, found=[].__getitem__)
+    found = entry.trajectory if isinstance(entry, TrajectoryTaken) else entry
+    assert isinstance(found, Trajectory), f"{type(found).__name__} at byte {at} of {file.name}"
+    return found
