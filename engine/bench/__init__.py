@@ -18,6 +18,7 @@ gpu_probes       its figures
 batch            a batch's way in
 data             one data process under the traffic of many replicas
 data_traffic     that traffic
+data_book        its words
 checkpoint       the time for which saving stops training, and that of the disk
 peer             samples per second, against TRL, and where a step's time goes
 peers/           what it compares

@@ -64,7 +64,8 @@ def _growing(arguments: argparse.Namespace, folder: Path) -> Traffic:
         streams=True,
     )
     traffic.begin()
-    traffic.round(TOKENS_A_SECOND)  # all of it is told for the first time
+    for _ in range(2):  # what has run for a second is told for the first time, and whole
+        traffic.round(TOKENS_A_SECOND)
     traffic.count_anew()
     for _ in range(arguments.rounds):
         traffic.round(TOKENS_A_SECOND)

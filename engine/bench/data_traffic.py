@@ -6,7 +6,6 @@ Invariants:
 """
 
 import pickle
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
+from engine.bench.data_book import PROMPT_LENGTH, Book
 from engine.environments.port import Prompt
 from engine.inference.port import SamplingParams, SequenceProgress
 from engine.live.data.actor import DataBody
 from engine.live.data.journal_file import JournalFile
 from engine.live.rollout.conversation import Conversation
+from engine.live.rollout.telling import told
 from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.effects import Effect, InstallWeights, ReportProgress, Send, StartSequences, StopSequences
 from engine.pipeline.messages.addresses import DATA, TRAINER
@@ -34,9 +33,8 @@ from engine.pipeline.messages.to_rollout import (
     WeightsServed,
 )
 from engine.pipeline.messages.to_trainer import BatchReady
-from engine.pipeline.packed import Floats, Ints
 from engine.pipeline.plan import STREAM_EVERY_S, Plan
-from engine.pipeline.records import SampleKey, Trajectory, TrajectoryContent
+from engine.pipeline.records import HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import PRESETS
@@ -45,35 +43,7 @@ from engine.weights.port import WeightManifest
 Made = TypeVar("Made")
 
 WEIGHTS: Final = WeightsId(0, 0)
-PROMPT_LENGTH: Final = 512
-# A vocabulary of today's size: how well ids can be packed depends on it.
-VOCABULARY: Final = 150_000
 SAMPLING: Final = SamplingParams(max_new_tokens=1 << 30, temperature=1.0, seed=0)
-
-
-class Book:
-    """Words in a natural order, as long as wanted, with log-probs."""
-
-    def __init__(self) -> None:
-        from pydoc_data.topics import topics  # the one long text that comes with every Python
-
-        self.words: list[str] = re.findall(r"\s?\w+|\W", "".join(topics.values()))
-        numbers = {word: at for at, word in enumerate(dict.fromkeys(self.words))}
-        spread = np.random.default_rng(0).permutation(VOCABULARY)
-        self.ids = spread[[numbers[word] for word in self.words]].astype(np.int32)
-        draw = np.random.default_rng(1)
-        self.logprobs = -draw.exponential(draw.choice([1e-3, 0.5], len(self.ids))).astype(np.float32)
-        self.id_list, self.logprob_list = tuple(self.ids.tolist()), tuple(self.logprobs.tolist())
-
-    def content(self, at: int, length: int) -> TrajectoryContent:
-        return TrajectoryContent(
-            prompt_ids=Ints(self.ids[:PROMPT_LENGTH].tobytes()),
-            response_ids=Ints(self.ids[at : at + length].tobytes()),
-            logprobs=Floats(self.logprobs[at : at + length].tobytes()),
-            prompt_text="".join(self.words[:PROMPT_LENGTH]),
-            response_text="".join(self.words[at : at + length]),
-            remark="",
-        )
 
 
 @dataclass(slots=True)
@@ -106,9 +76,8 @@ class Replica:
             case StopSequences():
                 raise AssertionError("nothing is stopped here")
             case ReportProgress():
-                held = [SampleKey(group=group.key, sample=at) for group in effect.groups for at in group.samples]
-                told = [self._told(self._samples[key]) for key in held if key in self._samples]
-                return [ProgressReported(progress=tuple(told))]
+                known = [heard for heard in effect.heard if heard.key in self._samples]
+                return [ProgressReported(progress=tuple(map(self._told, known)))]
         return []
 
     def grow(self, num_tokens: int) -> tuple[Message | None, int]:
@@ -137,12 +106,13 @@ class Replica:
             age = (key.group.ordinal * 97 + key.sample * 31) % self._length
         self._samples[key] = Growing(key, at, age)
 
-    def _told(self, each: Growing) -> Any:
+    def _told(self, heard: HeardUpTo) -> SampleProgress:
+        each = self._samples[heard.key]
         book, part = self._book, slice(each.at, each.at + each.num_tokens)
         partial_turn = SequenceProgress(
             token_ids=book.id_list[part], logprobs=book.logprob_list[part], versions=(0,) * each.num_tokens
         )
-        return self._conversation(each.key).progress(partial_turn, lambda version: WEIGHTS)
+        return told(self._conversation(each.key), partial_turn, lambda version: WEIGHTS, heard=heard)
 
     def _conversation(self, key: SampleKey) -> Conversation:
         prompt = Prompt(
@@ -186,7 +156,7 @@ class Traffic:
         self.count_anew()
 
     def count_anew(self) -> None:
-        self.seconds = dict.fromkeys(("received", "decided", "logged", "sent"), 0.0)
+        self.seconds = dict.fromkeys(("received", "decided", "logged", "snapshots", "sent"), 0.0)
         self.tokens = self.num_ended = self.bytes_received = 0
         self.longest_s = 0.0
         self._written.look()
@@ -207,7 +177,8 @@ class Traffic:
     @property
     def memory_bytes(self) -> int:
         """Of what data knows of unfinished samples, as far as Python tells: a copy of it, made and measured."""
-        known = [group.progress for group in self._body.brain.state.training]
+        books = self._body.brain.state.training
+        known = [group.task().progress for group in books]
         before = _resident_bytes()
         copied = _opened(_packed(known))
         after = _resident_bytes()
@@ -257,6 +228,7 @@ class Traffic:
         while self._body.is_busy:
             for kept in self._timed("logged", self._body.work):
                 self._decide(kept)
+            self._timed_beside()
             self._written.look()
 
     def _decide(self, message: Message) -> None:
@@ -281,6 +253,13 @@ class Traffic:
         self.seconds[part] += time.thread_time() - started
         self.longest_s = max(self.longest_s, time.perf_counter() - began)
         return made
+
+    def _timed_beside(self) -> None:
+        """The CPU time of a snapshot that was begun, by waiting for it: data itself does not."""
+        before, of_this_thread = time.process_time(), time.thread_time()
+        self._journal.finish_snapshot()
+        this_thread_s = time.thread_time() - of_this_thread
+        self.seconds["snapshots"] += max(0.0, time.process_time() - before - this_thread_s)
 
 
 @dataclass(slots=True)

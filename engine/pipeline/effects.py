@@ -10,7 +10,7 @@ from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.messages.addresses import RELAY, Address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_rollout import SequencesHandedOver
-from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeldGroup
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, HeardUpTo, HeldGroup
 from engine.policy.lineage import UNFORKED, Lineage, WeightsId
 from engine.policy.schedule import InFlight
 from engine.spec.facts import FailureClass, Phase
@@ -77,9 +77,9 @@ class ResumeSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProgress:
-    """Answered by `ProgressReported`."""
+    """Say what these said since data heard of them. Answered by `ProgressReported`."""
 
-    groups: tuple[HeldGroup, ...]
+    heard: tuple[HeardUpTo, ...]
 
 
 # ── data's body ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,8 +87,8 @@ class ReportProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Append these records to the log and sync it to disk, then answer `Persisted`. With a snapshot the log begins
-    again: snapshot first, whole or not at all; the records before it are needed no more."""
+    """Append these records to the log and sync it to disk, then answer `Persisted`. Once a snapshot is written, whole
+    or not at all, the records before it are needed no more."""
 
     serial: int
     """Of the last record."""

@@ -90,9 +90,45 @@ class SampleProgress:
     key: SampleKey
     num_tokens: int
     runs: tuple[VersionRun, ...]
-    """The versions that wrote them. Empty only without a token."""
+    """The versions that wrote them, from `since` on. Empty only without a token."""
     state: object = None
-    """Data of the bodies: token ids, log-probs, the turns so far. Brains only carry it."""
+    """Data of the bodies: the turns so far and whatever else is not a token's. Brains only carry it. None where only
+    what is new is told, and it has not changed."""
+    said: bytes = b""
+    """Its tokens from `since` on as bodies pack them, each in as many bytes as any other. Brains only carry it."""
+    since: int = 0
+    """Tokens that are not told again; 0: it is told whole."""
+    telling: int = 0
+    """Names one run of the sample on its replica: what it says under the same name only ever grows at its end."""
+    mark: int = 0
+    """Of `state`: a later one has a higher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardUpTo:
+    """What data is known to have heard of a sample that runs. Its replica tells what came after that."""
+
+    key: SampleKey
+    telling: int
+    num_tokens: int = 0
+    mark: int | None = None
+    """Of the state that data has; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What samples of one replica said since data heard them last, all by the same weights: a row for each."""
+
+    weights: WeightsId
+    ordinals: Ints
+    """Of their groups, which are of training."""
+    samples: Ints
+    tellings: Ints
+    marks: Ints
+    since: Ints
+    num_new: Ints
+    said: bytes
+    """Of all of them, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 Invariants held after every event: a sample is trained at most once into the weights that live (I1); groups are whole
 (I2); one version a trajectory where the schedule promises it, a published one, which stays in its slot until the
 trajectory has ended (I3); staleness is what the tree of weights says, and within the cap (I4); a lease is with one
-replica, which keeps its bounds (I5); a version is served only whole (I6); only the living trainer publishes (I7); what
-was acknowledged and which batch a step got survive data's death; a checkpoint's ordinals are what was ended; and
-everything ends and adds up (I12).
+replica, which keeps its bounds, and goes on from nothing but what one life of the sample said (I5); a version is
+served only whole (I6); only the living trainer publishes (I7); what was acknowledged and which batch a step got
+survive data's death; a checkpoint's ordinals are what was ended; and everything ends and adds up (I12).
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from engine.pipeline.data.ledger import IntervalSet
 from engine.pipeline.data.state import DataState
@@ -18,11 +19,20 @@ from engine.pipeline.messages.to_driver import AnswersCounted, EvaluationReporte
 from engine.pipeline.messages.to_rollout import SequencesHandedOver, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, SampleKey, Trajectory
+from engine.pipeline.records import CompleteGroup, DataProgress, GroupTask, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import Lineage, WeightsId
 
 Path = tuple[int, ...]
 """Of weights: the serial numbers of the steps that made them, from the start."""
+
+
+_WORDS: Final = bytes(range(256))
+
+
+def words(life: int, start: int, stop: int) -> bytes:
+    """The tokens at these places as this life of a sample says them, each a byte that tells both."""
+    first, num_words = (life + start) % 256, stop - start
+    return (_WORDS * ((first + num_words) // 256 + 1))[first : first + num_words]
 
 
 class InvariantBroken(AssertionError):
@@ -49,6 +59,8 @@ class Oracle:
         self._leases: dict[tuple[SampleKey, int], int] = {}
         self._acknowledged: dict[SampleKey, Trajectory] = {}
         self._delivered: dict[SampleKey, Trajectory] = {}
+        self._lives: dict[SampleKey, list[bytes]] = {}
+        """Of each sample, what each of its lives went on from: begun afresh, or elsewhere from what was told."""
         self.trained_steps = 0
         self.published: set[WeightsId] = set()
         self.staleness: list[int] = []
@@ -184,6 +196,18 @@ class Oracle:
             self._check_writers(known.key, {run.weights for run in known.runs}, weights)
             self._own(known.key, handed.lease, by)
         self.num_moved += num_samples
+
+    def on_life(self, key: SampleKey, known: SampleProgress | None) -> int:
+        """The name of a life that goes on from there: from what one other life said, and the one before that life."""
+        said = b"" if known is None else known.said
+        lives = self._lives.setdefault(key, [])
+        if known is not None and known.num_tokens:
+            life = (said[-1] - len(said) + 1) % 256 if said else len(lives)
+            demand(life < len(lives) and len(said) == known.num_tokens, f"{key} goes on from what nobody said: {known}")
+            whole = lives[life] + words(life, len(lives[life]), len(said))
+            demand(said == whole, f"{key} goes on from {said.hex()} instead of {whole.hex()}")
+        lives.append(said)
+        return len(lives) - 1
 
     def _check_writers(self, key: SampleKey, writers: set[WeightsId], weights: WeightsId) -> None:
         if self._plan.schedule.keeps_version:

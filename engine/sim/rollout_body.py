@@ -10,7 +10,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.pipeline.effects import (
     Effect,
@@ -30,11 +30,11 @@ from engine.pipeline.messages.to_rollout import (
     TrajectoriesEnded,
     WeightsInstalled,
 )
-from engine.pipeline.records import Failure, HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.pipeline.records import Failure, HeardUpTo, HeldGroup, SampleKey, SampleProgress, Trajectory, VersionRun
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.sim.bodies import After, Later, Post, Work
 from engine.sim.chance import Chance
-from engine.sim.checks import demand
+from engine.sim.checks import demand, words
 from engine.sim.self_report import observed
 from engine.sim.setting import ASK_AGAIN_S, Setting
 
@@ -47,6 +47,9 @@ class Sequence:
     num_done: int
     runs: list[VersionRun]
     weights: WeightsId
+    said: bytearray
+    """A token is a byte, by the life of the sample that wrote it and its place."""
+    life: int
     hangs: bool = False
     is_running: bool = False
     since: float = 0.0
@@ -98,7 +101,7 @@ class RolloutBody:
             case HandOverSequences():
                 self._hand_over(effect)
             case ReportProgress():
-                self._report(effect.groups)
+                self._report(effect.heard)
             case InstallWeights():
                 self._install(effect)
             case _:
@@ -142,6 +145,8 @@ class RolloutBody:
             num_done=0 if known is None else known.num_tokens,
             runs=[] if known is None else list(known.runs),
             weights=weights,
+            said=bytearray() if known is None else bytearray(known.said),
+            life=self._oracle.on_life(key, known),
             hangs=hangs,
         )
         self._held[key] = sequence
@@ -224,6 +229,7 @@ class RolloutBody:
 
     def _write(self, sequence: Sequence, num_tokens: int) -> None:
         self._num_tokens += num_tokens
+        sequence.said += words(sequence.life, sequence.num_done, sequence.num_done + num_tokens)
         sequence.num_done += num_tokens
         last = sequence.runs[-1] if sequence.runs else None
         if last is not None and last.weights == sequence.weights:
@@ -260,12 +266,14 @@ class RolloutBody:
         for known in handed.progress:
             self._begin(known.key, handed.lease, known, weights, prefill=handed.payload is None)
 
-    def _report(self, groups: Iterable[HeldGroup]) -> None:
-        keys = [SampleKey(group=group.key, sample=sample) for group in groups for sample in group.samples]
-        running = [self._held[key] for key in keys if key in self._held]
-        for sequence in running:
-            self._advance(sequence)
-        self._later(0.0, ProgressReported(progress=tuple(map(_progress, running))))
+    def _report(self, heard: Iterable[HeardUpTo]) -> None:
+        told: list[SampleProgress] = []
+        for each in heard:
+            sequence = self._held.get(each.key)
+            if sequence is not None:
+                self._advance(sequence)
+                told.append(replace(_progress(sequence, since=each.num_tokens), telling=each.telling))
+        self._later(0.0, ProgressReported(progress=tuple(told)))
 
     # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,5 +310,17 @@ class RolloutBody:
                 self._plan_end(sequence, self._paused_until)
 
 
-def _progress(sequence: Sequence) -> SampleProgress:
-    return SampleProgress(key=sequence.key, num_tokens=sequence.num_done, runs=tuple(sequence.runs))
+def _progress(sequence: Sequence, *, since: int = 0) -> SampleProgress:
+    runs, at = [], 0
+    for run in sequence.runs:
+        num_new = min(run.num_tokens, at + run.num_tokens - since)
+        at += run.num_tokens
+        if num_new > 0:
+            runs.append(VersionRun(weights=run.weights, num_tokens=num_new))
+    return SampleProgress(
+        key=sequence.key,
+        num_tokens=sequence.num_done,
+        runs=tuple(runs),
+        said=bytes(sequence.said[since:]),
+        since=since,
+    )

@@ -4,7 +4,8 @@
     then           {"now": …, "heard": {"BatchWanted": {…}}, "decided": <digest of the effects>}
 
 Invariants:
-- data that only bodies understand (weights, keys and values, a sample's words) is left out: brains merely carry it;
+- data that only bodies understand (weights, keys and values, a sample's words, whatever is bytes) is left out: brains
+  merely carry it;
 - recording changes nothing: a line is written after the brain has decided.
 """
 
@@ -70,7 +71,7 @@ def plain(value: object) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, set | frozenset):
         return sorted(json.dumps(plain(each), sort_keys=True) for each in value)
-    return value
+    return "" if isinstance(value, bytes) else value
 
 
 def _heard(line: str) -> Heard:

@@ -12,7 +12,7 @@ Invariants:
 import json
 import struct
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, BinaryIO, Final, get_args
@@ -37,6 +37,7 @@ _BYTES: Final = "bytes"
 _LONG_TEXT: Final = 64
 # Prose and its ids shrink to less than half; higher levels take up to four times as long for a tenth less.
 _COMPRESSION: Final = 1
+_FIELDS: Final[dict[type, tuple[str, ...] | None]] = {}
 LIES: Final = "lies"
 """The one key of what stands for a trajectory."""
 
@@ -96,8 +97,7 @@ class _Writer:
             return self._put("text", zlib.compress(value.encode("utf-8", "surrogatepass"), _COMPRESSION))
         if isinstance(value, tuple):
             return [self.plain(each) for each in value]
-        kind: Hashable = type(value)
-        names = _names(kind)
+        names = _names(type(value))
         if names is None:
             return value
         if isinstance(value, Trajectory) and (lies := self._named(value)) is not None:
@@ -126,10 +126,11 @@ def _read(value: Any, tail: memoryview, found: Found) -> Any:
     return {name: _read(each, tail, found) for name, each in value.items()}
 
 
-@cache
-def _names(kind: Hashable) -> tuple[str, ...] | None:
+def _names(kind: type) -> tuple[str, ...] | None:
     """Of a record's fields; None of what is no record."""
-    return tuple(each.name for each in fields(kind)) if isinstance(kind, type) and is_dataclass(kind) else None
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
+    return _FIELDS[kind]
 
 
 @cache

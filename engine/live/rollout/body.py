@@ -95,7 +95,7 @@ class RolloutBody:
                 assert isinstance(handed.payload, dict)
                 self._samples.resume(handed.progress, handed.weights, handed.payload)
             case ReportProgress():
-                return [ProgressReported(progress=tuple(self._samples.look_at(_keys(effect.groups))))]
+                return [ProgressReported(progress=tuple(self._samples.look_at(effect.heard)))]
             case _:
                 raise TypeError(f"a rollout's body does not do {type(effect).__name__}")
         self._send_asks()

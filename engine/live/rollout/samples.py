@@ -22,9 +22,10 @@ from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, sampling_of
 from engine.live.rollout.moved_kv import KvBySample, MovedKv
 from engine.live.rollout.open_turns import OpenTurns
+from engine.live.rollout.telling import retold, told
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.models.tokenizer import Tokenizer
-from engine.pipeline.records import Failure, GroupTask, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
 
@@ -74,8 +75,8 @@ class Samples:
         fresh: list[SampleKey] = []
         asked: list[Conversation] = []
         for each in progress:
-            state = each.state
-            if not isinstance(state, Conversation):  # it has not even its prompt
+            state = retold(each)
+            if state is None:  # it has not even its prompt
                 fresh.append(each.key)
                 self._unprompted[each.key] = weights
             elif state.awaits_answer:
@@ -169,13 +170,23 @@ class Samples:
         for key in unprompted:
             del self._unprompted[key]
         left += [each.progress(None) for each in self._open_turns.forget_turns(keys)]
-        left += self._exported(keys, leave=True, moved=moved)
+        left += self._exported(keys, moved)
         self._fill()
         return left
 
-    def look_at(self, keys: set[SampleKey]) -> list[SampleProgress]:
-        seen = [each.progress(None) for each in self._open_turns.open_turns(keys)]
-        return seen + self._exported(keys, leave=False, moved=None)
+    def look_at(self, heard: Iterable[HeardUpTo]) -> list[SampleProgress]:
+        """What is new of those that have their prompt."""
+        by_key = {each.key: each for each in heard}
+        seen = [
+            told(each, None, self._slots.newest.named, heard=by_key[each.key])
+            for each in self._open_turns.open_turns(set(by_key))
+        ]
+        for slot in self._slots:
+            wanted = [name for name, conversation in slot.decoding.items() if conversation.key in by_key]
+            for request in slot.engine.export(wanted, leave=False, with_kv=False) if wanted else ():
+                conversation = slot.decoding[request.sequence_id]
+                seen.append(told(conversation, request.progress, slot.named, heard=by_key[conversation.key]))
+        return seen
 
     def hand_in(self) -> tuple[Trajectory, ...]:
         """Those that have ended; others take their places."""
@@ -183,12 +194,12 @@ class Samples:
         ended, self._ended = self._ended, []
         return tuple(ended)
 
-    def _exported(self, keys: set[SampleKey], *, leave: bool, moved: KvBySample | None) -> list[SampleProgress]:
+    def _exported(self, keys: set[SampleKey], moved: KvBySample | None) -> list[SampleProgress]:
         exported: list[SampleProgress] = []
         for slot in self._slots:
             wanted = [name for name, conversation in slot.decoding.items() if conversation.key in keys]
-            for request in slot.engine.export(wanted, leave=leave, with_kv=moved is not None) if wanted else ():
-                conversation = slot.decoding.pop(request.sequence_id) if leave else slot.decoding[request.sequence_id]
+            for request in slot.engine.export(wanted, leave=True, with_kv=moved is not None) if wanted else ():
+                conversation = slot.decoding.pop(request.sequence_id)
                 partial = request.progress
                 exported.append(conversation.progress(partial, slot.named))
                 if moved is not None and partial is not None and partial.kv is not None:

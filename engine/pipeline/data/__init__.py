@@ -7,6 +7,7 @@ prompts         the prompt to start next
 assignment      the replica that works on each group
 known_replicas  the last report of each replica
 groups          groups that are not whole yet
+accounts        what one unfinished sample said so far
 partials        the text of unfinished samples so far
 moves           samples on their way from one replica to another
 evaluation      held-out prompts on the weights of one version

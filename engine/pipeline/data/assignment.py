@@ -5,8 +5,7 @@ time, to whoever has most room. Evaluations come first: a replica that holds the
 that has nothing to do is told to take them.
 
 Invariants:
-- nothing is assigned to a replica without room, less what is still on its way to it; the samples of its last group that
-  do not fit wait there, so that no slot is empty for want of three more;
+- nothing is assigned to a replica without room, less what is on its way to it; of its last group the rest waits there;
 - a group that wants exact weights is assigned only to a replica that holds them; what a sample goes on from is sent
   only to the weights that wrote it;
 - a grant that its replica does not list in time was lost on the way, and is granted again;
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from engine.pipeline.data.groups import GroupBook, OpenGroup, Owner
+from engine.pipeline.data.accounts import Owner
+from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.known_replicas import KnownReplica, KnownReplicas
 from engine.pipeline.data.moves import Mover
 from engine.pipeline.data.partials import PartialPool

@@ -37,7 +37,7 @@ from engine.pipeline.journal import (
     TrainingClosed,
     TrajectoryTaken,
 )
-from engine.pipeline.messages.addresses import DRIVER, TRAINER
+from engine.pipeline.messages.addresses import DRIVER, TRAINER, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import (
     BatchWanted,
@@ -58,6 +58,7 @@ from engine.pipeline.messages.to_driver import (
     RunBroken,
     ToDriver,
 )
+from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
@@ -113,13 +114,12 @@ class DataBrain:
     def handle(self, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Persisted):
             return self._commit.persisted(message.serial)
+        if isinstance(message, ProgressStreamed):  # by far the most that data hears, and nobody's turn comes by it
+            return self._commit.after([self._on_streamed(message)])
         effects, self._to_say_again = self._to_say_again, []
         match message:
             case ReplicaSynced():
                 effects += self._on_synced(message, now)
-            case ProgressStreamed():
-                owner = (message.replica, message.incarnation)
-                self._assignment.partials.take(message.progress, self._state.training.owned_by(owner))
             case ReplicaGone():
                 self._assignment.lose((message.replica, message.incarnation))
             case RepackPlanned():
@@ -165,6 +165,11 @@ class DataBrain:
         if message.missing is not None:
             self._loosen(message.missing)
         return effects
+
+    def _on_streamed(self, message: ProgressStreamed) -> Send:
+        lacking = self._assignment.partials.hear(message, self._state.training)
+        heard = ProgressHeard(incarnation=message.incarnation, serial=message.serial, lacking=lacking)
+        return Send(to=rollout_address(message.replica), message=heard)
 
     def _take(self, trajectory: Trajectory) -> list[Effect]:
         if not self._state.is_wanted(trajectory):

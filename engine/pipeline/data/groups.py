@@ -12,11 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from engine.pipeline.records import GroupKey, GroupTask, SampleKey, SampleProgress, Trajectory
+from engine.pipeline.data.accounts import Account, Owner
+from engine.pipeline.records import GroupKey, GroupTask, SampleKey, Trajectory
 from engine.policy.lineage import WeightsId
-
-Owner = tuple[int, int]
-"""Replica and incarnation."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class OpenGroup:
     """It was moved from there, and may still run there until told."""
     is_begun: bool = False
     """The owner has said that it holds it."""
-    progress: dict[int, SampleProgress] = field(default_factory=dict)
+    progress: dict[int, Account] = field(default_factory=dict)
 
     @property
     def finished(self) -> list[Trajectory]:
@@ -62,7 +60,11 @@ class OpenGroup:
             samples=tuple(wanted),
             lease=self.lease,
             exact=self.exact,
-            progress=tuple(self.progress[sample] for sample in wanted if sample in self.progress),
+            progress=tuple(
+                self.progress[sample].progress(SampleKey(group=self.key, sample=sample))
+                for sample in wanted
+                if sample in self.progress
+            ),
             is_handed_over=is_handed_over,
         )
 

@@ -8,7 +8,7 @@ Invariants:
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.pipeline.data.groups import Owner
+from engine.pipeline.data.accounts import Owner
 from engine.pipeline.effects import Send
 from engine.pipeline.messages.addresses import rollout_address
 from engine.pipeline.messages.to_data import ReplicaSynced

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.pipeline.data.groups import GroupBook, OpenGroup, Owner
+from engine.pipeline.data.accounts import Owner
+from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.known_replicas import KnownReplica, KnownReplicas
 from engine.pipeline.data.partials import PartialPool
 from engine.pipeline.records import Move, Reservation

@@ -6,11 +6,13 @@ Invariants:
   no replica holds them any more, what it said is forgotten and it begins again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from engine.pipeline.data.accounts import Account, Owner
 from engine.pipeline.data.groups import GroupBook, OpenGroup
 from engine.pipeline.data.known_replicas import KnownReplicas
-from engine.pipeline.records import SampleProgress
+from engine.pipeline.messages.to_data import ProgressStreamed
+from engine.pipeline.records import GroupKey, Growth, SampleKey, SampleProgress
 from engine.policy.lineage import WeightsId
 
 
@@ -20,17 +22,23 @@ class PartialPool:
         self.num_tokens_saved = 0
         self.num_tokens_lost = 0
 
-    def take(self, streamed: Sequence[SampleProgress], groups: Iterable[OpenGroup]) -> None:
-        """Takes the accounts of these groups' owner; one that is shorter than the one known is older."""
-        by_group: dict[object, list[SampleProgress]] = {}
-        for progress in streamed:
-            by_group.setdefault(progress.key.group, []).append(progress)
-        for group in groups:
-            for progress in by_group.get(group.key, ()):
-                sample = progress.key.sample
-                known = group.progress.get(sample)
-                if sample in group.missing and (known is None or known.num_tokens <= progress.num_tokens):
-                    group.progress[sample] = progress
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def hear(self, message: ProgressStreamed, training: GroupBook) -> tuple[SampleKey, ...]:
+        """Those that are to be told whole: the accounts here are not what this continues."""
+        teller = (message.replica, message.incarnation)
+        lacking = [each.key for each in message.progress if not _hear(each, _owned(training, each.key.group, teller))]
+        for growth in message.growth:
+            lacking += _hear_growth(growth, training, teller)
+        return tuple(lacking)
+
+    def take(self, whole: Sequence[SampleProgress], groups: Iterable[OpenGroup]) -> None:
+        """What the owner of these groups has stopped."""
+        owned = {group.key: group for group in groups}
+        for progress in whole:
+            _hear(progress, owned.get(progress.key.group))
+
+    # ── going on ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self, training: GroupBook, replicas: KnownReplicas) -> None:
         """Groups without an owner: by whom can they go on?"""
@@ -49,7 +57,7 @@ class PartialPool:
                     group.exact = weights
 
     def forget(self, group: OpenGroup) -> None:
-        self.num_tokens_lost += sum(progress.num_tokens for progress in group.progress.values())
+        self.num_tokens_lost += sum(account.num_tokens for account in group.progress.values())
         group.progress = {}
         if group.key.evaluation is None:
             group.exact = None
@@ -58,15 +66,61 @@ class PartialPool:
         """Forgets the text of other weights, which is of no use to these."""
         if not self.keeps_version:
             return
-        for sample, progress in list(group.progress.items()):
-            if any(run.weights != weights for run in progress.runs):
-                self.num_tokens_lost += progress.num_tokens
+        for sample, account in list(group.progress.items()):
+            if any(writer != weights for writer in account.writers):
+                self.num_tokens_lost += account.num_tokens
                 del group.progress[sample]
 
     def goes_on(self, group: OpenGroup) -> None:
-        self.num_tokens_saved += sum(progress.num_tokens for progress in group.progress.values())
+        self.num_tokens_saved += sum(account.num_tokens for account in group.progress.values())
+
+
+def _hear(progress: SampleProgress, group: OpenGroup | None) -> bool:
+    """False if it continues something else, or is older than what is known."""
+    if group is None or group.owner is None or progress.key.sample not in group.missing:
+        return False
+    account = group.progress.get(progress.key.sample)
+    if progress.since == 0:
+        if account is not None and account.is_newer_than(progress, teller=group.owner):
+            return account.teller == group.owner and account.telling == progress.telling
+        group.progress[progress.key.sample] = Account(progress, teller=group.owner)
+        return True
+    if account is None or not account.is_continued(
+        teller=group.owner,
+        telling=progress.telling,
+        since=progress.since,
+        upto=progress.num_tokens,
+        mark=progress.mark,
+        brings_state=progress.state is not None,
+    ):
+        return False
+    account.take(progress)
+    return True
+
+
+def _hear_growth(growth: Growth, training: GroupBook, teller: Owner) -> Iterator[SampleKey]:
+    width = len(growth.said) // max(1, sum(growth.num_new))
+    said, at = memoryview(growth.said), 0
+    group: OpenGroup | None = None
+    columns = (growth.ordinals, growth.samples, growth.tellings, growth.marks, growth.since, growth.num_new)
+    for ordinal, sample, telling, mark, since, num_new in zip(*columns, strict=True):
+        if group is None or group.key.ordinal != ordinal:
+            group = _owned(training, GroupKey(ordinal=ordinal), teller)
+        account = None if group is None else group.progress.get(sample)
+        if account is not None and account.is_continued(
+            teller=teller, telling=telling, since=since, upto=since + num_new, mark=mark
+        ):
+            account.add(growth.weights, num_new, said[at : at + num_new * width], since=since)
+        else:
+            yield SampleKey(group=GroupKey(ordinal=ordinal), sample=sample)
+        at += num_new * width
+
+
+def _owned(training: GroupBook, key: GroupKey, owner: Owner) -> OpenGroup | None:
+    group = training.get(key)
+    return group if group is not None and group.owner == owner else None
 
 
 def _sole_writer(group: OpenGroup) -> WeightsId | None:
-    writers = {run.weights for progress in group.progress.values() for run in progress.runs}
+    writers = {writer for account in group.progress.values() for writer in account.writers}
     return writers.pop() if len(writers) == 1 else None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.pipeline.records import DataProgress, HeldGroup, Move, SampleProgress, Trajectory
+from engine.pipeline.records import DataProgress, Growth, HeldGroup, Move, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 
 
@@ -36,11 +36,15 @@ class ReplicaSynced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressStreamed:
-    """The text of a replica's samples so far, about once in `Plan.stream_every_s`. Losing one only costs tokens."""
+    """What a replica's samples said since data heard of them last, about once in `Plan.stream_every_s`. Answered by
+    `ProgressHeard`; losing either only costs tokens, or telling them once more."""
 
     replica: int
     incarnation: int
     progress: tuple[SampleProgress, ...]
+    """Of samples that are told whole, or of which more than tokens is new."""
+    growth: tuple[Growth, ...] = ()
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

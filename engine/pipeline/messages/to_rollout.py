@@ -33,6 +33,16 @@ class WorkGranted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressHeard:
+    """From data, in answer to `ProgressStreamed`."""
+
+    incarnation: int
+    serial: int
+    lacking: tuple[SampleKey, ...] = ()
+    """Samples of which data does not know what this continued: they are to be told whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SequencesHandedOver:
     """From another replica's body: the samples of one group, to go on under this lease. The payload is their KV cache
     where the engine can export it."""
@@ -116,6 +126,7 @@ class LoadMeasured:
 
 ToRollout = (
     WorkGranted
+    | ProgressHeard
     | SequencesHandedOver
     | LeaveRequested
     | VersionAnnounced

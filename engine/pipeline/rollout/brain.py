@@ -17,7 +17,6 @@ from typing import Final
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
-    ReportProgress,
     ResumeSequences,
     Send,
     StartSequences,
@@ -25,13 +24,14 @@ from engine.pipeline.effects import (
 )
 from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER
 from engine.pipeline.messages.message import Message, Tick
-from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaSynced
+from engine.pipeline.messages.to_data import ReplicaSynced
 from engine.pipeline.messages.to_driver import FaultReported, ReplicaReady
 from engine.pipeline.messages.to_manager import ReplicaLeft, ReplicaReported
 from engine.pipeline.messages.to_rollout import (
     InstallRefused,
     LeaveRequested,
     LoadMeasured,
+    ProgressHeard,
     ProgressReported,
     SequencesHandedOver,
     TrajectoriesEnded,
@@ -43,6 +43,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupTask, ResidentLoad, SampleProgress
+from engine.pipeline.rollout.tellings import Tellings
 from engine.pipeline.rollout.weights import ReplicaWeights
 from engine.pipeline.rollout.workload import Workload
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
@@ -61,6 +62,7 @@ class RolloutBrain:
         self._replica, self._incarnation = replica, incarnation
         self._work = Workload(max_batch=plan.max_batch, keeps_version=plan.schedule.keeps_version)
         self._weights = ReplicaWeights(plan, self._work, replica=replica, incarnation=incarnation)
+        self._tellings = Tellings(replica=replica, incarnation=incarnation)
         self._serial = 0
         self._synced_at = float("-inf")
         self._ends_per_s = 0.0
@@ -85,6 +87,9 @@ class RolloutBrain:
                 self._num_ended += len(message.trajectories)
             case ProgressReported():
                 effects += self._on_progress(message)
+            case ProgressHeard():
+                if message.incarnation == self._incarnation:
+                    self._tellings.hear(message)
             case LeaveRequested():
                 effects += self._on_leave(message, now)
             case VersionAnnounced():
@@ -170,8 +175,7 @@ class RolloutBrain:
         every_s = self._plan.stream_every_s
         if every_s and self._work.num_running and now - self._streamed_at >= every_s:
             self._streamed_at = now
-            held = self._work.still_running()
-            effects += [ReportProgress(groups=held)] if held else []
+            effects += self._tellings.ask(self._work.still_in_training())
         if self._leaves_at is not None and now >= self._leaves_at and not self._has_stopped:
             self._has_stopped = True
             stopped = self._work.stop_all()
@@ -186,10 +190,7 @@ class RolloutBrain:
             self._work.has_stopped()
             self._stopped, self._has_news = message.progress, True
             return []
-        if not message.progress:
-            return []
-        streamed = ProgressStreamed(replica=self._replica, incarnation=self._incarnation, progress=message.progress)
-        return [Send(to=DATA, message=streamed)]
+        return self._tellings.stream(message.progress)
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 

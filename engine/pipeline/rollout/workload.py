@@ -7,8 +7,10 @@ Invariants:
 - reserved and awaited samples take room like running ones, and keep their weights in use like them.
 """
 
+# Over budget: one book of all that a replica holds; whether something may begin depends on every page of it.
+
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from engine.pipeline.messages.to_rollout import SequencesHandedOver
@@ -28,6 +30,8 @@ class Running:
     lease: int
     samples: set[int]
     weights: WeightsId
+    tellings: dict[int, int] = field(default_factory=dict)
+    """Of each sample that was begun under this lease or an earlier one, the name of its run."""
 
     def held(self, key: GroupKey) -> HeldGroup:
         return HeldGroup(key=key, lease=self.lease, samples=tuple(sorted(self.samples)), weights=self.weights)
@@ -50,11 +54,11 @@ class Workload:
         self._unconfirmed: dict[SampleKey, Trajectory] = {}
         self._unsent: list[Trajectory] = []
         self._stopping: dict[GroupKey, HeldGroup] = {}
+        self._num_tellings = self._tellings_before = 0
         self._last_lease: dict[GroupKey, int] = {}
         """The highest under which something was begun, awaited or handed over here."""
         self._floor: dict[GroupKey, int] = {}
         """Orders under a lower lease are void."""
-        self._ran: set[tuple[GroupKey, int]] = set()
 
     @property
     def num_running(self) -> int:
@@ -117,7 +121,7 @@ class Workload:
             return None
         if running is None:
             running = self._running[task.key] = Running(lease=task.lease, samples=set(), weights=weights)
-        running.samples.update(samples)
+        self._run(running, samples)
         return replace(task, samples=samples)
 
     def end(self, trajectories: Iterable[Trajectory]) -> bool:
@@ -204,7 +208,9 @@ class Workload:
         del self._awaited[handed.key]
         samples = {progress.key.sample for progress in handed.progress}
         if samples:
-            self._running[handed.key] = Running(lease=handed.lease, samples=samples, weights=awaited.weights)
+            running = Running(lease=handed.lease, samples=set(), weights=awaited.weights)
+            self._run(running, samples)
+            self._running[handed.key] = running
         return bool(samples)
 
     def give_up_waiting(self, now: float) -> list[GroupTask]:
@@ -218,6 +224,12 @@ class Workload:
         return [
             replace(task, exact=each.weights) for each, task in zip(overdue, begun, strict=True) if task is not None
         ]
+
+    def _run(self, running: Running, samples: Iterable[int]) -> None:
+        for sample in samples:
+            self._num_tellings += 1
+            running.samples.add(sample)
+            running.tellings[sample] = self._num_tellings
 
     def carry_on(self, weights: WeightsId) -> None:
         """All that runs goes on on these."""
@@ -236,11 +248,17 @@ class Workload:
     def running(self) -> tuple[HeldGroup, ...]:
         return tuple(running.held(key) for key, running in self._running.items())
 
-    def still_running(self) -> tuple[HeldGroup, ...]:
-        """Those that ran when this was asked last: the others are soon begun again, and most have ended by then."""
-        running, before = self.running(), self._ran
-        self._ran = {(held.key, held.lease) for held in running}
-        return tuple(held for held in running if (held.key, held.lease) in before)
+    def still_in_training(self) -> list[tuple[SampleKey, int]]:
+        """The samples of training that ran when this was asked last, with the names of their runs: the others are soon
+        begun again, and most have ended by then."""
+        before, self._tellings_before = self._tellings_before, self._num_tellings
+        return [
+            (SampleKey(group=key, sample=sample), running.tellings[sample])
+            for key, running in self._running.items()
+            if key.evaluation is None
+            for sample in sorted(running.samples)
+            if running.tellings[sample] <= before
+        ]
 
     def groups(self) -> tuple[HeldGroup, ...]:
         held: dict[GroupKey, set[int]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.pipeline.data.accounts import Account
 from engine.pipeline.data.assignment import Assignment
 from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.data.commit import Commit
@@ -154,6 +155,16 @@ def serves_before_it_hashes(patch: pytest.MonkeyPatch) -> None:
 def goes_on_with_any_weights(patch: pytest.MonkeyPatch) -> None:
     init = PartialPool.__init__
     patch.setattr(PartialPool, "__init__", lambda self, *, keeps_version: init(self, keeps_version=False))
+
+
+def adds_what_it_has_heard_already(patch: pytest.MonkeyPatch) -> None:
+    """A piece that comes twice, or begins before the end of what is known, is added whole."""
+    add = Account.add
+
+    def whole(self: Account, weights: WeightsId, num_tokens: int, said: bytes, *, since: int) -> None:
+        add(self, weights, num_tokens, said, since=self.num_tokens)
+
+    patch.setattr(Account, "add", whole)
 
 
 def moves_to_any_weights(patch: pytest.MonkeyPatch) -> None:
@@ -509,6 +520,14 @@ BUGS: list[tuple[Bug, Weather]] = [
     (forgets_to_assign_again_on_loss, Weather(faults=blow("rollout"))),
     (serves_before_it_hashes, Weather(faults=lambda seed: Faults(corrupt=0.2))),
     (goes_on_with_any_weights, Weather(faults=blow("rollout"), plan={"stream_every_s": 0.3})),
+    (
+        adds_what_it_has_heard_already,
+        Weather(
+            faults=blow("rollout", drop=0.1, duplicate=0.5, delay_s=0.2),
+            plan={"stream_every_s": 0.3},
+            costs=Costs(median_tokens=300.0, max_tokens=1_000, train_s=0.3),
+        ),
+    ),
     (moves_to_any_weights, Weather(faults=lambda seed: Faults(drop=0.1, duplicate=0.3, delay_s=0.4))),
     (fills_a_host_beyond_its_bound, Weather(plan={"groups_per_step": 8})),
     (trains_on_part_of_a_group, Weather()),

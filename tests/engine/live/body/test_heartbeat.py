@@ -32,7 +32,7 @@ LONGER_THAN_EVER_S = 700
 
 class ToldToWork:
     def handle(self, message: Message, now: float) -> list[Effect]:
-        return [] if isinstance(message, Tick) else [ReportProgress(groups=())]
+        return [] if isinstance(message, Tick) else [ReportProgress(heard=())]
 
 
 class WorkingBody:

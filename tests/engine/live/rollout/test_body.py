@@ -1,7 +1,7 @@
 """A replica's body, with the real engine, model and environment: what it starts ends once, here or elsewhere."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
@@ -18,6 +18,7 @@ from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.weights.segments import Segment
 from engine.models.loading import DEMO_FOLDER
 from engine.models.tokenizer import Tokenizer
+from engine.pipeline.data.accounts import Account
 from engine.pipeline.effects import (
     HandOverSequences,
     InstallWeights,
@@ -37,7 +38,7 @@ from engine.pipeline.messages.to_rollout import (
     WeightsInstalled,
 )
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import GroupKey, GroupTask, HeldGroup, SampleKey, Trajectory
+from engine.pipeline.records import GroupKey, GroupTask, HeardUpTo, HeldGroup, SampleKey, SampleProgress, Trajectory
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import InFlight
@@ -253,8 +254,17 @@ def test_what_data_was_told_is_enough_to_go_on_from_when_the_replica_is_gone() -
     lost.body.perform(StartSequences(tasks=(TASK,)))
     lost.answer()
     lost.steps(3)
-    [reported] = lost.body.perform(ReportProgress(groups=(HELD,)))
-    assert isinstance(reported, ProgressReported)
+    keys = [SampleKey(group=GROUP, sample=sample) for sample in SAMPLES]
+    [begun] = lost.body.perform(ReportProgress(heard=tuple(HeardUpTo(key=key, telling=1) for key in keys)))
+    assert isinstance(begun, ProgressReported)
+    lost.steps(2)
+    heard = tuple(
+        HeardUpTo(key=each.key, telling=1, num_tokens=each.num_tokens, mark=each.mark) for each in begun.progress
+    )
+    [grown] = lost.body.perform(ReportProgress(heard=heard))
+    assert isinstance(grown, ProgressReported)
+    assert [each.num_tokens - each.since for each in grown.progress] == [2] * len(grown.progress)
+    reported = ProgressReported(progress=tuple(known_to_data(begun, grown)))
     lost.steps(2)  # nobody hears of these any more
     samples = tuple(progress.key.sample for progress in reported.progress)
     rest = GroupTask(key=GROUP, samples=samples, lease=2, progress=reported.progress)
@@ -265,6 +275,14 @@ def test_what_data_was_told_is_enough_to_go_on_from_when_the_replica_is_gone() -
         content, expected = trajectory.content, whole[key].content
         assert content is not None and expected is not None
         assert content.response_ids == expected.response_ids
+
+
+def known_to_data(begun: ProgressReported, grown: ProgressReported) -> Iterator[SampleProgress]:
+    by_key = {each.key: each for each in begun.progress}
+    for each in grown.progress:
+        account = Account(by_key[each.key], teller=(0, 0))
+        account.take(each)
+        yield account.progress(each.key)
 
 
 # ── weights side by side ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,12 @@ on them, and there are no more than there are slots;
 data says nothing that is not on its disk.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.pipeline.data.accounts import Owner
 from engine.pipeline.data.brain import DataBrain
-from engine.pipeline.data.groups import Owner
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
@@ -45,7 +45,7 @@ from engine.pipeline.messages.to_rollout import (
 )
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import Plan
-from engine.pipeline.records import DataProgress, Move, SampleKey, SampleProgress, Trajectory, VersionRun
+from engine.pipeline.records import DataProgress, HeardUpTo, Move, SampleKey, SampleProgress, Trajectory, VersionRun
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from tests.engine.pipeline.brain_builders import Disk, served
@@ -63,6 +63,9 @@ class Body:
     weights: dict[SampleKey, WeightsId] = field(default_factory=dict)
     """On which each runs."""
     num_tokens: dict[SampleKey, int] = field(default_factory=dict)
+    words: dict[SampleKey, bytearray] = field(default_factory=dict)
+    """A token is a byte."""
+    voice: dict[SampleKey, int] = field(default_factory=dict)
 
     def said(self, keys: list[SampleKey]) -> tuple[SampleProgress, ...]:
         return tuple(
@@ -70,9 +73,25 @@ class Body:
                 key=key,
                 num_tokens=self.num_tokens[key],
                 runs=(VersionRun(weights=self.weights[key], num_tokens=self.num_tokens[key]),),
+                said=bytes(self.words[key]),
             )
             for key in keys
             if key in self.running
+        )
+
+    def said_since(self, heard: Sequence[HeardUpTo]) -> tuple[SampleProgress, ...]:
+        by_key = {each.key: each for each in heard}
+        return tuple(
+            replace(
+                whole,
+                runs=tuple(
+                    replace(run, num_tokens=run.num_tokens - by_key[whole.key].num_tokens) for run in whole.runs
+                ),
+                said=whole.said[by_key[whole.key].num_tokens :],
+                since=by_key[whole.key].num_tokens,
+                telling=by_key[whole.key].telling,
+            )
+            for whole in self.said(list(by_key))
         )
 
     @property
@@ -92,7 +111,9 @@ class DataWorld:
         self.trained: dict[int, frozenset[SampleKey]] = {}
         self.published = {WeightsId(0, 0)}
         self.leases: dict[tuple[SampleKey, int], Owner] = {}
-        self.num_moved = 0
+        self.num_moved = self.num_lives = 0
+        self.words: dict[SampleKey, set[bytes]] = {}
+        """All that was ever said of each sample, by whichever life of it."""
         self.is_finished = False
         self.bodies: dict[int, Body] = {}
         for replica in range(num_replicas):
@@ -170,9 +191,8 @@ class DataWorld:
                     self._hand_over(body, effect)
                 case ReportProgress():
                     for key in body.running:
-                        body.num_tokens[key] += 1
-                    keys = [SampleKey(group=held.key, sample=at) for held in effect.groups for at in held.samples]
-                    self._receive(self._address(body), ProgressReported(progress=body.said(keys)))
+                        self._speak(body, key)
+                    self._receive(self._address(body), ProgressReported(progress=body.said_since(effect.heard)))
                 case InstallWeights():
                     self._install(body, effect)
                 case _:
@@ -195,7 +215,21 @@ class DataWorld:
         for run in () if progress is None else progress.runs:
             assert run.weights == weights, f"{key} of {run.weights} goes on by {weights}"
         body.running[key], body.weights[key] = lease, weights
-        body.num_tokens[key] = 1 if progress is None else progress.num_tokens
+        words = b"" if progress is None else progress.said
+        assert len(words) == (0 if progress is None else progress.num_tokens), f"{key} goes on from {words!r}"
+        told = self.words.setdefault(key, {b""})
+        assert words in told, f"nobody has said {words!r} of {key}: {told}"
+        body.words[key], body.num_tokens[key] = bytearray(words), len(words)
+        self.num_lives += 1
+        body.voice[key] = self.num_lives % 256
+        if not words:
+            self._speak(body, key)
+
+    def _speak(self, body: Body, key: SampleKey) -> None:
+        """One token more, of a life of its own."""
+        body.words[key].append(body.voice[key])
+        body.num_tokens[key] += 1
+        self.words[key].add(bytes(body.words[key]))
 
     def _hand_over(self, body: Body, order: HandOverSequences) -> None:
         keys = [SampleKey(group=order.group.key, sample=sample) for sample in order.group.samples]

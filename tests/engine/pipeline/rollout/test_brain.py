@@ -267,8 +267,8 @@ def test_what_its_samples_said_so_far_is_streamed_now_and_then() -> None:
     brain.handle(grant(GroupTask(key=GroupKey(ordinal=1), samples=(0,), lease=6)), 4.0)
     assert of(brain.handle(Tick(), 4.9), ReportProgress) == []
     (ask,) = of(brain.handle(Tick(), 5.0), ReportProgress)
-    assert ask.groups == (HeldGroup(key=KEY, lease=5, samples=(0, 1), weights=V0),)
-    assert len(of(brain.handle(Tick(), 7.0), ReportProgress)[0].groups) == 2
+    assert [heard.key for heard in ask.heard] == [SampleKey(group=KEY, sample=sample) for sample in (0, 1)]
+    assert len(of(brain.handle(Tick(), 7.0), ReportProgress)[0].heard) == 3
     progress = (said(KEY, 0, num_tokens=9),)
     (streamed,) = of(brain.handle(ProgressReported(progress=progress), 4.1), ProgressStreamed)
     assert (streamed.replica, streamed.progress) == (0, progress)

@@ -1,0 +1,109 @@
+"""What a growing conversation tells of itself: its tokens as packed rows, and the rest only when it has changed.
+
+    row     4 bytes: the token's id, or ~id where the environment wrote it · 4 bytes: its log-prob
+    rest    the conversation without its tokens, and how many of them belong to turns that have ended
+
+Invariants:
+- rows are only ever added at the end: a turn in progress has the rows that it will have when it has ended;
+- what is told whole becomes the same conversation again, to the last bit of a log-prob.
+"""
+
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from engine.inference.port import SequenceProgress
+from engine.live.rollout.conversation import Conversation, Named
+from engine.pipeline.records import HeardUpTo, SampleProgress, VersionRun
+
+_ROW: Final = np.dtype([("token", "<i4"), ("logprob", "<f4")])
+_NO_PROGRESS: Final = SequenceProgress(token_ids=(), logprobs=(), versions=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    conversation: Conversation
+    num_closed: int
+    """Tokens of turns that have ended, and of what was observed."""
+
+
+def told(
+    conversation: Conversation, partial: SequenceProgress | None, named: Named, *, heard: HeardUpTo
+) -> SampleProgress:
+    """What is new since data heard of it. `partial`: of the turn in progress, whose writers are `named`."""
+    closed, turn = len(conversation.response_ids), partial or _NO_PROGRESS
+    since, in_turn = heard.num_tokens, max(0, heard.num_tokens - closed)
+    versions = [*conversation.versions[since:], *map(named, turn.versions[in_turn:])]
+    mark = _mark(conversation, partial)
+    return SampleProgress(
+        key=conversation.key,
+        num_tokens=closed + len(turn.token_ids),
+        runs=tuple(VersionRun(weights=weights, num_tokens=len(list(its))) for weights, its in groupby(versions)),
+        state=None
+        if since and mark == heard.mark
+        else Rest(conversation=_bare(conversation, partial), num_closed=closed),
+        said=_rows(conversation, turn, since=since, in_turn=in_turn),
+        since=since,
+        telling=heard.telling,
+        mark=mark,
+    )
+
+
+def retold(progress: SampleProgress) -> Conversation | None:
+    """The conversation that was told, to go on with; None of one that has not even its prompt."""
+    if isinstance(progress.state, Conversation):  # as replicas give them to each other
+        return progress.state
+    if not isinstance(progress.state, Rest):
+        return None
+    rest, closed = progress.state.conversation, progress.state.num_closed
+    rows = np.frombuffer(progress.said, _ROW)
+    tokens, logprobs = rows["token"], rows["logprob"].tolist()
+    ids = np.where(tokens < 0, ~tokens, tokens).tolist()
+    versions = [run.weights for run in progress.runs for _ in range(run.num_tokens)]
+    partial = rest.partial
+    if partial is not None:
+        partial = replace(
+            partial,
+            token_ids=tuple(ids[closed:]),
+            logprobs=tuple(logprobs[closed:]),
+            versions=tuple(weights.version for weights in versions[closed:]),
+        )
+    of_tokens = {
+        "response_ids": ids[:closed],
+        "logprobs": logprobs[:closed],
+        "versions": versions[:closed],
+        "written": (tokens[:closed] >= 0).tolist(),
+    }
+    return replace(rest, **{**_own_lists(rest), **of_tokens, "partial": partial})
+
+
+def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_turn: int) -> bytes:
+    rows = np.empty(len(conversation.response_ids[since:]) + len(turn.token_ids[in_turn:]), _ROW)
+    tokens = np.asarray([*conversation.response_ids[since:], *turn.token_ids[in_turn:]], dtype=np.int32)
+    num_in_turn = len(tokens) - len(conversation.written[since:])
+    written = np.asarray([*conversation.written[since:], *[True] * num_in_turn], dtype=np.bool_)
+    rows["token"] = np.where(written, tokens, ~tokens)
+    rows["logprob"] = [*conversation.logprobs[since:], *turn.logprobs[in_turn:]]
+    return rows.tobytes()
+
+
+def _bare(conversation: Conversation, partial: SequenceProgress | None) -> Conversation:
+    kept = None if partial is None else replace(_NO_PROGRESS, routes=partial.routes)
+    bare = replace(conversation, response_ids=[], logprobs=[], versions=[], written=[], partial=kept)
+    return replace(bare, **_own_lists(bare))
+
+
+def _own_lists(conversation: Conversation) -> dict[str, Any]:
+    """A copy of each: the one that goes on adds to its own."""
+    values = {each.name: getattr(conversation, each.name) for each in fields(conversation)}
+    return {name: [*value] for name, value in values.items() if isinstance(value, list)}
+
+
+def _mark(conversation: Conversation, partial: SequenceProgress | None) -> int:
+    """Rises with every turn, observation and, of a mixture, token: its routes are told whole. Below 2^31 for a million
+    tokens."""
+    num_routes = len(conversation.routes) + (0 if partial is None else len(partial.routes))
+    closed, turns = len(conversation.response_ids), len(conversation.turns)
+    return (closed * 1_024 + 2 * turns + (partial is not None) + num_routes) % (1 << 31)

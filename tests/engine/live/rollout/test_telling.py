@@ -1,0 +1,112 @@
+"""What is told of a conversation, whole or piece by piece, becomes the same conversation again."""
+
+import random
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+from engine.environments.port import Prompt
+from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
+from engine.live.rollout.conversation import Conversation
+from engine.live.rollout.telling import retold, told
+from engine.pipeline.data.accounts import Account
+from engine.pipeline.packed import Floats
+from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey
+from engine.policy.lineage import WeightsId
+
+KEY = SampleKey(group=GroupKey(ordinal=4), sample=1)
+
+
+def named(version: int) -> WeightsId:
+    return WeightsId(0, version)
+
+
+class Growing:
+    """A conversation whose turns and observations come by chance, as its replica sees it."""
+
+    def __init__(self, seed: int, *, routes: bool = False) -> None:
+        self.chance, self.routes = random.Random(seed), routes
+        self.conversation = Conversation(
+            key=KEY,
+            prompt=Prompt(split="train", ordinal=4, text="ask", facts={"answer": 7}),
+            prompt_ids=(1, 2, 3),
+            sampling=SamplingParams(max_new_tokens=10_000, temperature=1.0, seed=0),
+            weights=named(0),
+        )
+        self.partial: SequenceProgress | None = SequenceProgress(token_ids=(), logprobs=(), versions=())
+        self.version = 0
+
+    def grow(self) -> None:
+        chance = self.chance
+        self.version += chance.random() < 0.1
+        if self.partial is None:
+            self.conversation.observe([chance.randrange(9) for _ in range(chance.randrange(1, 4))], "seen")
+            self.partial = SequenceProgress(token_ids=(), logprobs=(), versions=())
+        elif self.partial.token_ids and chance.random() < 0.2:
+            turn = self.partial
+            output = SequenceOutput(
+                sequence_id="",
+                token_ids=turn.token_ids,
+                logprobs=turn.logprobs,
+                versions=turn.versions,
+                reason="stop",
+                routes=turn.routes,
+            )
+            self.conversation.add_turn(output, "said", named)
+            self.partial = None
+        else:
+            logprob = Floats.of([-chance.random()])[0]
+            self.partial = replace(
+                self.partial,
+                token_ids=(*self.partial.token_ids, chance.randrange(150_000)),
+                logprobs=(*self.partial.logprobs, logprob),
+                versions=(*self.partial.versions, self.version),
+                routes=self.partial.routes + (b"route" if self.routes else b""),
+            )
+
+    def whole(self) -> Conversation:
+        """As one that goes on elsewhere would have it."""
+        return replace(self.conversation, partial=self.partial)
+
+
+@pytest.mark.parametrize("routes", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_told_piece_by_piece_it_is_the_same_conversation(seed: int, routes: bool) -> None:
+    growing = Growing(seed, routes=routes)
+    account: Account | None = None
+    heard = HeardUpTo(key=KEY, telling=1)
+    for _ in range(120):
+        growing.grow()
+        if growing.chance.random() < 0.6:
+            continue
+        piece = told(growing.conversation, growing.partial, named, heard=heard)
+        if account is None:
+            account = Account(piece, teller=(0, 0))
+        else:
+            account.take(piece)
+        heard = HeardUpTo(key=KEY, telling=1, num_tokens=piece.num_tokens, mark=piece.mark)
+        progress = account.progress(KEY)
+        assert retold(progress) == growing.whole()
+        assert sum(run.num_tokens for run in progress.runs) == progress.num_tokens
+
+
+def test_while_a_turn_grows_a_token_is_eight_bytes_and_nothing_else() -> None:
+    growing = Growing(1)
+    growing.grow()
+    first = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))
+    growing.grow()
+    heard = HeardUpTo(key=KEY, telling=1, num_tokens=first.num_tokens, mark=first.mark)
+    second = told(growing.conversation, growing.partial, named, heard=heard)
+    assert (second.state, len(second.said)) == (None, 8 * (second.num_tokens - first.num_tokens))
+    assert second.num_tokens > first.num_tokens
+
+
+def test_one_that_was_told_does_not_change_with_the_one_that_goes_on() -> None:
+    growing = Growing(2)
+    growing.grow()
+    piece = told(growing.conversation, growing.partial, named, heard=HeardUpTo(key=KEY, telling=1))
+    before = deepcopy(growing.whole())
+    for _ in range(50):
+        growing.grow()
+    assert retold(piece) == before
