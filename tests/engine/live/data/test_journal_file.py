@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from engine.live.data.frames import frames
 from engine.live.data.journal_file import JournalFile
@@ -266,23 +265,21 @@ def test_a_snapshot_that_the_disk_lost_is_an_error_and_not_an_empty_log(tmp_path
     assert read_journal(tmp_path) == (SNAPSHOT, [])
 
 
-def as_before(kind: str, content: object) -> bytes:
-    """A frame of an earlier release."""
-    body = json.dumps({kind: content}).encode()
-    return struct.pack("<II", len(body), zlib.crc32(body)) + body
+EARLIER_LOGS = Path(__file__).with_name("earlier_logs")
+"""As the last release whose frames were JSON alone wrote them: `RECORDS`; `SNAPSHOT`, then the last three of those."""
 
 
-def test_a_log_of_an_earlier_release_is_read_and_goes_on(tmp_path: Path) -> None:
-    plain = TypeAdapter(DataSnapshot).dump_python(SNAPSHOT)
-    [[trajectory]] = plain["unfinished"]
-    plain["unfinished"] = [[{"trajectory_number": 0}]]
-    frames_before = [("Trajectory", trajectory), ("DataSnapshot", plain), ("StepTrained", {"step": 2})]
+@pytest.mark.parametrize(("name", "known"), [("records", (None, RECORDS)), ("snapshot", (SNAPSHOT, RECORDS[2:]))])
+def test_a_log_of_an_earlier_release_is_read_and_goes_on(
+    name: str, known: tuple[DataSnapshot | None, list[Record]], tmp_path: Path
+) -> None:
     file = tmp_path / "00000005.journal"
-    file.write_bytes(b"".join(as_before(*each) for each in frames_before))
-    assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2)])
+    file.write_bytes((EARLIER_LOGS / f"{name}.journal").read_bytes())
+    (tmp_path / "00000006.new").write_bytes(b"the snapshot at which it died")
+    assert read_journal(tmp_path) == known
     journal = JournalFile(tmp_path)
     taken(journal, [large(9)])
-    assert read_journal(tmp_path) == (SNAPSHOT, [StepTrained(step=2), TrajectoryTaken(trajectory=large(9))])
+    assert read_journal(tmp_path) == (known[0], [*known[1], TrajectoryTaken(trajectory=large(9))])
     journal.begin_anew(SNAPSHOT)
     journal.close()
     assert read_journal(tmp_path) == (SNAPSHOT, [])
