@@ -5,7 +5,7 @@ from typing import Final
 from engine.spec.fit.need import Need, Phase, Term
 from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
-from engine.spec.fit.trainer import MOMENT_BYTES, critic_weights, trained_weights
+from engine.spec.fit.trainer import MOMENT_BYTES, critic_weights, gradient_bytes, trained_weights, trainer_need
 
 # A relay keeps the newest version, one that an evaluation has pinned, and one that is arriving.
 VERSIONS_OF_A_RELAY: Final = 3
@@ -22,7 +22,10 @@ def trainer_host_need(shape: ModelShape, plan: TrainerPlan) -> Need:
             Term(what="inputs of layers", num_bytes=offloaded_inputs_bytes(shape, plan)),
         ),
         phases=(
-            Phase(what="while rank 0 reads a model", terms=(Term(what="it", num_bytes=read_bytes(shape, plan)),)),
+            Phase(
+                what="while DeepSpeed makes one piece of a model's weights",
+                terms=(Term(what="them", num_bytes=flattened_bytes(shape, plan)),),
+            ),
             Phase(
                 what="while a checkpoint is written",
                 terms=(
@@ -92,11 +95,22 @@ def widened_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
     return int(MOMENT_BYTES["bfloat16"] * num_trained) if plan.moments == "float8" else 0
 
 
-def read_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
-    """4·P of the largest: DeepSpeed fills its weights from whole ones, which rank 0 has."""
-    if not plan.division.startswith("zero"):
+def flattened_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """ZeRO 3 lays them out in the host's memory: 4·T, of all ranks. ZeRO 1 and 2 do it on the device if that has 4·T
+    left, which it has if a step takes as much there later; else it is 8·T of each rank. One model after the other."""
+    num_trained = max(trained_weights(shape, plan), critic_weights(shape) if plan.has_critic else 0)
+    if plan.division == "zero3":
+        return 4 * num_trained
+    if plan.division not in ("zero1", "zero2") or later_bytes(shape, plan) >= 4 * num_trained:
         return 0
-    return 4 * max(shape.num_weights, 0 if plan.teacher is None else plan.teacher.num_weights)
+    return plan.num_devices * 8 * num_trained
+
+
+def later_bytes(shape: ModelShape, plan: TrainerPlan) -> int:
+    """Of a device, that are not there yet when a trainer starts: gradients, and what a step works with."""
+    fullest = trainer_need(shape, plan).fullest
+    gradients = gradient_bytes(shape, trained_weights(shape, plan), plan)
+    return gradients + (fullest.num_bytes if fullest is not None else 0)
 
 
 def assembled_bytes(shape: ModelShape, plan: TrainerPlan) -> int:

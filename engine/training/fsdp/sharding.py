@@ -30,9 +30,9 @@ from engine.models.families.trained_model import ModelConfig, TrainedModel, empt
 from engine.models.mixture import Router
 from engine.spec.job import OptimizerSpec
 from engine.training.checkpoint.shares import PartShares, Share
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.parts.layout import Place, own_part, places_of, rows_of
-from engine.training.parts.stored_rows import StoredRows
 from engine.training.parts.trained import MOMENTS, TrainedPart
 from engine.training.ranks.world import World
 
@@ -83,11 +83,10 @@ class Sharding:
         """This rank's."""
         return rows_of(self.world.index, self.world.count, place.shape[0])
 
-    @torch.no_grad()
-    def fill(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], stored: StoredRows) -> None:
+    def fill(self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], stored: StoredState) -> None:
         """Each rank's rows, from files that all can read."""
-        for name, place in places.items():
-            own_part(parameters[name]).copy_(stored.read(place, self.rows(place)))
+        for share in self.shares(places, {name: own_part(parameters[name]) for name in places}).values():
+            stored.fill(share, under="")
 
     def shares(self, places: Mapping[str, Place], own: Mapping[str, Tensor]) -> dict[str, Share]:
         """`own`: this rank's rows."""

@@ -36,7 +36,6 @@ from engine.training.parts.exact_dtype import check_dtypes
 from engine.training.parts.layout import decoder_places, own_part
 from engine.training.parts.lora import Adapter
 from engine.training.parts.published import held_rows, published
-from engine.training.parts.stored_rows import StoredRows
 from engine.training.parts.trained import critic_part, policy_part
 from engine.training.port import Allocate, StepResult, Write
 from engine.training.ranks.passes import CriticPass, PolicyPass, scores_of
@@ -71,7 +70,7 @@ class FsdpTrainer:
             self._sharding = Sharding(
                 world, self._device, dtype_of_products(settings.trainer.compute_dtype, self._device)
             )
-            with StoredRows(weight_files(model_folder)) as stored:
+            with StoredState(weight_files(model_folder)) as stored:
                 models = self._divide(stored)
             self._saver = self._saver_of()
             self._check_dtypes()
@@ -98,7 +97,7 @@ class FsdpTrainer:
         refuse_heads(self._config, num_sharers=num_sharers)
         return Sharers(self._world, num_sharers=num_sharers) if num_sharers > 1 else None
 
-    def _divide(self, stored: StoredRows) -> StepModels:
+    def _divide(self, stored: StoredState) -> StepModels:
         algorithm = self._settings.algorithm
         policy = self._policy(stored)
         critic = self._critic(stored) if needs_critic(algorithm) else None
@@ -106,7 +105,7 @@ class FsdpTrainer:
         teacher = self._teacher(resolve_model(algorithm.teacher.source)) if algorithm.has_teacher else None
         return StepModels(policy=policy, reference=reference, teacher=teacher, critic=critic)
 
-    def _policy(self, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
+    def _policy(self, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
         settings, sharding = self._settings, self._sharding
         self._model = self._modules["policy"] = self._empty_model()
         self._num_parameters = self._model.num_parameters
@@ -126,7 +125,7 @@ class FsdpTrainer:
         self._parts.append(ShardedPart(part, settings.optimizer, sharding))
         return scores_of(whole_pass)
 
-    def _critic(self, stored: StoredRows) -> Callable[[MicroBatch], Tensor]:
+    def _critic(self, stored: StoredState) -> Callable[[MicroBatch], Tensor]:
         settings, sharding = self._settings, self._sharding
         critic = self._modules["critic"] = Critic(self._empty_model())
         whole_pass = CriticPass(critic, settings)
@@ -138,7 +137,7 @@ class FsdpTrainer:
         return whole_pass
 
     def _reference(
-        self, stored: StoredRows, policy: Callable[[MicroBatch], TokenScores]
+        self, stored: StoredState, policy: Callable[[MicroBatch], TokenScores]
     ) -> Callable[[MicroBatch], TokenScores]:
         adapter = self._adapter
         if adapter is None:
@@ -157,10 +156,10 @@ class FsdpTrainer:
         # As it is stored: nothing is ever added to it, and a gather casts it to the same bits as it would float32.
         model = self._sharding.empty_model(config, config.dtype)
         num_weights = model.num_parameters
-        with StoredRows(weight_files(folder)) as stored:
+        with StoredState(weight_files(folder)) as stored:
             return Teacher(scores=self._frozen(model, stored), num_weights=num_weights)
 
-    def _frozen(self, model: TrainedModel, stored: StoredRows) -> Callable[[MicroBatch], TokenScores]:
+    def _frozen(self, model: TrainedModel, stored: StoredState) -> Callable[[MicroBatch], TokenScores]:
         whole_pass = PolicyPass(model.requires_grad_(False), self._settings)
         self._sharding.divide(whole_pass, model)
         parameters = dict(model.named_parameters())

@@ -4,6 +4,5 @@ trained      policy or adapter, and the critic
 lora         low-rank updates in peft's layout
 layout       places of public names among fused parameters, and the rows of a rank
 published    a process's values, straight into a version's bytes
-stored_rows  a rank's rows, read from safetensors
 exact_dtype  the dtype that weights must have, checked
 """

@@ -11,7 +11,6 @@ Invariants:
 - a public tensor is whole rows of its parameter, and every row of a parameter is one public tensor's.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,21 +25,8 @@ Views = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class RowRun:
-    """Rows of a public tensor that stand together in a parameter."""
-
-    name: str
-    shape: torch.Size
-    """The public tensor's."""
-    rows: range
-    """Its rows, of the public tensor's."""
-    first: int
-    """Their beginning, counted from the first row that was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
-    """The public tensors in a parameter: runs of its values."""
+    """The public tensors in a parameter."""
 
     shape: torch.Size
     parts: tuple[tuple[str, torch.Size, int], ...]
@@ -49,19 +35,6 @@ class Place:
     def split(self, values: Tensor) -> Iterator[tuple[str, Tensor]]:
         for name, shape, offset in self.parts:
             yield name, values.reshape(-1)[offset : offset + shape.numel()].view(shape)
-
-    def fill(self, values: Tensor, tensors: Mapping[str, Tensor]) -> None:
-        for name, part in self.split(values.detach()):
-            part.copy_(tensors[name])
-
-    def runs(self, rows: range) -> Iterator[RowRun]:
-        """The public tensors that have the parameter's `rows`."""
-        width = math.prod(self.shape[1:])
-        for name, shape, offset in self.parts:
-            begin = offset // width
-            start, stop = max(rows.start, begin), min(rows.stop, begin + shape[0])
-            if start < stop:
-                yield RowRun(name, shape, range(start - begin, stop - begin), start - rows.start)
 
 
 def rows_of(rank: int, num_ranks: int, num_rows: int) -> range:

@@ -3,8 +3,7 @@
 Invariants:
 - a process is in one world at a time; its trainers share it, and the last that leaves takes the process group down. A
   group that somebody else started is never used: entering then is a ValueError;
-- every collective of the group ends within `timeout_s`: with the peers' data or with an exception. What rank 0 does
-  alone ends when it is done, or with its process, and the store with it;
+- every collective of the group ends within `timeout_s`: with the peers' data or with an exception;
 - `assemble` and `exchange` have connections of their own, and may go on beside everything else, on one thread. They
   last as long as the slowest rank's disk; a rank that dies ends them. Who waits in `exchange` gives signs of life when
   another rank has told one, and not otherwise.
@@ -15,11 +14,11 @@ import gc
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as torch_distributed
@@ -32,13 +31,11 @@ from engine.signs import Signs, still_here
 # all start a call together; short enough for a frozen host to be a failed attempt and not a lost night.
 COLLECTIVE_TIMEOUT_S: Final = 600.0
 
-# Who waits so long for rank 0 ends with it: their owner is its process, which somebody watches.
+# Who waits so long for another rank ends with it: their owner is rank 0's process, which somebody watches.
 AS_LONG_AS_IT_TAKES: Final = timedelta(days=7)
 
 LOOK_UP_EVERY_S: Final = 0.02
 _SIGNS: Final = "signs"
-
-Answer = TypeVar("Answer")
 
 
 class World:
@@ -50,7 +47,6 @@ class World:
         self._store = store
         self._num_members = 0
         self._num_groups = 0
-        self._num_turns = 0
         self._beside: Any = None
         self._meanwhile = ExitStack()
 
@@ -137,19 +133,6 @@ class World:
         """Each its own from rank 0, which has one of one shape for each; what the others give is not looked at."""
         torch_distributed.scatter(into, list(tensors) if self.index == 0 else None, 0)
         return into
-
-    def first(self, work: Callable[[], Answer]) -> Answer | None:
-        """Rank 0's answer, which the others wait for and get nothing of: reading a large checkpoint has no bound that
-        fits all. Collective."""
-        self._num_turns += 1
-        turn = f"turn-{self._num_turns}"
-        if self.index:
-            self._store.wait([turn], AS_LONG_AS_IT_TAKES)
-            return None
-        try:
-            return work()
-        finally:
-            self._store.set(turn, "")
 
     def count_on_this_host(self) -> int:
         """Ranks. Collective."""

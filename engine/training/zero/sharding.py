@@ -194,10 +194,12 @@ def frozen(module: nn.Module, division: Division) -> Callable[..., Any]:
     return engine
 
 
-def send_weights(model: Decoder, tensors: Mapping[str, Tensor], *, world: World) -> None:
-    """From rank 0, by Hugging Face's names; what the others give is not looked at."""
+def fill(model: Decoder, stored: StoredState, division: Division) -> None:
+    """This rank's values, from files that all can read: no rank has a whole model that it does not compute with. Before
+    DeepSpeed has made an engine of it, which keeps more than a rank's values of what is small."""
     parameters = dict(model.named_parameters())
-    _send(parameters, decoder_places(model.config, parameters), tensors, world=world)
+    for name, place in decoder_places(model.config, parameters).items():
+        stored.fill(_own_share(parameters[name], place, division.world), under="")
 
 
 def whole_weights(model: Decoder, adapter: Adapter | None) -> Iterator[tuple[str, Tensor]]:
@@ -214,11 +216,18 @@ def base_shares(adapter: Adapter, places: Mapping[str, Place], world: World) -> 
     return {name: _base_share(each, places[name], world) for name, each in adapter.base.items()}
 
 
+def _own_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
+    """All that this rank has."""
+    if not _is_divided(parameter):
+        return Share.whole(place, parameter)
+    padded = own_part(parameter)
+    span = _span_of_divided(place, padded.numel(), world)
+    return Share(place, span, padded.view(-1)[: len(span)])
+
+
 def _base_share(parameter: nn.Parameter, place: Place, world: World) -> Share:
     if _is_divided(parameter):
-        padded = own_part(parameter)
-        span = _span_of_divided(place, padded.numel(), world)
-        return Share(place, span, padded.view(-1)[: len(span)])
+        return _own_share(parameter, place, world)
     span = rows_of(world.index, world.count, place.shape.numel())
     return Share(place, span, parameter.detach().view(-1)[span.start : span.stop])
 
@@ -257,18 +266,6 @@ def whole(*parameters: nn.Parameter, writer: int | None = None) -> AbstractConte
 
     gathered: AbstractContextManager[Any] = GatheredParameters(divided, modifier_rank=writer)
     return gathered
-
-
-@torch.no_grad()
-def _send(
-    parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], tensors: Mapping[str, Tensor], *, world: World
-) -> None:
-    for name, parameter in parameters.items():
-        with whole(parameter, writer=0):
-            if world.index == 0:
-                places[name].fill(parameter, tensors)
-            if not _is_divided(parameter):
-                world.send(parameter.detach())
 
 
 def _is_divided(parameter: nn.Parameter) -> bool:

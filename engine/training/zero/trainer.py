@@ -7,12 +7,11 @@ Invariants:
   losses and at both gradients;
 - a checkpoint is that of engine/training/torch_trainer.py: any number of ranks, stage or backend goes on from it. With
   the same ones it goes on bit for bit;
-- each rank writes its own part of a checkpoint and hands over its own values of a version; rank 0 alone reads
-  checkpoints and weights, one matrix at a time.
+- each rank reads its own values of a model, writes its own part of a checkpoint and hands over its own values of a
+  version; rank 0 alone reads a checkpoint's weights, one matrix at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import nn
 
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.trained_model import read_model_config
-from engine.models.loading import companion_files, load_decoder, model_tensors, read_config, resolve_model
+from engine.models.loading import companion_files, read_config, resolve_model, weight_files
 from engine.policy.lineage import WeightsId
 from engine.training.batch import TrainingBatch, Trajectories, check_batch
 from engine.training.checkpoint.content import TrainerProgress, read_progress
@@ -54,10 +53,10 @@ from engine.training.zero.sharding import (
     ShardedPart,
     base_shares,
     empty_decoder,
+    fill,
     frozen,
     held_by_rank,
     held_values,
-    send_weights,
 )
 from engine.weights.port import WeightVersion
 
@@ -134,13 +133,12 @@ class DeepSpeedTrainer:
         return Teacher(scores=scores, num_weights=num_weights)
 
     def _loaded(self, folder: Path | None = None) -> Decoder:
-        """The job's model, or a folder's, read by rank 0."""
+        """The job's model, or a folder's."""
         folder = folder or self._folder
         model = empty_decoder(_own_config(folder), self._division)
         model.hold_activations(how_to_hold(self._settings, self._config, self._device))
-        # Not straight onto the device: in stage 3 the whole model need not fit on one.
-        source = self._world.first(partial(load_decoder, folder, device="cpu", dtype=torch.float32))
-        send_weights(model, model_tensors(source) if source else {}, world=self._world)
+        with StoredState(weight_files(folder)) as stored:
+            fill(model, stored, self._division)
         return model
 
     def _check_dtypes(self) -> None:

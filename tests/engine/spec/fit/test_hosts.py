@@ -3,25 +3,36 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.live.weights.handover import Handover
 from engine.live.weights.segments import FOLDER, PREFIX
 from engine.models.decoder import Decoder
+from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
 from engine.spec.fit.hosts import (
+    flattened_bytes,
     relay_bytes,
     relay_host_need,
     segment_bytes,
-    trainer_host_need,
     version_bytes,
 )
-from engine.spec.fit.known_models import known_shape
+from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
+from engine.spec.fit.need import share
 from engine.spec.fit.plan import TrainerPlan
+from engine.spec.fit.shape import ModelShape
+from engine.spec.fit.trainer import published_bytes
 from engine.training.parts.published import published
-from tests.engine.spec.fit.shapes_of_models import decoder_config
+from engine.training.settings import TrainerSettings
+from engine.training.zero.guest import import_deepspeed
+from engine.training.zero.trainer import DeepSpeedTrainer
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 ONE_LAYER = replace(known_shape("Qwen3-0.6B"), num_layers=1)
 OWNER = f"fit{os.getpid()}"
@@ -62,8 +73,60 @@ def test_relays_that_feed_others_keep_what_changed() -> None:
     assert relay_host_need(ONE_LAYER, lora_rank=8, num_relays=2) == relay_host_need(ONE_LAYER, lora_rank=8)
 
 
-def test_only_deepspeed_reads_a_whole_model_into_a_hosts_memory() -> None:
-    plan = TrainerPlan(pass_tokens=1, chunk_tokens=1, num_devices=8, division="zero3")
-    for other, num_bytes in ((plan, 4 * ONE_LAYER.num_weights), (replace(plan, division="fsdp"), 0)):
-        [reading, _] = trainer_host_need(ONE_LAYER, other).phases
-        assert reading.num_bytes == num_bytes
+PLAN: Final = TrainerPlan(pass_tokens=1, chunk_tokens=1, num_devices=8, division="zero3")
+
+
+def test_stage_3_makes_one_piece_of_weights_in_a_hosts_memory() -> None:
+    """What of DeepSpeed does it, for a rank whose part of the weights is on a device."""
+    import_deepspeed("cpu")
+    from deepspeed.runtime.zero.utils import defragment
+
+    with FakeTensorMode():
+        model = Decoder(decoder_config(ONE_LAYER), torch.float32)
+        sizes = [share(each.numel(), PLAN.num_devices) for each in model.parameters()]
+        parts = [torch.empty(size, device="cuda") for size in sizes]
+        with LiveBytes(on="cpu") as live:
+            defragment(parts)
+    assert flattened_bytes(ONE_LAYER, PLAN) == pytest.approx(PLAN.num_devices * live.peak, rel=1e-4)
+
+
+def test_stage_2_does_so_on_every_rank_where_a_device_has_no_room_for_them_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU what is moved to the host is there already."""
+    config = {**KNOWN_CONFIGS["Qwen3-0.6B"], "num_hidden_layers": 1, "vocab_size": 1_024, "max_position_embeddings": 64}
+    make_random(tmp_path, config)
+    import_deepspeed("cpu")
+    from deepspeed.accelerator import get_accelerator
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    monkeypatch.setattr(type(get_accelerator()), "available_memory", lambda *_: 0)
+    laid_out, peaks = DeepSpeedZeroOptimizer._update_model_bit16_weights, []
+
+    def noted(optimizer: Any, group: int) -> None:
+        peaks.append(live.peak)
+        laid_out(optimizer, group)
+
+    monkeypatch.setattr(DeepSpeedZeroOptimizer, "_update_model_bit16_weights", noted)
+    spec = job(trainer={"backend": "deepspeed", "zero_stage": 2})
+    with LiveBytes() as live:
+        DeepSpeedTrainer(tmp_path, TrainerSettings.of(spec), device="cpu").close()
+    assert 8 * ModelShape.of_config(config).num_weights == pytest.approx(max(peaks), rel=0.005)
+    large, plan = known_shape("Qwen3-32B"), replace(PLAN, division="zero2")
+    assert flattened_bytes(large, plan) == 8 * 8 * large.num_weights
+    assert flattened_bytes(large, replace(plan, pass_tokens=131_072, chunk_tokens=2_048)) == 0, "needed later, anyway"
+
+
+def test_who_divides_otherwise_makes_no_piece_of_them() -> None:
+    assert flattened_bytes(ONE_LAYER, replace(PLAN, division="fsdp")) == 0
+    assert flattened_bytes(ONE_LAYER, replace(PLAN, division="zero1")) == 0, "gradients need that room later"
+
+
+def test_a_device_rounds_what_it_hands_over_tensor_by_tensor() -> None:
+    plan = replace(PLAN, num_devices=1, division="whole")
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
+        model = Decoder(decoder_config(ONE_LAYER), torch.float32)
+        weights = published(model, None, lambda parameter, _: parameter.detach().reshape(-1))
+        with LiveBytes(on="meta") as live:
+            weights.pack(WeightsId(0, 1), lambda num_bytes: memoryview(bytearray(num_bytes)))
+    assert live.peak <= published_bytes(ONE_LAYER, plan) <= 1.25 * live.peak

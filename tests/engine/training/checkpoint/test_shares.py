@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.models.decoder import Decoder, DecoderConfig
-from engine.models.loading import hugging_face_views
+from engine.models.loading import hugging_face_views, read_config, weight_files
 from engine.signs import Signs
 from engine.spec.fit.durations.slowest import estimate_s
 from engine.training.checkpoint import stored_state
@@ -19,6 +19,7 @@ from engine.training.checkpoint.shares import Share
 from engine.training.checkpoint.stored_state import StoredState
 from engine.training.checkpoint.tensor_file import BLOCK_BYTES, Entry, write_named, write_tensors
 from engine.training.parts.layout import Place, decoder_places
+from tests.engine.conftest import MakeLlama
 from tests.engine.training.parts.test_layout import configs
 
 NUMEL = st.integers(0, 200)
@@ -59,6 +60,19 @@ def test_any_division_reads_what_any_other_stored(
             for share in cut(place, read, read_cuts):
                 stored.fill(share, under="")
             assert torch.equal(read.view(place.shape), own[name])
+
+
+def test_a_rank_reads_its_rows_of_a_fused_matrix_from_the_files_of_its_parts(make_llama: MakeLlama) -> None:
+    folder = make_llama(dtype="bfloat16")
+    config = read_config(folder)
+    place = decoder_places(config, dict(Decoder(config, torch.float32).named_parameters()))["layers.1.qkv_QD"]
+    read = torch.empty(place.shape)
+    with StoredState(weight_files(folder)) as stored:
+        for share in cut(place, read, [22 * config.width, 44 * config.width]):
+            stored.fill(share, under="")
+        whole = stored.tensors("model.layers.1.self_attn.")
+    names = [f"model.layers.1.self_attn.{kind}_proj.weight" for kind in "qkv"]
+    assert torch.equal(read, torch.cat([whole[name] for name in names]).float())
 
 
 def place_of(*shape: int) -> Place:

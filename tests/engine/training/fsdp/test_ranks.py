@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.models.families.trained_model import read_model_config
 from engine.models.loading import load_decoder, weight_files
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.sharding import Sharding
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.parts.layout import decoder_places, own_part
-from engine.training.parts.stored_rows import StoredRows
 from engine.training.ranks.passes import PolicyPass
 from engine.training.ranks.world import World
 from engine.training.step.micro_batch import MicroBatch, batch_step
@@ -68,7 +68,7 @@ def divided(folder: Path, world: World) -> dict[str, int]:
     places = decoder_places(model.config, dict(model.named_parameters()))
     whole_pass = PolicyPass(model, asked("whole"))
     sharding.divide(whole_pass, model)
-    with StoredRows(weight_files(folder)) as stored:
+    with StoredState(weight_files(folder)) as stored:
         sharding.fill(dict(model.named_parameters()), places, stored)
     facts = {
         "of_weights": sum(own_part(parameter).nbytes for parameter in model.parameters()),

@@ -21,10 +21,11 @@ class _Counted:
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Of all storages that an operation has made while this was entered, and that are still there, at the size that
-    they have: FSDP empties what it has gathered by making it smaller."""
+    they have: FSDP empties what it has gathered by making it smaller. `on`: the kind of device that has them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: str = "cpu") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._on = on
         self._known = WeakIdKeyDictionary()
         self._resize = torch.UntypedStorage.resize_
         self.now: int = 0
@@ -49,7 +50,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         seen = {id(each.untyped_storage()) for each in _plain_tensors((args, kwargs))}
         for each in _plain_tensors(out):
-            if id(each.untyped_storage()) not in seen and each.device.type != "meta":
+            if id(each.untyped_storage()) not in seen and each.device.type == self._on:
                 self._count(each.untyped_storage())
         return out
 

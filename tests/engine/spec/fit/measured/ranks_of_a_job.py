@@ -17,7 +17,9 @@ from typing import Any, Final
 
 import torch._dynamo  # noqa: F401 - which looks at what DeepSpeed puts in torch's place, unless it comes first
 
+from engine.models.loading import weight_files
 from engine.spec.job import JobSpec
+from engine.training.checkpoint.stored_state import StoredState
 from engine.training.fsdp.trainer import FsdpTrainer
 from engine.training.port import TrainingTrajectory
 from engine.training.ranks.world import World
@@ -58,6 +60,8 @@ def job(**parts: dict[str, Any]) -> JobSpec:
 class Held:
     """Bytes that a rank held at its fullest."""
 
+    loading: int
+    """While it reads a model, beside what it has of it."""
     training: int
     saving: int
     """More than before: for the copy that a checkpoint is written from."""
@@ -72,13 +76,13 @@ def held_by_ranks(specs: Mapping[str, JobSpec], folder: Path, results: Path) -> 
 
 
 def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path) -> None:
-    held = {}
+    held: dict[str, dict[str, int]] = {}
     for name, told in specs.items():
         spec = JobSpec.model_validate_json(told)
         make = FsdpTrainer if spec.trainer.backend == "torch" else DeepSpeedTrainer
         with LiveBytes() as live:
             trainer: FsdpTrainer | DeepSpeedTrainer = make(folder, TrainerSettings.of(spec), device="cpu", world=world)
-            live.peak = live.now  # what came and went while it was loaded is its host's
+            live.peak = live.now  # what came and went while DeepSpeed laid weights out is its host's
             for _ in range(2):
                 trainer.train_step(_answers())
             training, before = live.peak, live.now
@@ -87,10 +91,24 @@ def _measure(world: World, specs: Mapping[str, str], folder: Path, results: Path
             with TemporaryDirectory(dir=results) as folder_of_rank:  # a gigabyte of each job; nobody reads it
                 trainer.prepare_save(Path(folder_of_rank) / name)()
             held[name] = {"training": training, "saving": live.peak - before}
-            trainer.close()
-            del trainer
+        held[name]["loading"] = _beside_weights(trainer, folder)
+        trainer.close()
+        del trainer
         gc.collect()
     (results / f"rank-{world.index}.json").write_text(json.dumps(held))
+
+
+def _beside_weights(trainer: Any, folder: Path) -> int:
+    """Of the same model, read once more."""
+    with LiveBytes() as live:
+        if isinstance(trainer, FsdpTrainer):
+            with StoredState(weight_files(folder)) as stored:
+                read: Any = trainer._frozen(trainer._empty_model(), stored)
+        else:
+            read = trainer._loaded()
+        beside: int = live.peak - live.now
+        del read
+        return beside
 
 
 def _in_own_memory(trainer: Any) -> None:

@@ -11,6 +11,7 @@ from engine.spec.fit.plan import TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.job import JobSpec
+from engine.training.checkpoint.stored_state import _BLOCK_NUMEL
 from tests.engine.spec.fit.measured.ranks_of_a_job import WIDE, Held, held_by_ranks, job
 
 pytestmark = pytest.mark.soak
@@ -43,6 +44,7 @@ JOBS = {
     "zero 3, bfloat16": job(trainer=zero(3, compute_dtype="bfloat16")),
     "zero 2, bfloat16, kept": job(trainer=zero(2, compute_dtype="bfloat16", activations="kept")),
 }
+OF_A_BLOCK = 4 * _BLOCK_NUMEL
 UNTIED = ("fsdp", "zero 1", "zero 2", "zero 3")
 
 
@@ -77,6 +79,16 @@ def test_both_ranks_take_at_most_what_is_counted_of_their_host_while_they_save(
     shape, plan = shape_and_plan(JOBS[name], tied=tied)
     [saving] = [phase for phase in trainer_host_need(shape, plan).phases if "checkpoint" in phase.what]
     assert taken / 1.005 <= saving.num_bytes <= 1.25 * taken, f"{saving.num_bytes / taken:.3f} of {taken:,}"
+
+
+@pytest.mark.parametrize(("name", "tied"), EVERY)
+def test_a_rank_that_reads_a_model_has_no_other_whole_beside_what_is_its_own(
+    measured: dict[tuple[str, bool], list[Held]], name: str, tied: bool
+) -> None:
+    """Stage 3 makes each matrix whole before it divides it: a layer's, and at last embedding and head."""
+    shape, plan = shape_and_plan(JOBS[name], tied=tied)
+    made_whole = 4 * (shape.table_weights + shape.largest_layer) if plan.division == "zero3" else 0
+    assert all(held.loading <= made_whole + OF_A_BLOCK for held in measured[name, tied])
 
 
 def of_device(spec: JobSpec, *, tied: bool) -> int:
