@@ -1,8 +1,9 @@
 """`python -m infra.local.parts`: every test, in three processes side by side, each with a throw-away site of its own.
 
 One process alone would leave a second core idle, and whoever waits for a browser or a server leaves the first one idle
-too. Two Rays at once would be too much, so all that starts one is in the same part. The other parts print when the
-first one is done, so that none breaks another's lines. At the end stands how long each part and each room took.
+too. Two Rays at once would be too much, so all that starts one is in the same part; vLLM's own tests are in it too,
+which would make the engine's last longest. The other parts print when the first one is done, so that none breaks
+another's lines. At the end stands how long each part and each room took.
 
 Invariant: each test but the soaking ones is in exactly one part.
 """
@@ -18,11 +19,11 @@ from typing import IO, Final
 
 from infra.local.test_times import table_of
 
-WITHOUT_RAY: Final = "not ray and not e2e and not soak"
+WITHOUT_RAY: Final = "not ray and not e2e and not vllm and not soak"
 PARTS: Final[Mapping[str, Sequence[str]]] = {
     "around the engine": ["-m", WITHOUT_RAY, "--ignore=tests/engine"],
     "of the engine": ["-m", WITHOUT_RAY, "tests/engine"],
-    "with Ray": ["-m", "(ray or e2e) and not soak"],
+    "with Ray or vLLM": ["-m", "(ray or e2e or vllm) and not soak"],
 }
 
 

@@ -21,6 +21,8 @@ def test_with_ray(): pass
 @pytest.mark.ray
 @pytest.mark.vllm
 def test_with_ray_and_vllm(): pass
+@pytest.mark.vllm
+def test_with_vllm(): pass
 @pytest.mark.e2e
 def test_end_to_end(): pass
 @pytest.mark.sandbox
@@ -49,7 +51,7 @@ def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> N
         said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         found.update(line for line in said.stdout.splitlines() if "::" in line)
     assert set(found.values()) == {1}
-    assert len(found) == len(folders) * 5
+    assert len(found) == len(folders) * 6
     assert not any("test_long" in name for name in found)
 
 
