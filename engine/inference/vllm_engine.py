@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
-from engine.inference.vllm_start import read_max_positions, read_shapes, start_vllm
+from engine.inference.vllm_start import MAX_READ_IN, read_max_positions, read_shapes, start_vllm
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -27,7 +27,6 @@ from engine.weights.port import WeightVersion
 if TYPE_CHECKING:  # imports vLLM
     from engine.inference.vllm_kv import PageConnector
 
-MAX_READ_IN: Final = 16_384  # tokens of one step, more than vLLM takes of its own accord
 WEIGHT_BYTES: Final = 4  # at most
 REASONS: Final[dict[str, Literal["stop", "length"]]] = {"stop": "stop", "length": "length"}
 

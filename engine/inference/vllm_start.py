@@ -30,6 +30,7 @@ ENVIRONMENT: Final = {
 CPU_BLOCK_TOKENS: Final = 32  # the least that its CPU kernels take: groups share prompts by whole blocks
 GPU_BLOCK_TOKENS: Final = 16  # vLLM's own choice
 CPU_KV_BYTES: Final = 4 * 1024**3  # where nobody said how many tokens must fit: a machine has other replicas, too
+MAX_READ_IN: Final = 2_048  # tokens of one step: its own choice where nobody says, and what is counted on
 DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
@@ -49,6 +50,7 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
         model=str(folder),
         dtype=_dtype(_read_config(folder)),
         max_num_seqs=max_batch,
+        max_num_batched_tokens=max(MAX_READ_IN, max_batch),
         enforce_eager=device == "cpu",  # elsewhere a graph for each batch size pays
         use_tqdm_on_load=False,
         enable_prefix_caching=True,

@@ -14,17 +14,23 @@ from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
 
 # Tokens of prompts that a step reads in, as the engines bound them (a test compares).
-READ_IN_TOKENS: Final = {"torch": 1_024, "vllm": 16_384}
+READ_IN_TOKENS: Final = {"torch": 1_024, "vllm": 2_048}
+# vLLM's pages on a GPU; one of them is its own.
+VLLM_BLOCK_TOKENS: Final = 16
 # Of each row there is room for so many from the start, where the cache's size is not given; then it doubles.
 FIRST_TOKENS_OF_A_ROW: Final = 64
 
 # A score and its softmax in float32, and whether it is of a token that is hidden.
 SCORE_BYTES: Final = 9
 
+# Of a weight to which an adapter's is added, as stored, as float32 and as they are added up, and of the one before.
+ADDED_BYTES: Final = 20
+
 READ_IN: Final = "while prompts are read in"
 READ_ON: Final = "while prompts are read on from where a step before ended"
 COMPUTED: Final = "while every row's next token is computed"
 DRAWN: Final = "while every row's next token is drawn"
+INSTALLED: Final = "while a version is taken over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +44,10 @@ class ReplicaPlan:
     takes_kv_at_once: bool
     """Else it doubles as sequences grow."""
     read_in_tokens: int
-    gathers_kv: bool
-    """A layer's keys and values are brought together before they are attended to."""
+    is_vllm: bool = False
+    """Else the own engine, which brings a layer's keys and values together before they are attended to."""
+    merges: bool = False
+    """Versions are an adapter's, which is added to the base where it is installed."""
     cuts: bool = False
     """Unlikely tokens are left out: a vocabulary is sorted."""
 
@@ -48,16 +56,18 @@ class ReplicaPlan:
         rollout = spec.rollout
         longest = longest_tokens(spec, shape, prompt_tokens=prompt_tokens)
         beside, is_vllm = spec.schedule.name == "laminar", rollout.engine == "vllm"
-        # vLLM takes what is free, and has to have one sequence's.
-        unsaid = longest if is_vllm else rollout.max_batch * longest
+        kv_tokens = rollout.kv_tokens or rollout.max_batch * longest
+        if is_vllm:  # it takes what is free, and has to have room for one sequence of any length
+            kv_tokens = _in_blocks(rollout.kv_tokens or shape.max_positions)
         return cls(
             weight_slots=rollout.num_weight_slots if beside else 1,
             max_batch=rollout.max_batch,
             longest=longest,
-            kv_tokens=rollout.kv_tokens or unsaid,
+            kv_tokens=kv_tokens,
             takes_kv_at_once=rollout.kv_tokens > 0 or is_vllm,
-            read_in_tokens=READ_IN_TOKENS[rollout.engine],
-            gathers_kv=rollout.engine == "torch",
+            read_in_tokens=max(READ_IN_TOKENS[rollout.engine], rollout.max_batch if is_vllm else 0),
+            is_vllm=is_vllm,
+            merges=spec.trainer.lora_rank > 0,
             cuts=rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0,
         )
 
@@ -70,6 +80,7 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
         how=f"{versions}{in_words(shape.num_weights)} × {shape.stored_bytes} B",
     )
     positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
+    experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(shape, plan))
     tokens = backed_tokens(shape, plan)
     cache = Term(
         what="KV cache",
@@ -80,14 +91,14 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
     attended = Term(
         what="keys and values of a layer, gathered",
         num_bytes=attended_bytes(shape, plan),
-        how=f"{attended_tokens(plan):,} tokens" if plan.gathers_kv else "",
+        how="" if plan.is_vllm else f"{attended_tokens(plan):,} tokens",
     )
     read_in = Term(
         what="reading prompts in",
-        num_bytes=plan.read_in_tokens * layer_pass_bytes(shape),
-        how=f"{plan.read_in_tokens:,} tokens × {layer_pass_bytes(shape):,} B",
+        num_bytes=plan.read_in_tokens * layer_pass_bytes(shape, plan),
+        how=f"{plan.read_in_tokens:,} tokens × {layer_pass_bytes(shape, plan):,} B",
     )
-    rows = Term(what="one token of each row", num_bytes=plan.max_batch * layer_pass_bytes(shape))
+    rows = Term(what="one token of each row", num_bytes=plan.max_batch * layer_pass_bytes(shape, plan))
     logits = Term(
         what="logits of a step",
         num_bytes=sampled_bytes(shape, plan),
@@ -98,14 +109,17 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
         Phase(what=READ_IN, terms=(*there, read_in)),
         Phase(what=READ_ON, terms=(*there, attended, scores, read_in)),
         Phase(what=COMPUTED, terms=(*there, attended, rows)),
-        Phase(what=DRAWN, terms=(*there, logits)),
+        Phase(
+            what=DRAWN, terms=(*there, logits, Term(what="what they are made of", num_bytes=rows_bytes(shape, plan)))
+        ),
+        Phase(what=INSTALLED, terms=(*there, Term(what="what is made anew", num_bytes=installed_bytes(shape, plan)))),
     ]
     if not plan.takes_kv_at_once:
         before = Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2)
         phases.append(Phase(what="while the cache grows", terms=(cache, before)))
     return Need(
         of="Each replica's device",
-        always=(weights, positions, cache) if plan.takes_kv_at_once else (weights, positions),
+        always=(weights, positions, experts, cache) if plan.takes_kv_at_once else (weights, positions),
         phases=tuple(phases),
         margins=device_margins(num_devices=1),
     )
@@ -117,8 +131,9 @@ def held_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
 
 
 def positions_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """slots · 8·E of each position that the model has."""
-    return plan.weight_slots * 8 * shape.head_dim * shape.max_positions
+    """slots · 8·E of each position that the model has; of vLLM's, c·E."""
+    of_position = shape.stored_bytes if plan.is_vllm else plan.weight_slots * 8
+    return of_position * shape.head_dim * shape.max_positions
 
 
 def kv_bytes_of_token(shape: ModelShape) -> int:
@@ -145,7 +160,7 @@ def attended_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """Of one layer, if pages are gathered: 2·K·E · c a token. Behind a mask, query heads that share keys have no kernel
     of their own: they are float32 then, 2·K·E · 4, and repeated for every query head, 3·A · 4 with those scaled; a
     token's scores are 9·H."""
-    if not plan.gathers_kv:
+    if plan.is_vllm:
         return 0
     of_token = 2 * shape.key_width * shape.stored_bytes
     if _has_no_kernel(shape, plan):
@@ -161,11 +176,39 @@ def scored_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
 
 
 def _has_no_kernel(shape: ModelShape, plan: ReplicaPlan) -> bool:
-    return plan.gathers_kv and shape.num_heads != shape.num_kv_heads
+    return not plan.is_vllm and shape.num_heads != shape.num_kv_heads
 
 
-def layer_pass_bytes(shape: ModelShape) -> int:
-    """Of one token, without gradients: input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E)
+def _in_blocks(num_tokens: int) -> int:
+    return (1 - -num_tokens // VLLM_BLOCK_TOKENS) * VLLM_BLOCK_TOKENS
+
+
+def layer_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """Of one token, without gradients."""
+    return _vllm_pass_bytes(shape) if plan.is_vllm else _own_pass_bytes(shape)
+
+
+def _vllm_pass_bytes(shape: ModelShape) -> int:
+    """c·3·D, and whichever is more: attention's Q + 2·A + K·E and its output D, or, as its heads are turned, A again;
+    or the MLP's D + 4·F, when attention's are gone. Of a mixture its router's 4·X, and 8·k. The token's id, position
+    and slot. A GPU, that turns in place and multiplies as it takes the silu, has an A or an F less."""
+    turned = shape.projected_width + 2 * shape.attention_width + shape.key_width
+    attention = turned + max(shape.attention_width, shape.width)
+    dense = shape.width + (4 * shape.mlp_width if shape.num_dense else 0)
+    router = 4 * shape.num_experts + 8 * shape.experts_per_token
+    return shape.stored_bytes * (3 * shape.width + max(attention, dense)) + router + 24
+
+
+def experts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """What vLLM keeps for its experts to work in: c·k·(max(M, D) + max(2·M, D)) of each token that is read in."""
+    if not (plan.is_vllm and shape.num_mixtures):
+        return 0
+    of_expert = max(shape.expert_width, shape.width) + max(2 * shape.expert_width, shape.width)
+    return plan.read_in_tokens * shape.stored_bytes * shape.experts_per_token * of_expert
+
+
+def _own_pass_bytes(shape: ModelShape) -> int:
+    """Input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E)
     + A of attention, which are there to the layer's end; 3·F of the MLP; two turns of its position. All in c, beside
     logarithms of attention, 4·H, and the token's id, position and slot. Of a
     mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k places and weights."""
@@ -178,8 +221,31 @@ def layer_pass_bytes(shape: ModelShape) -> int:
     return own + max(dense, mixed)
 
 
+def rows_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """c·D of each token that is read in: vLLM has the last layer's output of all of them still."""
+    return plan.read_in_tokens * shape.stored_bytes * shape.width if plan.is_vllm else 0
+
+
 def sampled_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """rows · V · (c, and 4 as float32; 8 log-probs and probabilities; 16 their sums, twice). Where tokens are left out
     39 instead of these 16: sorted, their order, and sums of those that stay."""
     rounded = 4 if shape.stored_bytes < 4 else 0
     return plan.max_batch * shape.vocab_size * (shape.stored_bytes + rounded + 8 + (39 if plan.cuts else 16))
+
+
+def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """vLLM makes a module's weights anew before it copies them to where they are: c of the largest, V·D, a layer's
+    matrix, or all of a mixture's experts, X·3·M·D. An adapter is added to one matrix at a time: as stored, as float32,
+    with what is added, and the one before it, 20·F·D; to vLLM's a layer's values beside, and whole modules once more.
+    """
+    module = max(
+        shape.vocab_size * shape.width,
+        shape.largest_matrix,
+        3 * shape.expert_width * shape.num_experts * shape.width,
+    )
+    made_anew = shape.stored_bytes * module if plan.is_vllm else 0
+    if not plan.merges:
+        return made_anew
+    matrix = max(shape.mlp_width, shape.attention_width, shape.width) * shape.width
+    beside = shape.stored_bytes * shape.key_width * shape.width if plan.is_vllm else 0
+    return max(ADDED_BYTES * matrix + beside, 2 * made_anew)

@@ -65,7 +65,9 @@ def step_work(
     plan = TrainerPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens, teacher=teacher)
     replica = ReplicaPlan.of_spec(spec, shape, prompt_tokens=prompt_tokens)
     num_tokens = spec.trajectories_per_step * length
-    num_rows = min(replica.max_batch, max(replica.kv_tokens // length, 1))
+    num_rows = replica.max_batch
+    if spec.rollout.kv_tokens:  # else there is room for all, or vLLM takes what is free, which nobody knows here
+        num_rows = min(num_rows, max(replica.kv_tokens // length, 1))
     num_forwards = -(-spec.trajectories_per_step // num_rows) * min(spec.rollout.max_new_tokens, length)
     trained = spec.training.passes * training_flops(shape, plan, num_tokens=num_tokens, length=length)
     if spec.training.mini_batches * spec.training.passes > 1:  # what the step's beginning says of every token

@@ -115,7 +115,6 @@ def test_a_replica_with_more_of_anything_never_needs_less(
         kv_tokens=tokens,
         takes_kv_at_once=True,
         read_in_tokens=1_024,
-        gathers_kv=True,
     )
     for grows in (False, True):
         plan = replace(plan, takes_kv_at_once=not grows)

@@ -1,12 +1,15 @@
 """A replica's terms are its engine's, and the table has a cell for every question."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.page_store import PageStore
 from engine.inference.torch_engine import FIRST_BLOCKS_PER_ROW, PREFILL_TOKENS
-from engine.inference.vllm_engine import MAX_READ_IN
+from engine.inference.vllm_start import GPU_BLOCK_TOKENS, MAX_READ_IN, _kv_space
 from engine.spec.fit.durations.step import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB
@@ -42,6 +45,29 @@ def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest(
     assert ReplicaPlan.of_spec(spec, shape, prompt_tokens=96).kv_tokens == 30_960
     given = job(rollout={"max_new_tokens": 3_000, "max_batch": 10, "kv_tokens": 5_000})
     assert ReplicaPlan.of_spec(given, shape).kv_tokens == 5_000
+
+
+def test_vllms_cache_has_the_blocks_that_it_is_told_or_room_for_a_sequence_of_any_length(tmp_path: Path) -> None:
+    config = KNOWN_CONFIGS["Qwen3-8B"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def counted(kv_tokens: int) -> int:
+        return ReplicaPlan.of_spec(
+            job(rollout={"engine": "vllm", "kv_tokens": kv_tokens}), known_shape("Qwen3-8B")
+        ).kv_tokens
+
+    told, untold = (_kv_space(tmp_path, max_batch=64, device="cuda", kv_tokens=each) for each in (5_000, 0))
+    assert counted(5_000) == told["num_gpu_blocks_override"] * told["block_size"]
+    assert untold == {"max_model_len": config["max_position_embeddings"]}
+    assert counted(0) == config["max_position_embeddings"] + GPU_BLOCK_TOKENS, "and one block of its own"
+
+
+def test_generating_is_not_told_to_take_longer_where_vllm_chooses_its_cache() -> None:
+    shape = known_shape("Qwen3-8B")
+    torch_bytes, vllm_bytes = (
+        step_work(job(rollout={"engine": each}), shape).generation_bytes for each in ("torch", "vllm")
+    )
+    assert vllm_bytes == torch_bytes
 
 
 @pytest.mark.parametrize("longest", [10, 64, 65, 1_000, 3_096])

@@ -35,6 +35,11 @@ class Allocated:
         first, *others = self._levels_in(name)
         return max(others, default=first) - first
 
+    def left_by(self, name: str) -> int:
+        """What is there when it ends, beyond what there was when it began."""
+        first, *others = self._levels_in(name)
+        return [first, *others][-1] - first
+
     def _levels_in(self, name: str) -> list[int]:
         assert self._profile.profiler is not None and self._profile.profiler.kineto_results is not None
         events: list[Any] = self._profile.profiler.kineto_results.events()

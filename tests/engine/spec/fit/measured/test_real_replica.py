@@ -19,10 +19,13 @@ from engine.spec.fit.replica import (
     READ_IN,
     READ_ON,
     ReplicaPlan,
+    installed_bytes,
     replica_need,
 )
 from engine.spec.fit.shape import ModelShape
+from tests.engine.spec.fit.measured.adapters import RANK, random_adapter
 from tests.engine.spec.fit.measured.allocated import Allocated, record_function
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
 from tests.engine.spec.fit.shapes_of_models import job
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,6 +94,20 @@ def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it(
     with sdpa_kernel(SDPBackend.MATH):
         taken = taken_by_steps(tmp_path / "model", rows=rows, prompt_tokens=prompt_tokens, cuts=False)
     assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=False)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_an_adapter_is_added_to_one_matrix_after_the_other(tmp_path: Path, dtype: str) -> None:
+    """On a CPU the matrix to which it is added lies in the folder's pages."""
+    folder, config = tmp_path / "model", {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1}
+    make_random(folder, {**config, "dtype": dtype})
+    shape = ModelShape.of_config({**config, "dtype": dtype})
+    engine, adapter = TorchRolloutEngine(folder, max_batch=1, device="cpu"), random_adapter(folder)
+    with LiveBytes() as live:
+        engine.install(adapter)
+    taken = live.peak + shape.stored_bytes * shape.mlp_width * shape.width
+    counted = installed_bytes(shape, ReplicaPlan.of_spec(job(trainer={"lora_rank": RANK}), shape))
+    assert taken / 1.005 <= counted <= 1.25 * taken, f"{counted / taken:.3f} of {taken:,}"
 
 
 def assert_counted(

@@ -1,0 +1,197 @@
+"""What vLLM's worker takes is what the fit module counts: at true widths and a true vocabulary.
+
+Of a CPU's vLLM. Its layers are a GPU's; of their kernels three are made of several operations here: turns of positions,
+silu and product, which are counted so, and norms, in float32. So prompts are read in where norms do not take most.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
+from vllm.model_executor.model_loader import base_loader
+
+from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.vllm_engine import VllmRolloutEngine
+from engine.models.loading import load_decoder, model_tensors
+from engine.models.make_random import make_random
+from engine.policy.lineage import WeightsId
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.spec.fit.replica import (
+    DRAWN,
+    INSTALLED,
+    READ_IN,
+    ReplicaPlan,
+    experts_bytes,
+    installed_bytes,
+    replica_need,
+)
+from engine.spec.fit.shape import ModelShape
+from engine.spec.job import JobSpec
+from engine.weights.snapshot import pack_weights
+from tests.engine.spec.fit.measured.adapters import RANK, random_adapter
+from tests.engine.spec.fit.measured.allocated import Allocated, record_function
+from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.shapes_of_models import job
+
+FEW_WORDS = {"vocab_size": 1_024}
+ROWS, POSITIONS, NEW_TOKENS = 8, 1_024, 4
+
+
+class Replica:
+    """An engine of a known model's widths, two layers, random weights."""
+
+    def __init__(self, folder: Path, name: str, changed: dict[str, Any]) -> None:
+        known = {**KNOWN_CONFIGS[name], "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2}
+        config = {**known, "max_position_embeddings": POSITIONS, **changed}
+        make_random(folder, config)
+        self.folder, self.shape = folder, ModelShape.of_config(config)
+        self.engine = VllmRolloutEngine(folder, max_batch=ROWS, device="cpu", kv_tokens=ROWS * POSITIONS)
+        self._num_asked = 0
+
+    @property
+    def cache_bytes(self) -> int:
+        num_blocks: int = self.engine._llm.vllm_config.cache_config.num_gpu_blocks
+        return num_blocks * self.engine._kv_block_bytes
+
+    def counted_always(self, *terms: str) -> int:
+        need = replica_need(self.shape, ReplicaPlan.of_spec(_spec(), self.shape))
+        return sum(term.num_bytes for term in need.always if term.what in terms)
+
+    def counted(self, phase: str, **rollout: Any) -> int:
+        need = replica_need(self.shape, ReplicaPlan.of_spec(_spec(**rollout), self.shape))
+        return next(each.num_bytes for each in need.phases if each.what == phase)
+
+    def answer(self, *, prompt_tokens: int, **sampling: Any) -> None:
+        """Prompts that nobody has asked before."""
+        self._num_asked += 1
+        self.engine.submit(
+            [
+                SequenceRequest(
+                    sequence_id=f"{self._num_asked} {row}",
+                    prompt_ids=tuple(5 + (7 * at + 13 * row + self._num_asked) % 900 for at in range(prompt_tokens)),
+                    sampling=SamplingParams(max_new_tokens=NEW_TOKENS, temperature=1.0, seed=row, **sampling),
+                )
+                for row in range(ROWS)
+            ]
+        )
+        while self.engine.view().num_running or self.engine.view().num_waiting:
+            self.engine.step()
+
+
+def _spec(*, lora_rank: int = 0, **rollout: Any) -> JobSpec:
+    its_own = {"engine": "vllm", "max_batch": ROWS, "kv_tokens": ROWS * POSITIONS, **rollout}
+    return job(rollout=its_own, trainer={"lora_rank": lora_rank})
+
+
+MakeReplica = Callable[..., Replica]
+
+
+@pytest.fixture(scope="session")
+def make_replica(tmp_path_factory: pytest.TempPathFactory) -> MakeReplica:
+    """All of them live to the end: the first that ends takes vLLM's process groups with it."""
+    made: dict[str, Replica] = {}
+
+    def make(name: str, **changed: Any) -> Replica:
+        key = f"{name} {changed}"
+        if key not in made:
+            made[key] = Replica(tmp_path_factory.mktemp("replica"), name, changed)
+        return made[key]
+
+    return make
+
+
+def growth(work: Callable[[], None]) -> int:
+    with Allocated() as allocated, record_function("work"):
+        work()
+    return allocated.growth_in("work")
+
+
+def assert_counted(counted: int, taken: int) -> None:
+    assert taken / 1.005 <= counted <= 1.25 * taken, f"{counted / taken:.3f} of {taken:,}"
+
+
+@pytest.mark.parametrize("cuts", [{}, {"top_p": 0.9, "top_k": 50}], ids=["all words", "words left out"])
+def test_drawing_takes_what_is_counted(make_replica: MakeReplica, cuts: dict[str, Any]) -> None:
+    replica = make_replica("Qwen3-0.6B")
+    taken = growth(lambda: replica.answer(prompt_tokens=8, **cuts))
+    assert_counted(replica.counted(DRAWN, **cuts), taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("Qwen3-8B", {"num_hidden_layers": 1}),
+        ("Qwen3-0.6B", {"dtype": "float32"}),
+        ("Qwen3-0.6B", {"dtype": "float32", "intermediate_size": 512}),
+    ],
+    ids=["8B", "0.6B, exact", "0.6B, most of it attention"],
+)
+def test_reading_prompts_in_takes_what_is_counted(
+    make_replica: MakeReplica, name: str, changed: dict[str, Any]
+) -> None:
+    replica = make_replica(name, **FEW_WORDS, **changed)
+    taken = growth(lambda: replica.answer(prompt_tokens=300))
+    assert_counted(replica.counted(READ_IN), taken)
+
+
+def test_a_version_is_taken_over_module_by_module(make_replica: MakeReplica) -> None:
+    replica = make_replica("Qwen3-0.6B")
+    weights = pack_weights(model_tensors(load_decoder(replica.folder, device="cpu")), weights=WeightsId(0, 1))
+    assert_counted(replica.counted(INSTALLED), growth(lambda: replica.engine.install(weights)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_an_adapter_is_added_before_a_module_is_made_anew(make_replica: MakeReplica, dtype: str) -> None:
+    """On a CPU the matrix to which it is added lies in the folder's pages."""
+    replica = make_replica("Qwen3-0.6B", **FEW_WORDS, dtype=dtype)
+    adapter, shape = random_adapter(replica.folder), replica.shape
+    with LiveBytes() as live:
+        replica.engine.install(adapter)
+    taken = live.peak + shape.stored_bytes * shape.mlp_width * shape.width
+    assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=RANK), shape)), taken)
+
+
+def test_its_cache_has_the_pages_that_are_counted(make_replica: MakeReplica) -> None:
+    replica = make_replica("Qwen3-0.6B")
+    assert_counted(replica.counted_always("KV cache"), replica.cache_bytes)
+
+
+def test_weights_and_tables_of_positions_are_what_else_is_there(
+    make_replica: MakeReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model is made, before a CPU's kernels pack weights out of sight."""
+    make_model = base_loader.initialize_model
+
+    def noted(**given: Any) -> Any:
+        with record_function("making"):
+            return make_model(**given)
+
+    monkeypatch.setattr(base_loader, "initialize_model", noted)
+    with Allocated() as allocated:
+        replica = make_replica("Qwen3-0.6B", **FEW_WORDS, num_hidden_layers=3)
+    assert_counted(replica.counted_always("weights", "tables of positions"), allocated.left_by("making"))
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN_CONFIGS if "A3B" in name])
+def test_experts_work_in_the_room_that_vllm_keeps_for_them_on_a_gpu(name: str) -> None:
+    """Its own numbers: on a CPU others work."""
+    shape = ModelShape.of_config(KNOWN_CONFIGS[name])
+    plan = ReplicaPlan.of_spec(job(rollout={"engine": "vllm"}), shape)
+    its_own: Any = SimpleNamespace(adjust_N_for_activation=lambda width, _: width // 2)
+    *rooms, _ = TritonExperts.workspace_shapes(
+        its_own,
+        plan.read_in_tokens,
+        2 * shape.expert_width,
+        shape.width,
+        shape.experts_per_token,
+        shape.num_experts,
+        shape.num_experts,
+        None,
+        MoEActivation.SILU,
+    )
+    assert experts_bytes(shape, plan) == shape.stored_bytes * sum(map(math.prod, rooms))
