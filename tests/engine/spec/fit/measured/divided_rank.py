@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.models.families.trained_model import TrainedModel
 from engine.spec.fit.plan import TrainerPlan
@@ -45,6 +46,31 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
             _Rank(shape, plan, sharding).make_a_step(batch)
         peak: int = live.peak
         return peak
+
+
+def sent_by_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
+    """For one micro-batch."""
+    with one_of(plan.num_devices) as world:
+        sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
+        batch = _one_answer(plan, world)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            rank = _Rank(shape, plan, sharding)
+            with _Sent() as sent:
+                rank.make_a_pass(batch)
+        return sent.num_bytes * (plan.num_devices - 1) // plan.num_devices
+
+
+class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What is whole before or after a collective: of it, a rank sends all but its own part."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num_bytes = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        if call.namespace == "c10d" and call.overloadpacket.__name__ in ("_allgather_base_", "_reduce_scatter_base_"):
+            self.num_bytes += max(tensor.nbytes for tensor in given[:2])
+        return call(*given, **(named or {}))
 
 
 @contextmanager
@@ -104,14 +130,16 @@ class _Rank:
             for ask in self._asked:
                 ask(batch)
         for _ in range(2):
-            losses = [numbers.sum() for numbers in [forward(batch) for forward in self._trained]]
-            for loss in losses:
-                loss.backward()  # type: ignore[no-untyped-call]
-            del losses
+            self.make_a_pass(batch)
         if self._plan.moments == "float32":  # of others it takes pieces, by numbers that are not here
             for part in self._parts:
                 part.take_gradients()
                 part.update(1.0)
+
+    def make_a_pass(self, batch: MicroBatch) -> None:
+        losses = [numbers.sum() for numbers in [forward(batch) for forward in self._trained]]
+        for loss in losses:
+            loss.backward()  # type: ignore[no-untyped-call]
 
     def _policy(self) -> Callable[[MicroBatch], Tensor]:
         model = self._model(self._shape)

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from engine.spec.fit.backends import sent_bytes
 from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
-from tests.engine.spec.fit.measured.divided_rank import peak_of_a_rank
+from tests.engine.spec.fit.measured.divided_rank import peak_of_a_rank, sent_by_a_rank
 
 NUM_TOKENS = 8_192
 
@@ -101,3 +102,12 @@ def test_short_and_long_passes_do(name: str, num_tokens: int, teacher: str | Non
 @pytest.mark.parametrize("moments", ["bfloat16", "float8"])
 def test_a_rank_whose_moments_are_small_does(moments: str) -> None:
     assert_counted(few_layers("Qwen3-8B"), moments=moments)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"products": "float32", "num_devices": 64}, {"activations": "kept"}, {"lora_rank": 16}]
+)
+def test_a_rank_sends_what_is_told(fields: dict[str, Any]) -> None:
+    shape = few_layers("Qwen3-0.6B")
+    told = sent_bytes(shape, plan_of(shape, **fields))
+    assert told == pytest.approx(sent_by_a_rank(shape, plan_of(shape, **fields)), rel=0.01)
