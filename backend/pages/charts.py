@@ -41,7 +41,7 @@ class Chart:
 
 REWARD, HELD_OUT, STEP_S = "reward/mean", "evaluation/reward", "trainer/step_s"
 HELD_OUT_SPREAD = "evaluation/reward_std"
-UNTRUSTED = "reward/untrusted"
+UNTRUSTED, SEGMENTS = "reward/untrusted", "length/segments"
 
 CHARTS: tuple[Chart, ...] = (
     Chart(
@@ -136,7 +136,13 @@ OF_A_TEACHER = Chart(
     from_zero=True,
 )
 """Of a job that has one."""
-KEYS: tuple[str, ...] = (*(key for chart in CHARTS for key in chart.keys), STEP_S, HELD_OUT_SPREAD, UNTRUSTED)
+KEYS: tuple[str, ...] = (
+    *(key for chart in CHARTS for key in chart.keys),
+    STEP_S,
+    HELD_OUT_SPREAD,
+    UNTRUSTED,
+    SEGMENTS,
+)
 """Every series that the page of any job that trains draws or computes with."""
 EVERY_KEY: tuple[str, ...] = (*KEYS, *OF_A_TEACHER.keys)
 

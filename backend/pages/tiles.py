@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pydantic import BaseModel
 
 from backend.jobs.models import Job
-from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, REWARD, STEP_S, UNTRUSTED
+from backend.pages.charts import HELD_OUT, HELD_OUT_SPREAD, REWARD, SEGMENTS, STEP_S, UNTRUSTED
 from backend.pages.templatetags.laminar import change, day, number, reward, share, span
 from backend.telemetry.drawing import Ends, ends_of_series
 
@@ -48,7 +48,9 @@ class Tiles(BaseModel):
 
 
 def tiles_of(job: Job, *, now: datetime) -> Tiles:
-    ends = ends_of_series(job, (REWARD, UNTRUSTED, HELD_OUT, HELD_OUT_SPREAD, STEP_S), num_last=PACE_OVER_STEPS)
+    ends = ends_of_series(
+        job, (REWARD, UNTRUSTED, SEGMENTS, HELD_OUT, HELD_OUT_SPREAD, STEP_S), num_last=PACE_OVER_STEPS
+    )
     elapsed = elapsed_of(job, now=now)
     counts = f"{number(job.num_done)}/{number(job.num_to_do)}"
     return Tiles(
@@ -60,7 +62,7 @@ def tiles_of(job: Job, *, now: datetime) -> Tiles:
         is_ticking=elapsed is not None and not job.is_terminal,
         left=_left(job, ends.get(STEP_S), now=now),
         reward=reward(_newest(ends.get(REWARD))),
-        reward_words=_reward_words(_newest(ends.get(UNTRUSTED))),
+        reward_words=_reward_words(_newest(ends.get(UNTRUSTED)), _newest(ends.get(SEGMENTS))),
         held_out=_evaluation(job, ends) if job.only_evaluates else _held_out(job, ends.get(HELD_OUT)),
     )
 
@@ -88,9 +90,13 @@ def _left(job: Job, step_s: Ends | None, *, now: datetime) -> str:
     return f"about {span(left)} left" if left is not None else ""
 
 
-def _reward_words(untrusted: float | None) -> str:
-    """`untrusted`: the share of the newest step's trajectories of which nothing was learned."""
-    return f"of the training batch{f'; {share(untrusted)} not trusted, not learned' if untrusted else ''}"
+def _reward_words(untrusted: float | None, segments: float | None) -> str:
+    """Of the newest step. `untrusted`: the share of its trajectories of which nothing was learned; `segments`: those of
+    a trajectory, on average."""
+    said = ["of the training batch"]
+    said += [f"{share(untrusted)} not trusted, not learned"] if untrusted else []
+    said += [f"{segments:.3g} segments a trajectory"] if segments and segments > 1 else []
+    return "; ".join(said)
 
 
 def _evaluation(job: Job, ends: dict[str, Ends]) -> HeldOut:

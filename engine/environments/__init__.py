@@ -10,6 +10,7 @@ running_sums  the demo task, one digit at a time
 tool_sums     the same with a slow tool
 jsonl         questions from a file, answered in one turn
 tools         questions from a file, answered with tools
+calls         the ways in which a model calls a tool
 gym           any task of reasoning-gym
 custom        a customer's own Python file
 verifiers     checks of an answer, by name

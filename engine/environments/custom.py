@@ -1,7 +1,7 @@
 """A customer's own environment: a Python file, run in sandboxed processes that stay warm.
 
     def prompt(split, ordinal, seed, params) -> {"text": …, "facts": {…}}
-    def respond(prompt, turns) -> {"observation": …} or {"reward": …, "parts": {…}, "remark": …}
+    def respond(prompt, turns) -> {"observation": …, "role": …} or {"reward": …, "parts": {…}, "remark": …}
 
 Invariants:
 - the file never runs in an engine process, and is not even parsed in one;
@@ -53,12 +53,15 @@ class Custom:
             "facts": dict(prompt.facts),
         }
         said = self._verdicts.call("respond", shown, [turn.text for turn in turns])
-        if isinstance(said, dict) and set(said) == {"observation"} and isinstance(said["observation"], str):
-            return Observation(text=said["observation"])
+        if isinstance(said, dict) and "observation" in said and set(said) <= {"observation", "role"}:
+            text, role = said["observation"], said.get("role", "user")
+            if isinstance(text, str) and role in ("user", "tool"):
+                return Observation(text=text, role=role)
         if isinstance(said, dict) and "reward" in said and set(said) <= _VERDICT_KEYS:
             return _verdict(said)
         raise GraderError(
-            f'custom: respond: {{"observation": …}} or {{"reward": …, "parts": …, "remark": …}}, got {said!r:.200}',
+            'custom: respond: {"observation": …, "role": "user" or "tool"} or {"reward": …, "parts": …, "remark": …}, '
+            f"got {said!r:.200}",
             retryable=False,
         )
 

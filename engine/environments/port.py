@@ -12,10 +12,15 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Split = Literal["train", "held_out"]
 
+Message = Mapping[str, Any]
+"""As chat templates take it: `role`, `content`, and what else the model's own template knows."""
+Tool = Mapping[str, Any]
+"""What a tool is called, does and takes, as a JSON schema, for the chat template."""
+Role = Literal["user", "tool"]
 
 FailureKind = Literal["timeout", "error"]
 """The reason for no verdict: it took too long, or something else went wrong."""
@@ -34,11 +39,16 @@ class Prompt:
     split: Split
     ordinal: int
     text: str
+    """Under a chat template what a user says, unless there are messages."""
     facts: Mapping[str, str | int]
     """The data that the grader needs to judge an answer; never shown to the model.
 
     Whoever asks `respond` may add `sample`, the number of the trajectory in its group: waits are drawn by it.
     """
+    messages: tuple[Message, ...] = ()
+    """What is said instead of the text, where there is a chat template."""
+    tools: tuple[Tool, ...] = ()
+    """Those that a chat template tells the model of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,8 @@ class Turn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     text: str
+    role: Role = "user"
+    """Who says it, to a chat template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

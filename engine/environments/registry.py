@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from engine.environments.calls import MARKS
 from engine.environments.custom import Custom
 from engine.environments.data_source import confined_data
 from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
-from engine.environments.port import Environment
+from engine.environments.port import Environment, Role
 from engine.environments.running_sums import RunningSums
 from engine.environments.tool_sums import ToolSums
 from engine.environments.tools import Tools
@@ -31,6 +32,20 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     ),
 }
 ENVIRONMENT_NAMES: Final[tuple[str, ...]] = tuple(sorted(_MAKERS))
+
+
+_OBSERVES: Final[Mapping[str, Role]] = {ToolSums.name: "tool", Tools.name: "tool", Custom.name: "user"}
+
+
+def observed_as(spec: EnvironmentSpec) -> Role | None:
+    """Who says, to a chat template, what the environment answers to a turn; None: nobody, it has one turn. A custom one
+    may choose another."""
+    return _OBSERVES.get(spec.name)
+
+
+def needs_template(spec: EnvironmentSpec) -> bool:
+    """Its tools are described to the model by a chat template."""
+    return spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:

@@ -84,7 +84,7 @@ class ToolSums:
 
     def observation(self, prompt: Prompt, num_turns: int) -> Observation:
         """The tool's words after so many turns, without its wait."""
-        return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =")
+        return Observation(text=f" + {_terms_of(prompt)[num_turns + 1]} =", role="tool")
 
     def _draw(self, rng: random.Random) -> list[int]:
         return [rng.randint(1, 9) for _ in range(self.num_turns + 1)]

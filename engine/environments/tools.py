@@ -5,7 +5,8 @@
     model   <answer>1776</answer>
 
 A turn without a call ends the trajectory: its `<answer>`, or all of it where there is none, is judged. What a model
-writes after a call is not looked at; with `rollout.stop: ["</tool>"]` it does not write any.
+writes after a call is not looked at; with `rollout.stop: ["</tool>"]` it does not write any. Calls may also be made in
+the way that models with a chat template were taught (calls.py).
 
 Invariants:
 - a call that is wrong in any way is answered with what was wrong, and the trajectory goes on;
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
 from engine.environments.calculator import NotArithmetic, calculate
+from engine.environments.calls import CALL_NAMES, MARKS, Call, Calls, calls_by
 from engine.environments.jsonl import HELD_OUT_SHARE
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
@@ -38,13 +40,7 @@ Tool = Callable[[str], str]
 TOOL_NAMES: Final = ("calculator", "search", "python")
 MAX_RESULT: Final = 4_000  # characters; a model's context is small
 NUM_PYTHONS: Final = 4
-_CALL: Final = re.compile(r"<tool>\s*(\w+)\s?(.*?)(?:</tool>|\Z)", re.DOTALL)
 _ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_SAID: Final = {
-    "calculator": "<tool>calculator 12 * (3 + 4)</tool> works out arithmetic.",
-    "search": "<tool>search words to look for</tool> finds documents.",
-    "python": "<tool>python print(sum(range(10)))</tool> runs a program and shows what it prints.",
-}
 
 
 class Questions(Protocol):
@@ -57,11 +53,19 @@ class Tools:
     name: ClassVar[str] = "tools"
 
     def __init__(
-        self, *, questions: Questions, verify: Verify, tools: Mapping[str, Tool], waits: Waits, max_turns: int
+        self,
+        *,
+        questions: Questions,
+        verify: Verify,
+        tools: Mapping[str, Tool],
+        calls: Calls,
+        waits: Waits,
+        max_turns: int,
     ) -> None:
         self._questions = questions
         self._verify = verify
         self._tools = tools
+        self._calls = calls
         self._max_turns = max_turns
         self.waits = waits
 
@@ -77,41 +81,41 @@ class Tools:
             median_s=reader.number("wait_median_s", 0.0, 0, 3_600),
             sigma=reader.number("wait_sigma", 1.2, 0, 3),
         )
+        calls = calls_by(reader.choice("calls", MARKS, CALL_NAMES))
         max_turns = reader.whole("max_turns", 6, 1, 100)
         tool_timeout_s = min(reader.number("tool_timeout_s", 10.0, 0.1, 600), timeout_s)
         verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data else "numeric")
         reader.finish()
         questions = FromFile(data, seed=seed, share=share) if data else Arithmetic(seed=seed)
         tools = {name: _tool(name, corpus, tool_timeout_s) for name in wanted}
-        return cls(questions=questions, verify=verify, tools=tools, waits=waits, max_turns=max_turns)
+        return cls(questions=questions, verify=verify, tools=tools, calls=calls, waits=waits, max_turns=max_turns)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
         question, answer = self._questions.ask(split, ordinal)
-        text = f"{self._rules()}\n\n{question}\n"
-        return Prompt(split=split, ordinal=ordinal, text=text, facts={"answer": answer})
+        text = f"{self._calls.rules(self._tools)}\nEnd with <answer>your answer</answer>.\n\n{question}\n"
+        described = self._calls.described(self._tools)
+        return Prompt(split=split, ordinal=ordinal, text=text, facts={"answer": answer}, tools=described)
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         if not 1 <= len(turns) <= self._max_turns:
             raise ValueError(f"turns: from 1 to {self._max_turns}, got {len(turns)}")
-        said = turns[-1].text
-        call = _CALL.search(said)
+        said = self._calls.looked_at(turns[-1].text)
+        call = self._calls.found(said)
         answer = _ANSWER.search(said)
-        if call is None or (answer is not None and answer.start() < call.start()):
+        if call is None or (answer is not None and answer.start() < call.start):
             return self._verify(str(prompt.facts["answer"]), answer[1] if answer else said)
         if len(turns) == self._max_turns:
             return Verdict(reward=0.0, parts={"right": 0.0}, trusted=True, remark=f"no answer in {len(turns)} turns")
         self.waits.wait(prompt, len(turns) - 1)
-        return Observation(text=f"\n<result>{self._used(call[1], call[2].strip())[:MAX_RESULT]}</result>\n")
+        return Observation(text=self._calls.answered(self._used(call)[:MAX_RESULT]), role="tool")
 
-    def _used(self, name: str, argument: str) -> str:
-        if name not in self._tools:
-            return f"error: there is no tool {name!r}; there is {', '.join(self._tools)}"
-        return self._tools[name](argument)
-
-    def _rules(self) -> str:
-        rules = [_SAID[name] for name in self._tools]
-        return "\n".join(["Answer the question. You may use tools:", *rules, "End with <answer>your answer</answer>."])
+    def _used(self, call: Call) -> str:
+        if call.wrong:
+            return f"error: {call.wrong}"
+        if call.name not in self._tools:
+            return f"error: there is no tool {call.name!r}; there is {', '.join(self._tools)}"
+        return self._tools[call.name](call.argument)
 
 
 class FromFile:

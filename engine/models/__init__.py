@@ -8,6 +8,7 @@ operations      what layers are made of
 attention       packed sequences, each seeing itself
 packing         sequences of many lengths in one row
 tokenizer       token ids out of text, and back
+chat            messages as text, by a folder's template
 vocabulary      the words of two models, compared
 demo_tokenizer  a small one for the demo task
 make_demo       the demo model made from a seed

@@ -40,6 +40,15 @@ class Tokenizer:
         """`goes_on`: something was said before it, so that no token that begins a text is put in front of it."""
         return list(self._raw.encode(text, add_special_tokens=not goes_on).ids)
 
+    def encode_rendered(self, text: str) -> list[int]:
+        """Of a chat template, which writes every token that it wants, also the one that begins a text."""
+        return self.encode(text, goes_on=True)
+
+    def end_of(self, ids: Sequence[int]) -> str:
+        """The text of the token that ended an answer; nothing where none did."""
+        ended = [token for token in ids[-1:] if token in self.eos_ids]
+        return str(self._raw.decode(ended, skip_special_tokens=False))
+
     def decode(self, ids: Sequence[int]) -> str:
         kept = [token for token in ids if token not in self.eos_ids]
         return str(self._raw.decode(kept, skip_special_tokens=False))

@@ -10,6 +10,7 @@ from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
 ALL_WRITTEN: Final = Marks()
 NO_ROUTES: Final = Bytes()
+NO_BREAKS: Final = Ints()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class TrajectoryContent:
     routes: Bytes = NO_ROUTES
     """The experts that its first tokens met (engine/models/routes.py), the prompt's included, each when it was read for
     the first time; of a dense model none."""
+    breaks: Ints = NO_BREAKS
+    """The places in the response at which later segments begin: what comes there sees nothing of what was before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,8 @@ class Trajectory:
     """False: the environment doubts its own reward, so nothing is learned from it."""
     cut: bool = False
     """It reached the longest length allowed."""
+    num_segments: int = 1
+    """More where a chat template told what was said before in another way, and the answer went on behind that."""
     environment_s: float = 0.0
     """The time that it was with its environment, all turns together."""
     failure: Failure | None = None

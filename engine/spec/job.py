@@ -11,7 +11,7 @@ Invariants:
 # Over budget: one contract, read from top to bottom; form and documentation follow its order.
 
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
@@ -37,6 +37,22 @@ class ModelSpec(Strict):
     source: Annotated[Text, Field(min_length=1, max_length=500)] = Field(
         "demo", description="A built-in model (demo), or the name of a folder among the cluster's models."
     )
+    chat: Literal["template", "plain"] | None = Field(
+        None,
+        description="How prompts, and what tools say, are put to the model: by the chat template of its folder, or as "
+        "they stand. Empty: by the template where there is one.",
+    )
+    chat_options: dict[ParamKey, ParamValue] = knob(
+        {}, "model.chat_options", "Variables of the chat template, such as enable_thinking.", max_length=40
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _goes_on_as_it_began(cls, given: Any, info: ValidationInfo) -> Any:
+        """A job that was taken in before there were templates reads its prompts as they stand."""
+        if info.context is ACCEPTED and isinstance(given, dict) and "chat" not in given:
+            return {**given, "chat": "plain"}
+        return given
 
     @property
     def is_name(self) -> bool:

@@ -135,6 +135,11 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "resources.devices_per_replica",
     ),
     **_of(
+        "Not with model.chat plain.",
+        lambda spec: spec.model.chat != "plain",
+        "model.chat_options",
+    ),
+    **_of(
         "Only with the environment custom.",
         lambda spec: spec.environment.name == "custom",
         "environment.code",

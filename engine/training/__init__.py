@@ -2,6 +2,8 @@
 
 port           the calls of every trainer and holder of weights
 batch          trajectories as arrays, which ranks share
+sequences      what attention sees of them
+checks         what a model can be trained on
 settings       the part of a spec that a trainer takes
 torch_trainer  one process, one device
 fsdp           several processes, by torch's FSDP2

@@ -3,7 +3,7 @@
     ids_A         prompt a │ prompt b │ … │ response 0 │ response 1 │ …      a prompt of several samples is here once
     logprobs_R                              response 0 │ response 1 │ …
 
-    N trajectories    A tokens of all prompts and responses    R tokens of all responses
+    N trajectories    A tokens of all prompts and responses    R tokens of all responses    Q sequences (sequences.py)
 
 Invariants:
 - a trajectory's numbers and the places of its tokens are small, and every rank reads them; of the arrays of tokens a
@@ -44,6 +44,8 @@ class TrainingTrajectory:
     """It reached the longest length allowed."""
     routes: bytes = b""
     """The experts that its first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
+    breaks: tuple[int, ...] = ()
+    """The places in the response at which later segments begin, which see nothing of what was before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class TrajectoryArrays:
     trusted: bool
     cut: bool
     routes: NDArray[np.uint8]
+    breaks: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +78,8 @@ class TokenArrays:
     written_R: Bools
     routes: NDArray[np.uint8]
     """Of each trajectory, its prompt's included: samples of one prompt may have met different experts there."""
+    breaks: NDArray[np.int32]
+    """Of each trajectory: the places in its response at which later segments begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,6 +103,8 @@ class TrainingBatch:
     0 where nothing was written."""
     route_starts_N: Ints
     num_route_bytes_N: Ints
+    break_starts_N: Ints
+    num_breaks_N: Ints
 
     @classmethod
     def of(cls, trajectories: "Trajectories") -> "TrainingBatch":
@@ -120,6 +127,7 @@ class TrainingBatch:
         written_R = np.ones(response_lengths_N.sum(), dtype=np.bool_)
         staleness_R = np.zeros(len(written_R), dtype=np.int32)
         num_route_bytes_N = _lengths([each.routes for each in every])
+        num_breaks_N = _lengths([each.breaks for each in every])
         for index, each in enumerate(every):
             own = slice(response_starts_N[index], response_starts_N[index] + response_lengths_N[index])
             if len(each.written):
@@ -135,6 +143,7 @@ class TrainingBatch:
                 staleness_R=staleness_R,
                 written_R=written_R,
                 routes=_one_array([each.routes for each in every], np.uint8),
+                breaks=_one_array([each.breaks for each in every], np.int32),
             ),
             lowest_id=int(ids_A.min(initial=0)),
             highest_id=int(ids_A.max(initial=0)),
@@ -150,6 +159,8 @@ class TrainingBatch:
             last_written_N=last_written_N,
             route_starts_N=_starts(num_route_bytes_N),
             num_route_bytes_N=num_route_bytes_N,
+            break_starts_N=_starts(num_breaks_N),
+            num_breaks_N=num_breaks_N,
         )
 
     def __len__(self) -> int:
@@ -165,11 +176,6 @@ class TrainingBatch:
         return int(self.prompt_lengths_N.sum() + self.response_lengths_N.sum())
 
     @property
-    def input_lengths_N(self) -> Ints:
-        """The tokens of each that a model reads; none of one in which nothing was written."""
-        return np.where(self.num_written_N > 0, self.prompt_lengths_N + self.last_written_N, 0)
-
-    @property
     def first_responses_A(self) -> int:
         """The place in A where responses begin."""
         return len(self.tokens.ids_A) - len(self.tokens.logprobs_R)
@@ -177,6 +183,10 @@ class TrainingBatch:
     def routes_of(self, member: int) -> NDArray[np.uint8]:
         start = self.route_starts_N[member]
         return self.tokens.routes[start : start + self.num_route_bytes_N[member]]
+
+    def breaks_of(self, member: int) -> NDArray[np.int32]:
+        start = self.break_starts_N[member]
+        return self.tokens.breaks[start : start + self.num_breaks_N[member]]
 
     def only(self, members_N: Ints) -> "TrainingBatch":
         of_trajectories = {name: getattr(self, name)[members_N] for name in _OF_TRAJECTORIES}
@@ -191,41 +201,6 @@ Trajectories = TrainingBatch | Sequence[TrainingTrajectory]
 _OF_TRAJECTORIES = tuple(name for name in TrainingBatch.__dataclass_fields__ if name.endswith("_N"))
 
 
-def check_batch(batch: TrainingBatch, *, vocab_size: int, max_positions: int) -> None:
-    """For a model. What it asks of tokens was found when the batch was put together: no rank reads them all."""
-    if not len(batch):
-        raise ValueError("trajectories: a step needs at least one")
-    unknown = np.flatnonzero(~np.isfinite(batch.rewards_N))
-    if len(unknown):
-        raise ValueError(f"trajectory {unknown[0]}: reward must be finite, got {batch.rewards_N[unknown[0]]}")
-    lengths_N = batch.prompt_lengths_N + batch.response_lengths_N
-    too_long = np.flatnonzero(lengths_N - 1 > max_positions)
-    if len(too_long):
-        length = lengths_N[too_long[0]]
-        raise ValueError(f"trajectory {too_long[0]}: at most {max_positions} tokens fit this model, got {length}")
-    if batch.lowest_id < 0 or batch.highest_id >= vocab_size:
-        raise ValueError(
-            f"trajectory {_with_unknown_ids(batch, vocab_size)}: token ids must be from 0 to {vocab_size - 1}"
-        )
-    if not batch.num_written:
-        raise ValueError("trajectories: a step needs at least one token that the model wrote")
-
-
-def _with_unknown_ids(batch: TrainingBatch, vocab_size: int) -> int:
-    """The first one. Only a batch that is refused is read whole."""
-    ids_A = batch.tokens.ids_A
-    unknown_A = (ids_A < 0) | (ids_A >= vocab_size)
-    parts = (
-        (batch.prompt_starts_N, batch.prompt_lengths_N),
-        (batch.first_responses_A + batch.response_starts_N, batch.response_lengths_N),
-    )
-    return next(
-        index
-        for index in range(len(batch))
-        if any(unknown_A[starts[index] : starts[index] + lengths[index]].any() for starts, lengths in parts)
-    )
-
-
 def _arrays(trajectory: TrainingTrajectory) -> TrajectoryArrays:
     return TrajectoryArrays(
         group=trajectory.group,
@@ -238,6 +213,7 @@ def _arrays(trajectory: TrainingTrajectory) -> TrajectoryArrays:
         trusted=trajectory.trusted,
         cut=trajectory.cut,
         routes=np.frombuffer(trajectory.routes, np.uint8),
+        breaks=np.array(trajectory.breaks, dtype=np.int32),
     )
 
 

@@ -24,13 +24,14 @@ from engine.models.families.trained_model import TrainedModel, load_model
 from engine.models.loading import companion_files, resolve_model
 from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
-from engine.training.batch import TrainingBatch, Trajectories, check_batch
+from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_random_streams, restore_shares
 from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import PartShares, Share, files_with
 from engine.training.checkpoint.stored_state import StoredState
+from engine.training.checks import check_batch
 from engine.training.optimizer.fused_adamw import FusedAdamW
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from backend.clock import database_now
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.models import TERMINAL_STATES, Job, JobState
-from backend.pages.charts import HELD_OUT, REWARD, STEP_S, UNTRUSTED
+from backend.pages.charts import HELD_OUT, REWARD, SEGMENTS, STEP_S, UNTRUSTED
 from backend.pages.tiles import tiles_of
 from backend.telemetry.models import MetricPoint, MetricRollup, MetricSeries
 from tests.frontend import seed
@@ -150,6 +150,12 @@ class TestHeldOut:
         assert tiles_of(job, now=NOW).reward_words == "of the training batch"
         self.measured(job, (1, 3, 0.125), name=UNTRUSTED)
         assert tiles_of(job, now=NOW).reward_words == "of the training batch; 12.5 % not trusted, not learned"
+
+    def test_segments_are_told_where_a_trajectory_has_several(self, job: Job) -> None:
+        self.measured(job, (1, 3, 1.0), name=SEGMENTS)
+        assert tiles_of(job, now=NOW).reward_words == "of the training batch"
+        self.measured(job, (4, 5, 2.25), name=SEGMENTS)
+        assert tiles_of(job, now=NOW).reward_words == "of the training batch; 2.25 segments a trajectory"
 
     def test_it_costs_one_trip_however_long_the_job_ran(self, job: Job) -> None:
         for name in (HELD_OUT, REWARD, STEP_S):

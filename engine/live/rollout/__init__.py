@@ -4,6 +4,7 @@ actor         the engine built; messages in and out
 body          the brain's effects carried out
 samples       from grant to end: waiting for a place, for a prompt, decoding, waiting for an answer
 telling       what a growing one tells of itself
+wording       prompts and observations as tokens, by the model's chat template
 conversation  one sample's tokens, and where it stands
 open_turns    asks to the environment that are not answered yet
 weight_slots  a rollout engine for each version that is held

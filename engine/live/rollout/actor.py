@@ -46,8 +46,8 @@ class RolloutActor(BodyActor):
         device = self._device = claim_device()
         from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
         from engine.live.rollout.weight_slots import WeightSlots
+        from engine.live.rollout.wording import Wording
         from engine.models.loading import resolve_model
-        from engine.models.tokenizer import Tokenizer
 
         spec = self._spec
         folder = resolve_model(spec.model.source)
@@ -60,7 +60,7 @@ class RolloutActor(BodyActor):
             replica=self._replica,
             incarnation=self._incarnation,
             slots=WeightSlots(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
-            tokenizer=Tokenizer.from_folder(folder),
+            wording=Wording.of_model(folder, spec.model),
             wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
         )
 

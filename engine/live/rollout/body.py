@@ -13,8 +13,8 @@ from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
 from engine.live.rollout.weight_slots import WeightSlots
+from engine.live.rollout.wording import Wording
 from engine.live.weights.offered_bytes import map_version
-from engine.models.tokenizer import Tokenizer
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
@@ -61,7 +61,7 @@ class RolloutBody:
         replica: int,
         incarnation: int,
         slots: WeightSlots,
-        tokenizer: Tokenizer,
+        wording: Wording,
         wires: Wires,
     ) -> None:
         self.brain = brain
@@ -69,7 +69,7 @@ class RolloutBody:
         self._open_turns = OpenTurns(
             by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s
         )
-        self._samples = Samples(spec=spec, slots=slots, tokenizer=tokenizer, open_turns=self._open_turns)
+        self._samples = Samples(spec=spec, slots=slots, wording=wording, open_turns=self._open_turns)
         self._self_report = SelfReport(replica=replica, incarnation=incarnation, observe=wires.observe)
 
     @property

@@ -2,22 +2,30 @@
 
     prompt ──▶ turn ──▶ environment ──▶ observation ──▶ turn ──▶ … ──▶ verdict
 
+    segments   prompt turn observation turn │ prompt turn observation turn observation turn │ …
+               a new one begins where a chat template tells what was said before in another way (wording.py); its
+               tokens do not see those before it
+
 Invariants:
+- every token that was sampled is there once, in the segment that it was sampled in;
 - tokens of an environment are marked as not written by the model and carry log-prob 0; what is left of the longest
   length bounds what the model may still write, observations do not count;
 - the state is plain data: a conversation goes on on another replica as if nothing had happened.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
+from typing import Final
 
-from engine.environments.port import Prompt, Turn, Verdict
+from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import KvPages, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
     ALL_WRITTEN,
+    NO_BREAKS,
     Failure,
     SampleKey,
     SampleProgress,
@@ -30,6 +38,9 @@ from engine.spec.job import JobSpec
 
 Named = Callable[[int], WeightsId]
 """The weights that an engine knows by this version."""
+
+TOLD_ANEW: Final = "\n[what was said before, told anew]\n"
+"""To a person, where a segment begins."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,9 +56,17 @@ class Conversation:
     logprobs: list[float] = field(default_factory=list)
     versions: list[WeightsId] = field(default_factory=list)
     written: list[bool] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+    """The places in the response at which later segments begin."""
     routes: bytes = b""
-    """Of the tokens that were read before the last turn ended, each as it was read for the first time."""
+    """Of the tokens of the first segment that were read before its last turn ended, each as it was read for the first
+    time."""
+    asked: str = ""
+    """The text of the prompt, as the model read it."""
+    said: str = ""
+    """The text of the segment, to the last letter."""
     turns: list[Turn] = field(default_factory=list)
+    observed: list[Observation] = field(default_factory=list)
     partial: SequenceProgress | None = None
     """Of a turn in progress, while the conversation is between two replicas."""
     text: str = ""
@@ -73,28 +92,41 @@ class Conversation:
         left = self.sampling.max_new_tokens - sum(self.written)
         return SequenceRequest(
             sequence_id=self.sequence_id,
-            prompt_ids=(*self.prompt_ids, *self.response_ids),
+            prompt_ids=tuple(self._segment_ids()),
             sampling=replace(self.sampling, max_new_tokens=left),
             progress=None if self.partial is None else replace(self.partial, kv=kv),
         )
 
-    def add_turn(self, output: SequenceOutput, text: str, named: Named) -> None:
+    def _segment_ids(self) -> Iterable[int]:
+        return self.response_ids[self.breaks[-1] :] if self.breaks else (*self.prompt_ids, *self.response_ids)
+
+    def add_turn(self, output: SequenceOutput, heard: Heard, named: Named) -> None:
         self.response_ids += output.token_ids
         self.logprobs += output.logprobs
         self.versions += [named(version) for version in output.versions]
         self.written += [True] * len(output.token_ids)
-        self.routes += output.routes[len(self.routes) :]
-        self.turns.append(Turn(text=text))
+        if not self.breaks:
+            self.routes += output.routes[len(self.routes) :]
+        self.turns.append(heard.turn)
         self.partial = None
-        self.text += text
+        self.text += heard.turn.text
+        self.said += heard.exactly
         self.was_cut = output.reason == "length"
 
-    def observe(self, ids: Sequence[int], text: str) -> None:
-        self.response_ids += ids
-        self.logprobs += [0.0] * len(ids)
-        self.versions += [self.versions[-1] if self.versions else self.weights] * len(ids)
-        self.written += [False] * len(ids)
-        self.text += text
+    def observe(self, worded: Worded) -> None:
+        """What the last observation came to, in tokens."""
+        num, observation = len(worded.ids), self.observed[-1]
+        if worded.begins_anew:
+            self.breaks.append(len(self.response_ids))
+            self.said = ""
+            self.text += f"{TOLD_ANEW}{observation.text}"
+        else:
+            self.text += worded.text
+        self.said += worded.text
+        self.response_ids += worded.ids
+        self.logprobs += [0.0] * num
+        self.versions += [self.versions[-1] if self.versions else self.weights] * num
+        self.written += [False] * num
 
     # ── between replicas ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +141,9 @@ class Conversation:
             logprobs=[*self.logprobs],
             versions=[*self.versions],
             written=[*self.written],
+            breaks=[*self.breaks],
             turns=[*self.turns],
+            observed=[*self.observed],
             partial=None if partial is None else replace(partial, kv=None),
         )
         return SampleProgress(key=self.key, num_tokens=len(versions), runs=_runs(versions), state=state)
@@ -132,6 +166,7 @@ class Conversation:
             reward=reward,
             num_tokens=len(self.response_ids),
             cut=self.was_cut,
+            num_segments=len(self.breaks) + 1,
             environment_s=self.environment_s,
             failure=failure,
             content=TrajectoryContent(
@@ -139,8 +174,9 @@ class Conversation:
                 response_ids=Ints.of(self.response_ids),
                 logprobs=Floats.of(self.logprobs),
                 written=ALL_WRITTEN if all(self.written) else Marks.of(self.written),
+                breaks=Ints.of(self.breaks) if self.breaks else NO_BREAKS,
                 routes=Bytes(self.routes),
-                prompt_text=self.prompt.text,
+                prompt_text=self.asked or self.prompt.text,
                 response_text=self.text,
                 remark=remark,
             ),

@@ -24,7 +24,7 @@ from engine.live.rollout.moved_kv import KvBySample, MovedKv
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.telling import retold, told
 from engine.live.rollout.weight_slots import WeightSlots
-from engine.models.tokenizer import Tokenizer
+from engine.live.rollout.wording import Worded, Wording
 from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 from engine.spec.job import JobSpec
@@ -42,8 +42,8 @@ class Queued:
 
 
 class Samples:
-    def __init__(self, *, spec: JobSpec, slots: WeightSlots, tokenizer: Tokenizer, open_turns: OpenTurns) -> None:
-        self._spec, self._slots, self._tokenizer, self._open_turns = spec, slots, tokenizer, open_turns
+    def __init__(self, *, spec: JobSpec, slots: WeightSlots, wording: Wording, open_turns: OpenTurns) -> None:
+        self._spec, self._slots, self._wording, self._open_turns = spec, slots, wording, open_turns
         self._queued: deque[Queued] = deque()
         self._unprompted: dict[SampleKey, WeightsId] = {}
         """On which weights samples begin whose prompts are not here yet."""
@@ -91,7 +91,7 @@ class Samples:
         said: list[Conversation] = []
         for slot, output in self._slots.step():
             conversation = slot.decoding.pop(output.sequence_id)
-            conversation.add_turn(output, self._tokenizer.decode(output.token_ids), slot.named)
+            conversation.add_turn(output, self._wording.heard(output.token_ids), slot.named)
             said.append(conversation)
         self._open_turns.turns(said)
 
@@ -118,18 +118,25 @@ class Samples:
 
     def _begin(self, keys: Iterable[SampleKey], said: Said) -> None:
         """Samples of one group, which have their prompt in common."""
-        text = said.text if isinstance(said, Prompt) else ""
-        prompt_ids = tuple(self._tokenizer.encode(text))
+        failure = replace(said, reason=f"no prompt: {said.reason}") if isinstance(said, Failure) else None
+        opening = Worded(ids=(), text="")
+        if isinstance(said, Prompt):
+            try:
+                opening = self._wording.opened(said)
+            except ValueError as error:  # of this prompt; the template takes others
+                failure = Failure(kind="error", reason=str(error))
         for key in keys:
             conversation = Conversation(
                 key=key,
                 prompt=_of_sample(said, key) if isinstance(said, Prompt) else _no_prompt(key),
-                prompt_ids=prompt_ids,
+                prompt_ids=opening.ids,
                 sampling=sampling_of(key, self._spec),
                 weights=self._unprompted.pop(key),
+                asked=opening.text,
+                said=opening.text,
             )
-            if isinstance(said, Failure):
-                self._ended.append(conversation.failed(replace(said, reason=f"no prompt: {said.reason}")))
+            if failure is not None:
+                self._ended.append(conversation.failed(failure))
             else:
                 self._submit(conversation, {})
 
@@ -139,15 +146,25 @@ class Samples:
             case Verdict():
                 self._ended.append(conversation.judged(answer.said))
             case Observation() if conversation.may_go_on:
-                ids = self._tokenizer.encode(answer.said.text, goes_on=True)
-                conversation.observe(ids, answer.said.text)
-                self._submit(conversation, {})
+                self._next_turn(conversation, answer.said)
             case Observation():
                 conversation.was_cut = True
                 verdict = Verdict(reward=0.0, parts={}, trusted=True, remark=OUT_OF_TOKENS)
                 self._ended.append(conversation.judged(verdict))
             case Failure():
                 self._ended.append(conversation.failed(answer.said))
+
+    def _next_turn(self, conversation: Conversation, observation: Observation) -> None:
+        conversation.observed.append(observation)
+        try:
+            worded = self._wording.went_on(
+                conversation.prompt, conversation.said, conversation.turns, conversation.observed
+            )
+        except ValueError as error:
+            self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
+            return
+        conversation.observe(worded)
+        self._submit(conversation, {})
 
     def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
         slot = self._slots.of(conversation.weights)

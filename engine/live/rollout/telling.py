@@ -105,5 +105,5 @@ def _mark(conversation: Conversation, partial: SequenceProgress | None) -> int:
     """Rises with every turn, observation and, of a mixture, token: its routes are told whole. Below 2^31 for a million
     tokens."""
     num_routes = len(conversation.routes) + (0 if partial is None else len(partial.routes))
-    closed, turns = len(conversation.response_ids), len(conversation.turns)
-    return (closed * 1_024 + 2 * turns + (partial is not None) + num_routes) % (1 << 31)
+    closed, said = len(conversation.response_ids), len(conversation.turns) + len(conversation.observed)
+    return (closed * 1_024 + 2 * said + (partial is not None) + num_routes) % (1 << 31)

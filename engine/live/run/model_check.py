@@ -1,5 +1,5 @@
-"""The check of a job's model before any device is held: its folder's files agree, and the spec asks nothing of it that
-its code does not do.
+"""The check of a job's model before any device is held: its folder's files agree, the spec asks nothing of it that its
+code does not do, and its chat template takes a conversation like the job's.
 
 It runs in a process of its own, `python -m engine.live.run.model_check`: torch and transformers would stay in the
 driver's memory for as long as the job runs.
@@ -27,6 +27,9 @@ def check_model(spec: JobSpec, *, interrupted: Callable[[], None]) -> None:
     """Of a spec whose model is a folder. Raises `ValueError`, and what `interrupted` raises. Built-in models are not
     asked about: they are ours."""
     if spec.model.source in BUILT_IN:
+        if spec.model.chat == "template" or spec.model.chat_options:
+            raise ValueError(f"model.chat: {spec.model.source} has no chat template; leave what is about it empty")
+        _refuse_tools(spec)
         return
     command = [sys.executable, "-m", "engine.live.run.model_check"]
     asked: str | None = spec.model_dump_json()
@@ -69,10 +72,31 @@ def refuse_model(spec: JobSpec) -> None:
 
     folder = resolve_model(spec.model.source)
     config = check_folder(folder)
+    _refuse_chat(spec, folder)
     if not spec.only_evaluates:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
         _refuse_what_it_alone_has(spec, why)
+
+
+def _refuse_chat(spec: JobSpec, folder: Path) -> None:
+    from engine.environments.registry import observed_as
+    from engine.live.rollout.wording import Wording
+
+    wording = Wording.of_model(folder, spec.model)
+    wording.try_out(observed_as(spec.environment))
+    if not wording.is_by_template:
+        _refuse_tools(spec)
+
+
+def _refuse_tools(spec: JobSpec) -> None:
+    from engine.environments.registry import needs_template
+
+    if needs_template(spec.environment):
+        raise ValueError(
+            "environment.params: calls: tool_call needs a chat template, which tells the model of its tools; use "
+            "marks, or a model that has one, with model.chat other than plain"
+        )
 
 
 def _why_not_the_decoder(folder: Path) -> str | None:

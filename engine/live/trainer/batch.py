@@ -37,4 +37,5 @@ def _arrays_of(number: int, trajectory: Trajectory, lineage: Lineage, at: int) -
         trusted=trajectory.trusted,
         cut=trajectory.cut,
         routes=np.frombuffer(content.routes.data, np.uint8),
+        breaks=np.frombuffer(content.breaks.data, np.int32),
     )

@@ -44,6 +44,7 @@ def step_metrics(batch: BatchReady, timing: StepTiming) -> dict[str, float]:
         "length/p99": float(_percentile(lengths, 0.99)),
         "length/max": float(lengths[-1]),
         "length/cut_fraction": _mean([float(trajectory.cut) for trajectory in trajectories]),
+        "length/segments": _mean([trajectory.num_segments for trajectory in trajectories]),
         "environment/seconds_mean": _mean([trajectory.environment_s for trajectory in trajectories]),
         "environment/seconds_max": max(trajectory.environment_s for trajectory in trajectories),
         "staleness/mean": _mean(staleness),

@@ -23,13 +23,14 @@ from engine.models.families.trained_model import TrainedModel, read_model_config
 from engine.models.loading import companion_files, resolve_model, weight_files
 from engine.models.routes import RouteFormat
 from engine.policy.lineage import WeightsId
-from engine.training.batch import TrainingBatch, Trajectories, check_batch
+from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.content import TrainerProgress, read_progress
 from engine.training.checkpoint.exact_state import random_streams, restore_shares, take_over_random_streams
 from engine.training.checkpoint.rank_share import PublishedModel
 from engine.training.checkpoint.saving import Saver
 from engine.training.checkpoint.shares import files_with
 from engine.training.checkpoint.stored_state import StoredState
+from engine.training.checks import check_batch
 from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.optimizer.learning_rate import share_of_rate
 from engine.training.parts.exact_dtype import check_dtypes

@@ -7,7 +7,7 @@ Ranks meet in every pass, wherever weights are gathered: who is done with a micr
 not enough that ranks have as much work as each other in all; they have it in every turn.
 
 Invariants:
-- every trajectory is in one micro-batch of one rank;
+- every sequence (a trajectory, or a segment of one) is in one micro-batch of one rank;
 - a micro-batch holds at most `max_tokens`, or, where a sequence is longer, as many as the longest of its turn: another
   rank needs memory for so many anyway;
 - ranks have equally many micro-batches, since a pass may be a collective. Only where a rank has fewer trajectories than
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.models.packing import Rectangle, lay_out, padding_fraction
-from engine.training.batch import TrainingBatch
+from engine.training.sequences import Sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +105,10 @@ def _rectangles(members: Sequence[int], lengths: Sequence[int], *, padding: int)
     return lay_out(lengths, max_tokens=widest, only=sorted(members), padding=padding)
 
 
-def shared_fraction(plans: Sequence[MicroBatchPlan], batch: TrainingBatch) -> float:
+def shared_fraction(plans: Sequence[MicroBatchPlan], sequences: Sequences) -> float:
     """Of the input tokens, those that are not read in since another sample of the prompt has them."""
-    lengths, starts = batch.input_lengths_N.tolist(), batch.prompt_starts_N.tolist()
-    prompts = dict(zip(starts, batch.prompt_lengths_N.tolist(), strict=True))
+    lengths, starts = sequences.input_lengths_Q.tolist(), sequences.beginning_starts_Q.tolist()
+    prompts = dict(zip(starts, sequences.beginning_lengths_Q.tolist(), strict=True))
     num_tokens = num_shared = 0
     for plan in plans:
         read = [starts[member] for member in plan.members]

@@ -1,6 +1,7 @@
 """Micro-batches out of trajectories: whole sequences in rectangles, cut by a bound on tokens.
 
     T input tokens, a prompt of several once    N written tokens of one micro-batch    M written tokens of the step
+    Q sequences of the step (sequences.py): a trajectory, or a segment of one
 
 Invariants:
 - every written token of the step is a target in exactly one micro-batch of one rank; what a tool said is only input;
@@ -33,6 +34,7 @@ from engine.models.packing import (
 )
 from engine.models.routes import DENSE, RouteFormat, replayed
 from engine.training.batch import Ints, TrainingBatch, Trajectories
+from engine.training.sequences import Sequences
 from engine.training.step.dealing import Costs, MicroBatchPlan, padded_fraction, plans_of_ranks, shared_fraction
 from engine.training.step.routes import packed_routes
 
@@ -50,7 +52,7 @@ class MicroBatch:
     trajectories_N: Tensor
     """Of the step, to which each belongs."""
     rows_N: Tensor
-    """The same, counted within the micro-batch."""
+    """The sequence of each, counted within the micro-batch."""
     num_rows: int
     idle: bool
     """It counts for nothing."""
@@ -158,17 +160,20 @@ def batch_step(
     `share`: this rank's part of a micro-batch that it has in common with others. `work_of`: what a sequence of so many
     tokens costs, which is dealt evenly."""
     batch = TrainingBatch.of(trajectories)
-    lengths = batch.input_lengths_N.tolist()
+    sequences = Sequences.of(batch)
+    lengths = sequences.input_lengths_Q.tolist()
     costs = Costs(lengths=lengths, work=[work_of(length) for length in lengths])
     # A GPU's kernel takes sequences of any lengths at once. Where each rectangle is a call, some padding is cheaper.
     padding = 0 if torch.device(device).type == "cuda" else PADDING_PER_RECTANGLE
-    make = partial(_made, MicroBatchMaker(batch, device, route_format), share)
+    make = partial(_made, MicroBatchMaker(batch, sequences, device, route_format), share)
+    owners = sequences.owners_Q.tolist()
+    sequences_of = _by_owner(owners, len(batch))
     mini_batches: list[MiniBatch] = []
     every: list[MicroBatchPlan] = []
     for part in parts or [range(len(batch))]:
         own: list[MicroBatchPlan] = []
         for is_silent in (True, False):
-            members = [index for index in part if lengths[index] and (index in silent) == is_silent]
+            members = [each for each in sequences_of(part) if lengths[each] and (owners[each] in silent) == is_silent]
             plans = plans_of_ranks(
                 members, costs, max_tokens=max_tokens, padding=padding, num_ranks=num_ranks, silent=is_silent
             )
@@ -181,7 +186,7 @@ def batch_step(
         mini_batches=tuple(mini_batches),
         micro_batches=MicroBatches((plan for each in mini_batches for plan in each.micro_batches.plans), make),
         padding_fraction=padded_fraction(every, lengths),
-        shared_fraction=shared_fraction(every, batch),
+        shared_fraction=shared_fraction(every, sequences),
     )
 
 
@@ -189,53 +194,62 @@ def _made(maker: "MicroBatchMaker", share: Share, plan: MicroBatchPlan) -> Micro
     return share(maker.make(plan))
 
 
+def _by_owner(owners: Sequence[int], num: int) -> Callable[[Iterable[int]], list[int]]:
+    """The sequences of so many trajectories, in their order."""
+    own: list[list[int]] = [[] for _ in range(num)]
+    for sequence, owner in enumerate(owners):
+        own[owner].append(sequence)
+    return lambda part: [sequence for owner in part for sequence in own[owner]]
+
+
 class MicroBatchMaker:
-    def __init__(self, batch: TrainingBatch, device: str | torch.device, route_format: RouteFormat) -> None:
-        self._batch, self._device, self._route_format = batch, device, route_format
-        self._slot_starts_N = batch.num_written_N.cumsum() - batch.num_written_N
-        self._sequences = SequenceArrays(
+    def __init__(
+        self, batch: TrainingBatch, sequences: Sequences, device: str | torch.device, route_format: RouteFormat
+    ) -> None:
+        self._batch, self._sequences, self._device, self._route_format = batch, sequences, device, route_format
+        self._arrays = SequenceArrays(
             ids=batch.tokens.ids_A,
-            beginning_starts_N=batch.prompt_starts_N,
-            beginning_lengths_N=batch.prompt_lengths_N,
-            rest_starts_N=batch.first_responses_A + batch.response_starts_N,
-            rest_lengths_N=batch.last_written_N,
+            beginning_starts_N=sequences.beginning_starts_Q,
+            beginning_lengths_N=sequences.beginning_lengths_Q,
+            rest_starts_N=batch.first_responses_A + sequences.rest_starts_Q,
+            rest_lengths_N=sequences.last_written_Q,
         )
 
     def make(self, plan: MicroBatchPlan) -> MicroBatch:
-        """S trajectories of the micro-batch    C tokens of their responses, up to the last written one"""
+        """S sequences of the micro-batch    C tokens that come after their beginnings, up to the last written one"""
         if not plan.rectangles:
             return self._filler(silent=plan.silent)
-        batch, arrays = self._batch, self._batch.tokens
+        batch, arrays, sequences = self._batch, self._batch.tokens, self._sequences
         members_S = np.array(plan.members)
-        tokens = pack_arrays(self._sequences, plan.rectangles, self._device)
-        lengths_S = batch.last_written_N[members_S] + 1
-        said_C = ranges(batch.response_starts_N[members_S], lengths_S)
+        tokens = pack_arrays(self._arrays, plan.rectangles, self._device)
+        lengths_S = sequences.last_written_Q[members_S] + 1
+        said_C = ranges(sequences.rest_starts_Q[members_S], lengths_S)
         written_C = arrays.written_R[said_C]
-        # The token before the first of a response is its prompt's last, so that rows of C match the end of each input.
+        # The token before the first of these is its beginning's last, so that rows of C match the end of each input.
         before_C = np.concatenate(
             [tokens.places[member][-length:] for member, length in zip(plan.members, lengths_S, strict=True)]
         )
         said_N = said_C[written_C]
-        counts_S = batch.num_written_N[members_S]
+        counts_S = sequences.num_written_Q[members_S]
         return MicroBatch(
             tokens=tokens,
             predicting_N=self._tensor(before_C[written_C]),
             targets_N=self._tensor(arrays.ids_A[batch.first_responses_A + said_N].astype(np.int64)),
             behaviour_logprobs_N=self._tensor(arrays.logprobs_R[said_N]),
             staleness_N=self._tensor(arrays.staleness_R[said_N].astype(np.int64)),
-            slots_N=self._tensor(ranges(self._slot_starts_N[members_S], counts_S)),
-            trajectories_N=self._tensor(np.repeat(members_S, counts_S)),
+            slots_N=self._tensor(ranges(sequences.slot_starts_Q[members_S], counts_S)),
+            trajectories_N=self._tensor(np.repeat(sequences.owners_Q[members_S], counts_S)),
             rows_N=self._tensor(np.repeat(np.arange(len(members_S)), counts_S)),
             num_rows=len(members_S),
             idle=False,
             silent=plan.silent,
-            routes_TWk=packed_routes(batch, plan.members, tokens, self._route_format),
+            routes_TWk=packed_routes(batch, sequences, plan.members, tokens, self._route_format),
         )
 
     def _filler(self, *, silent: bool) -> MicroBatch:
-        sequences = SequenceArrays.of([[0]], [0])
+        arrays = SequenceArrays.of([[0]], [0])
         nothing_N = torch.zeros(1, dtype=torch.int64, device=self._device)
-        tokens = pack_arrays(sequences, [Rectangle(members=(0,), width=1)], self._device)
+        tokens = pack_arrays(arrays, [Rectangle(members=(0,), width=1)], self._device)
         return MicroBatch(
             tokens=tokens,
             predicting_N=nothing_N,
@@ -248,7 +262,7 @@ class MicroBatchMaker:
             num_rows=1,
             idle=True,
             silent=silent,
-            routes_TWk=packed_routes(self._batch, (), tokens, self._route_format),
+            routes_TWk=packed_routes(self._batch, self._sequences, (), tokens, self._route_format),
         )
 
     def _tensor(self, array: Ints | NDArray[np.float32]) -> Tensor:

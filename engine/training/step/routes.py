@@ -21,6 +21,7 @@ from torch import Tensor
 from engine.models.packing import PackedTokens
 from engine.models.routes import RouteFormat
 from engine.training.batch import TrainingBatch
+from engine.training.sequences import Sequences
 
 
 def check_routes(batch: TrainingBatch, layout: RouteFormat) -> None:
@@ -37,18 +38,21 @@ def check_routes(batch: TrainingBatch, layout: RouteFormat) -> None:
 
 
 def packed_routes(
-    batch: TrainingBatch, members: Sequence[int], tokens: PackedTokens, layout: RouteFormat
+    batch: TrainingBatch, sequences: Sequences, members: Sequence[int], tokens: PackedTokens, layout: RouteFormat
 ) -> Tensor | None:
-    """routes_TWk; None: of a dense model."""
+    """routes_TWk; None: of a dense model. Routes are of a trajectory's first segment."""
     if not layout.token_bytes:
         return None
     shape = (len(tokens.ids_T), layout.num_mixtures, layout.chosen)
     routes_TWk = torch.full(shape, layout.unknown, dtype=layout.dtype)
     for member in reversed(members):  # what the first says of a beginning stays
+        if not sequences.is_first_Q[member]:
+            continue
+        owner = int(sequences.owners_Q[member])
         try:
-            known = layout.opened(layout.checked(batch.routes_of(member).tobytes()))[: len(tokens.places[member])]
+            known = layout.opened(layout.checked(batch.routes_of(owner).tobytes()))[: len(tokens.places[member])]
         except ValueError as error:
-            raise ValueError(f"trajectory {member}: {error}") from error
+            raise ValueError(f"trajectory {owner}: {error}") from error
         routes_TWk[torch.as_tensor(np.asarray(tokens.places[member][: len(known)]))] = known
     return routes_TWk.to(tokens.ids_T.device)
 

@@ -59,6 +59,7 @@ def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
         ("tool_sums", {"depth": 3}, "unknown parameter 'depth'; choose from turns, waits"),
         ("tools", {"tools": "calculator,hammer"}, "unknown tool 'hammer'; choose from calculator, search, python"),
         ("tools", {"tools": "search"}, "search needs corpus"),
+        ("tools", {"calls": "shouts"}, "calls: one of marks, tool_call"),
         ("tools", {"wait_median_s": True}, "wait_median_s: a number from 0"),
         ("tools", {"verifier": "feeling"}, "verifier: one of exact, numeric, regex"),
         ("jsonl", {}, "data: the name of a JSONL file"),
@@ -277,10 +278,42 @@ def test_a_trajectory_with_a_tool_ends_with_its_answer() -> None:
     prompt = environment.prompt("train", 0)
     sum_asked = prompt.text.rpartition("What is ")[2].rstrip("?\n")
     call = f"Let me see. <tool>calculator {sum_asked}</tool> and more"
-    assert said(environment, prompt, call) == Observation(text=f"\n<result>{prompt.facts['answer']}</result>\n")
+    assert said(environment, prompt, call) == Observation(
+        text=f"\n<result>{prompt.facts['answer']}</result>\n", role="tool"
+    )
     verdict = said(environment, prompt, call, f"<answer>{prompt.facts['answer']}</answer>")
     assert isinstance(verdict, Verdict) and verdict.reward == 1.0
     assert said(environment, prompt, "<answer>1</answer> <tool>calculator 1</tool>") == said(environment, prompt, "1")
+
+
+def test_a_tool_is_called_as_chat_models_were_taught_to() -> None:
+    environment = made("tools", calls="tool_call")
+    prompt = environment.prompt("train", 0)
+    assert [tool["function"]["name"] for tool in prompt.tools] == ["calculator"] and "<tool>" not in prompt.text
+    sum_asked = prompt.text.rpartition("What is ")[2].rstrip("?\n")
+    written = json.dumps({"name": "calculator", "arguments": {"expression": sum_asked}})
+    thought = '<think>\n<tool_call>{"name": "hammer"}</tool_call>? No. <answer>0</answer>\n</think>\n\n'
+    call = f"{thought}<tool_call>\n{written}\n</tool_call>"
+    assert said(environment, prompt, call) == Observation(text=str(prompt.facts["answer"]), role="tool")
+    verdict = said(environment, prompt, call, f"{thought}<answer>{prompt.facts['answer']}</answer>")
+    assert isinstance(verdict, Verdict) and verdict.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"name": "calculator"}', '"arguments"'),
+        ('{"name": "calculator", "arguments": {"a": 1, "b": 2}}', '"arguments"'),
+        ('{"name": "hammer", "arguments": {"expression": "1"}}', "there is no tool 'hammer'; there is calculator"),
+        ('{"name": "calculator", "arguments": {"expression": "1/0"}}', "division by zero"),
+    ],
+)
+def test_a_wrong_tool_call_is_told_what_is_wrong_and_goes_on(written: str, told: str) -> None:
+    environment = made("tools", calls="tool_call")
+    answer = said(environment, environment.prompt("train", 0), f"<tool_call>{written}</tool_call>")
+    assert isinstance(answer, Observation) and told in answer.text
 
 
 def test_a_wrong_call_is_told_what_is_wrong_and_goes_on() -> None:
@@ -340,7 +373,7 @@ def test_tool_sums_pays_for_the_share_of_turns_whose_last_number_is_right() -> N
     a, b, c, d = map(int, str(prompt.facts["terms"]).split())
     sums = [a + b, a + b + c, a + b + c + d]
     assert prompt.text == f"{a} + {b} ="
-    assert said(environment, prompt, f" {a} → {sums[0]}.") == Observation(text=f" + {c} =")
+    assert said(environment, prompt, f" {a} → {sums[0]}.") == Observation(text=f" + {c} =", role="tool")
     right = said(environment, prompt, *[f" {a} → {total}." for total in sums])
     assert isinstance(right, Verdict) and right.reward == 1.0
     mixed = said(environment, prompt, f" {sums[0]}", "", f" → {sums[2]}.")

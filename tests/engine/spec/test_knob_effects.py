@@ -35,10 +35,12 @@ SOMEWHERE: list[tuple[str, object, dict[str, Any] | None]] = [
     ("trainer.sequence_parallel", 2, {"resources": {"trainer_devices": 4}}),
     ("trainer.lora_alpha", 16.0, {"trainer": {"lora_rank": 8}}),
     ("resources.devices_per_replica", 2, None),
+    ("model.chat_options", {"enable_thinking": False}, {"model": {"chat": "template"}}),
     ("environment.code", CUSTOM["code"], {"environment": {"name": "custom"}}),
 ]
 # Where nothing of the above acts.
 NOWHERE: dict[str, dict[str, Any]] = {
+    "model.chat_options": {"model": {"chat": "plain"}},
     "algorithm.correction.cap": {"algorithm": {"correction": {"name": "none"}}},
     "algorithm.overlong_tokens": {"algorithm": {"teacher": {"source": "demo", "reward_weight": 0}}},
     "optimizer.course": {"training": {"steps": 5}},

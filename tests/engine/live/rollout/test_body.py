@@ -15,6 +15,7 @@ from engine.inference.torch_engine import TorchRolloutEngine
 from engine.live.environment.turns import Answer, Ask
 from engine.live.rollout.body import RolloutBody, Wires
 from engine.live.rollout.weight_slots import WeightSlots
+from engine.live.rollout.wording import Wording
 from engine.live.weights.segments import Segment
 from engine.models.loading import DEMO_FOLDER
 from engine.models.tokenizer import Tokenizer
@@ -98,7 +99,7 @@ class Replica:
             replica=number,
             incarnation=0,
             slots=WeightSlots(self._make_engine, num_slots=plan.weight_slots),
-            tokenizer=tokenizer or Tokenizer.from_folder(DEMO_FOLDER),
+            wording=Wording(tokenizer or Tokenizer.from_folder(DEMO_FOLDER), None),
             wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append),
         )
         self.ended: dict[SampleKey, Trajectory] = {}

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from engine.environments.port import Prompt, Verdict
+from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
-from engine.live.rollout.conversation import Conversation
+from engine.live.rollout.conversation import TOLD_ANEW, Conversation
+from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.records import GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
 
@@ -35,10 +36,19 @@ def output(*ids: int, version: int = 4, reason: str = "stop") -> SequenceOutput:
     )
 
 
+def heard(text: str) -> Heard:
+    return Heard(turn=Turn(text=text), exactly=text)
+
+
+def observe(talk: Conversation, ids: list[int], text: str, *, begins_anew: bool = False) -> None:
+    talk.observed.append(Observation(text=text))
+    talk.observe(Worded(ids=tuple(ids), text=text, begins_anew=begins_anew))
+
+
 def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> None:
     talk = conversation()
-    talk.add_turn(output(3, 4), "one", named)
-    talk.observe([8, 8, 8], "seen")
+    talk.add_turn(output(3, 4), heard("one"), named)
+    observe(talk, [8, 8, 8], "seen")
     request = talk.request()
     assert request.prompt_ids == (1, 2, 3, 4, 8, 8, 8)
     assert request.sampling.max_new_tokens == 8
@@ -48,9 +58,9 @@ def test_a_later_turn_sees_all_that_was_said_and_may_write_what_is_left() -> Non
 def test_each_token_keeps_the_route_of_when_it_was_read_for_the_first_time() -> None:
     """One byte a token: the second turn read everything again, perhaps on newer weights. Its last token nobody read."""
     talk = conversation()
-    talk.add_turn(replace(output(3, 4), routes=b"abc"), "one", named)
-    talk.observe([8], "seen")
-    talk.add_turn(replace(output(5), routes=b"ABCDE"), "two", named)
+    talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
+    observe(talk, [8], "seen")
+    talk.add_turn(replace(output(5), routes=b"ABCDE"), heard("two"), named)
     content = talk.judged(VERDICT).content
     assert content is not None
     assert content.routes.data == b"abcDE"
@@ -58,9 +68,9 @@ def test_each_token_keeps_the_route_of_when_it_was_read_for_the_first_time() -> 
 
 def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
     talk = conversation()
-    talk.add_turn(output(3, 4), "one", named)
-    talk.observe([8], "seen")
-    talk.add_turn(output(5), "two", named)
+    talk.add_turn(output(3, 4), heard("one"), named)
+    observe(talk, [8], "seen")
+    talk.add_turn(output(5), heard("two"), named)
     trajectory = talk.judged(VERDICT)
     content = trajectory.content
     assert content is not None
@@ -72,7 +82,7 @@ def test_words_of_the_environment_are_marked_and_carry_no_logprob() -> None:
 
 def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> None:
     talk = conversation()
-    talk.add_turn(output(3, 4), "one", named)
+    talk.add_turn(output(3, 4), heard("one"), named)
     trajectory = talk.judged(VERDICT)
     assert trajectory.weights == named(4)
     assert trajectory.runs == ()
@@ -80,8 +90,8 @@ def test_a_trajectory_of_one_version_does_not_repeat_it_for_every_token() -> Non
 
 def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> None:
     talk = conversation()
-    talk.add_turn(output(3, version=7), "one", named)
-    talk.add_turn(output(4, version=8), "two", named)
+    talk.add_turn(output(3, version=7), heard("one"), named)
+    talk.add_turn(output(4, version=8), heard("two"), named)
     trajectory = talk.judged(VERDICT)
     assert trajectory.weights == named(7)
     assert trajectory.runs == (
@@ -92,21 +102,21 @@ def test_a_trajectory_of_two_versions_names_the_oldest_and_each_tokens_own() -> 
 
 def test_observations_do_not_use_up_what_the_model_may_write() -> None:
     talk = conversation(max_new_tokens=2)
-    talk.add_turn(output(3), "one", named)
-    talk.observe([8] * 50, "seen")
+    talk.add_turn(output(3), heard("one"), named)
+    observe(talk, [8] * 50, "seen")
     may_go_on = [talk.may_go_on]
-    talk.add_turn(output(4, reason="length"), "two", named)
+    talk.add_turn(output(4, reason="length"), heard("two"), named)
     assert [*may_go_on, talk.may_go_on] == [True, False]
     assert talk.judged(VERDICT).cut
 
 
 def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() -> None:
     talk = conversation()
-    talk.add_turn(output(3, version=7), "one", named)
-    talk.observe([8, 8], "seen")
+    talk.add_turn(output(3, version=7), heard("one"), named)
+    observe(talk, [8, 8], "seen")
     partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
     moved = talk.progress(partial, named)
-    talk.observe([9], "later")
+    observe(talk, [9], "later")
     assert moved.num_tokens == 4
     assert [run.num_tokens for run in moved.runs] == [3, 1]
     assert isinstance(moved.state, Conversation)
@@ -118,15 +128,43 @@ def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() 
 
 def test_one_that_waits_for_its_environment_asks_again_and_one_that_decodes_does_not() -> None:
     talk = conversation()
-    talk.add_turn(output(3), "one", named)
+    talk.add_turn(output(3), heard("one"), named)
     waits = [talk.awaits_answer]
-    talk.observe([8], "seen")
+    observe(talk, [8], "seen")
     assert [*waits, talk.awaits_answer] == [True, False]
 
 
 def test_a_reward_that_its_environment_doubts_stays_doubtful() -> None:
     talk = conversation()
-    talk.add_turn(output(3), "one", named)
+    talk.add_turn(output(3), heard("one"), named)
     assert talk.judged(VERDICT).trusted
     doubtful = talk.judged(replace(VERDICT, trusted=False))
     assert (doubtful.trusted, doubtful.reward, doubtful.failure) == (False, 0.5, None)
+
+
+def test_a_new_segment_reads_what_is_told_anew_and_every_token_that_was_sampled_is_there_once() -> None:
+    talk = conversation()
+    talk.add_turn(replace(output(3, 4), routes=b"abc"), heard("one"), named)
+    observe(talk, [1, 7, 8, 9], "seen", begins_anew=True)
+    request = talk.request()
+    assert request.prompt_ids == (1, 7, 8, 9)
+    assert request.sampling.max_new_tokens == 8
+    talk.add_turn(replace(output(5, 6), routes=b"ABCDE"), heard("two"), named)
+    observe(talk, [8], "seen")
+    assert talk.request().prompt_ids == (1, 7, 8, 9, 5, 6, 8)
+    moved = talk.progress(None).state
+    assert isinstance(moved, Conversation) and moved.request() == talk.request()
+    talk.add_turn(output(2), heard("three"), named)
+    trajectory = talk.judged(VERDICT)
+    content = trajectory.content
+    assert content is not None and trajectory.num_segments == 2
+    assert tuple(content.breaks) == (2,)
+    assert [token for token, is_own in zip(content.response_ids, content.written, strict=True) if is_own] == [
+        3,
+        4,
+        5,
+        6,
+        2,
+    ]
+    assert content.routes.data == b"abc", "routes are of the first segment"
+    assert content.response_text == f"one{TOLD_ANEW}seentwoseenthree"

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from engine.environments.port import Prompt
+from engine.environments.port import Observation, Prompt, Turn
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.rollout.conversation import Conversation
 from engine.live.rollout.telling import retold, told
+from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.data.accounts import Account
 from engine.pipeline.packed import Floats
 from engine.pipeline.records import GroupKey, HeardUpTo, SampleKey
@@ -41,7 +42,9 @@ class Growing:
         chance = self.chance
         self.version += chance.random() < 0.1
         if self.partial is None:
-            self.conversation.observe([chance.randrange(9) for _ in range(chance.randrange(1, 4))], "seen")
+            self.conversation.observed.append(Observation(text="seen"))
+            ids = tuple(chance.randrange(9) for _ in range(chance.randrange(4)))
+            self.conversation.observe(Worded(ids=ids, text="seen", begins_anew=chance.random() < 0.3))
             self.partial = SequenceProgress(token_ids=(), logprobs=(), versions=())
         elif self.partial.token_ids and chance.random() < 0.2:
             turn = self.partial
@@ -53,7 +56,7 @@ class Growing:
                 reason="stop",
                 routes=turn.routes,
             )
-            self.conversation.add_turn(output, "said", named)
+            self.conversation.add_turn(output, Heard(turn=Turn(text="said"), exactly="said."), named)
             self.partial = None
         else:
             logprob = Floats.of([-chance.random()])[0]

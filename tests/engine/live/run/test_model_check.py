@@ -11,7 +11,8 @@ from tests.engine.models.families.test_agreement import whole
 
 
 def spec(folder: Path, **parts: dict[str, Any]) -> JobSpec:
-    return JobSpec.model_validate({"name": "x", "model": {"source": str(folder)}, **parts})
+    model = {"source": str(folder), **parts.pop("model", {})}
+    return JobSpec.model_validate({"name": "x", "model": model, **parts})
 
 
 VLLM = {"engine": "vllm"}
@@ -44,6 +45,47 @@ def test_what_only_the_decoder_does_is_refused_of_others(
 @pytest.mark.parametrize(("variant", "parts"), [("olmo2", {"rollout": VLLM}), ("qwen3", {"trainer": {"lora_rank": 4}})])
 def test_what_is_done_is_let_through(tmp_path: Path, variant: str, parts: dict[str, Any]) -> None:
     refuse_model(spec(whole(tmp_path, variant), **parts))
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "told"),
+    [
+        ("{% for %}", {}, "the chat template cannot be read"),
+        ("{{ messages[0].name.first }}", {}, "the chat template does not take it"),
+        (
+            "{% if messages[-1].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}",
+            {"environment": {"name": "tools"}},
+            "the chat template does not take it: no tools",
+        ),
+        (None, {"model": {"chat": "template"}}, r"^model\.chat: .* has no chat template"),
+        (None, {"model": {"chat_options": {"enable_thinking": False}}}, r"^model\.chat: .* has no chat template"),
+        (None, {"environment": {"name": "tools", "params": {"calls": "tool_call"}}}, "needs a chat template"),
+    ],
+)
+def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
+    tmp_path: Path, template: str | None, parts: dict[str, Any], told: str
+) -> None:
+    folder = whole(tmp_path, "qwen3")
+    refuse_model(spec(folder))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ValueError, match=told):
+        refuse_model(spec(folder, **parts))
+
+
+def test_a_template_that_the_job_does_not_want_is_not_asked(tmp_path: Path) -> None:
+    folder = whole(tmp_path, "qwen3")
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    refuse_model(spec(folder, model={"chat": "plain"}))
+
+
+def test_a_built_in_model_has_no_template() -> None:
+    for asked in ({"chat": "template"}, {"chat_options": {"enable_thinking": False}}):
+        with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
+            check_model(JobSpec.model_validate({"name": "x", "model": asked}), interrupted=never)
+    tools = {"name": "tools", "params": {"calls": "tool_call"}}
+    with pytest.raises(ValueError, match="calls: tool_call needs a chat template"):
+        check_model(JobSpec.model_validate({"name": "x", "environment": tools}), interrupted=never)
 
 
 def never() -> None:

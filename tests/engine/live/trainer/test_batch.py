@@ -39,6 +39,7 @@ def answer(
             response_text="",
             remark="",
             routes=Bytes(bytes(2 + len(said))),
+            breaks=Ints.of([2] if len(said) == 4 else []),
         ),
     )
 
@@ -74,6 +75,7 @@ def test_a_batch_says_of_every_token_what_its_record_says() -> None:
                 trusted=each.trusted,
                 cut=each.cut,
                 routes=each.content.routes.data,
+                breaks=tuple(each.content.breaks),
             )
             for number, group in enumerate(GROUPS)
             for each in group.trajectories
@@ -86,6 +88,7 @@ def test_a_batch_says_of_every_token_what_its_record_says() -> None:
                 assert np.array_equal(getattr(held, name), getattr(other, name)), name
     assert batch.tokens.ids_A.tolist() == [9, 3, 9, 7, 5, 6, 7, 8, 8, 8, 8, 1, 2, 3], "a prompt is there once"
     assert batch.last_written_N.tolist() == [2, 2, 0, 1] and batch.num_written_N.tolist() == [3, 2, 1, 2]
+    assert [batch.breaks_of(member).tolist() for member in range(4)] == [[], [2], [], []]
 
 
 def test_who_is_given_a_batch_maps_its_arrays_where_they_lie() -> None:

@@ -1,0 +1,300 @@
+"""Turns by the template: what a model reads is what its chat template says, and what it sampled is what is trained."""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from tokenizers import Tokenizer as RawTokenizer
+
+from engine.environments.port import Message, Observation, Prompt, Role, Split, Turn, Verdict
+from engine.inference.torch_engine import TorchRolloutEngine
+from engine.live.environment.turns import Answer, Ask
+from engine.live.rollout.open_turns import OpenTurns
+from engine.live.rollout.samples import Samples
+from engine.live.rollout.weight_slots import WeightSlots
+from engine.live.rollout.wording import Wording
+from engine.live.trainer.batch import batch_of
+from engine.models.loading import DEMO_FOLDER
+from engine.models.tokenizer import Tokenizer
+from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.records import CompleteGroup, GroupKey, GroupTask, Trajectory, TrajectoryContent
+from engine.policy.lineage import Lineage, WeightsId
+from engine.spec.job import JobSpec, ModelSpec
+from engine.training.step.micro_batch import batch_step
+from engine.weights.snapshot import pack_weights
+from tests.engine.chat_rules import END, save_qwen3
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+V0 = WeightsId(0, 0)
+GROUP = GroupKey(ordinal=5)
+NUM_SAMPLES = 4
+THOUGHT = "<think>\nI need the product.\n</think>\n\n"
+CALL = f'{THOUGHT}<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "6*7"}}}}\n</tool_call>'
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "calculator", "parameters": {}}}
+
+
+@pytest.fixture(scope="session")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_qwen3(tmp_path_factory.mktemp("qwen3"))
+
+
+def prompt(text: str = "What is 6 times 7?\n", **more: Any) -> Prompt:
+    return Prompt(split="train", ordinal=5, text=text, facts={}, **more)
+
+
+def read_by_transformers(folder: Path, messages: Sequence[Message], *, opened: bool = True, **given: Any) -> list[int]:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    ids: list[int] = tokenizer.apply_chat_template(
+        list(messages), add_generation_prompt=opened, return_dict=False, **given
+    )
+    return ids
+
+
+class Told:
+    """A conversation whose turns are written by the test, token by token."""
+
+    def __init__(self, folder: Path, asked: Prompt, **model: Any) -> None:
+        self.wording = Wording.of_model(folder, ModelSpec(source=str(folder), **model))
+        self.tokenizer = Tokenizer.from_folder(folder)
+        self.prompt = asked
+        opened = self.wording.opened(asked)
+        self.ids, self.said = list(opened.ids), opened.text
+        self.sampled: list[tuple[int, ...]] = []
+        self.turns: list[Turn] = []
+        self.observed: list[Observation] = []
+        self.anew: list[bool] = []
+
+    def say(self, ids: Sequence[int]) -> None:
+        heard = self.wording.heard(ids)
+        self.ids += ids
+        self.sampled.append(tuple(ids))
+        self.said += heard.exactly
+        self.turns.append(heard.turn)
+
+    def observe(self, text: str, role: Role) -> None:
+        self.observed.append(Observation(text=text, role=role))
+        worded = self.wording.went_on(self.prompt, self.said, self.turns, self.observed)
+        self.anew.append(worded.begins_anew)
+        if worded.begins_anew:
+            self.ids, self.said = [], ""
+        self.ids += worded.ids
+        self.said += worded.text
+
+
+def test_a_tools_answer_and_the_next_opening_are_the_templates_token_by_token(qwen3: Path) -> None:
+    told = Told(qwen3, prompt(tools=(TOOL,)))
+    messages: list[Message] = [{"role": "user", "content": "What is 6 times 7?"}]
+    assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+    for number in range(3):
+        told.say(told.tokenizer.encode_rendered(CALL + END))
+        told.observe(f"\n4{number}\n", "tool")
+        messages += [{"role": "assistant", "content": CALL}, {"role": "tool", "content": f"4{number}"}]
+        assert told.ids == read_by_transformers(qwen3, messages, tools=[TOOL])
+    assert told.anew == [False] * 3
+    marks = told.tokenizer.words()
+    assert told.ids.count(marks["<tool_response>"]) == told.ids.count(marks["</tool_response>"]) == 3
+
+
+def test_tokens_stay_as_they_were_sampled_where_their_text_would_be_cut_otherwise(qwen3: Path) -> None:
+    told = Told(qwen3, prompt())
+    in_bytes = [token for letter in "calculator" for token in told.tokenizer.encode_rendered(letter)]
+    assert in_bytes != told.tokenizer.encode_rendered("calculator")
+    sampled = [*told.tokenizer.encode_rendered(THOUGHT), *in_bytes, told.tokenizer.eos_id]
+    before = len(told.ids)
+    told.say(sampled)
+    told.observe("42", "tool")
+    assert told.anew == [False]
+    assert told.ids[before : before + len(sampled)] == sampled
+    assert told.tokenizer.decode(told.ids[before + len(sampled) :]).startswith("\n<|im_start|>user\n<tool_response>")
+
+
+def test_half_a_letter_that_was_sampled_is_kept(qwen3: Path) -> None:
+    """Bytes that are no text are told as a mark of replacement on both sides."""
+    told = Told(qwen3, prompt())
+    half = told.tokenizer.encode_rendered("é")[:1]
+    before = len(told.ids)
+    told.say([*told.tokenizer.encode_rendered(THOUGHT), *half, told.tokenizer.eos_id])
+    told.observe("42", "tool")
+    assert told.anew == [False] and half[0] in told.ids[before:]
+
+
+def test_a_turn_that_a_stop_string_ended_is_closed_by_the_template(qwen3: Path) -> None:
+    told = Told(qwen3, prompt())
+    told.say(told.tokenizer.encode_rendered(CALL))
+    told.observe("42", "tool")
+    asked = {"role": "user", "content": "What is 6 times 7?"}
+    dialogue = [asked, {"role": "assistant", "content": CALL}, {"role": "tool", "content": "42"}]
+    assert told.anew == [False]
+    assert told.ids == read_by_transformers(qwen3, dialogue)
+
+
+def test_where_the_template_drops_earlier_thoughts_a_new_segment_reads_what_it_tells(qwen3: Path) -> None:
+    told = Told(qwen3, prompt())
+    told.say(told.tokenizer.encode_rendered(f"{THOUGHT}42{END}"))
+    told.observe("Are you sure?", "user")
+    told.say(told.tokenizer.encode_rendered(CALL + END))
+    told.observe("42", "tool")
+    assert told.anew == [True, False]
+    dialogue = [
+        {"role": "user", "content": "What is 6 times 7?"},
+        {"role": "assistant", "content": f"{THOUGHT}42"},
+        {"role": "user", "content": "Are you sure?"},
+        {"role": "assistant", "content": CALL},
+        {"role": "tool", "content": "42"},
+    ]
+    assert told.ids == read_by_transformers(qwen3, dialogue)
+    assert told.tokenizer.decode(told.ids).count("I need the product") == 1
+
+
+def test_options_reach_the_template(qwen3: Path) -> None:
+    told = Told(qwen3, prompt(), chat_options={"enable_thinking": False})
+    expected = read_by_transformers(qwen3, [{"role": "user", "content": "What is 6 times 7?"}], enable_thinking=False)
+    assert told.ids == expected
+    assert told.said.endswith("<think>\n\n</think>\n\n")
+
+
+def test_messages_are_told_as_they_are(qwen3: Path) -> None:
+    messages = ({"role": "system", "content": "Be short."}, {"role": "user", "content": " 6 times 7? "})
+    assert Told(qwen3, prompt(messages=messages)).ids == read_by_transformers(qwen3, messages)
+
+
+def test_a_job_that_wants_none_reads_its_prompts_as_they_stand(qwen3: Path) -> None:
+    told = Told(qwen3, prompt(), chat="plain")
+    assert told.ids == told.tokenizer.encode("What is 6 times 7?\n")
+    told.say(told.tokenizer.encode("42"))
+    told.observe(" <result>\n", "tool")
+    assert told.ids[-len(told.tokenizer.encode(" <result>\n")) :] == told.tokenizer.encode(" <result>\n")
+
+
+def test_a_model_without_a_template_reads_texts_and_says_what_it_cannot_read() -> None:
+    plain = Wording.of_model(DEMO_FOLDER, ModelSpec())
+    assert plain.opened(prompt("3 + 8 =")).ids == tuple(Tokenizer.from_folder(DEMO_FOLDER).encode("3 + 8 ="))
+    with pytest.raises(ValueError, match="needs a model with a chat template"):
+        plain.opened(prompt(messages=({"role": "user", "content": "3 + 8 ="},)))
+    for asked in ({"chat": "template"}, {"chat_options": {"enable_thinking": True}}):
+        with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
+            Wording.of_model(DEMO_FOLDER, ModelSpec.model_validate(asked))
+
+
+# With an engine that samples ------------------------------------------------------------------------------------------
+
+
+class Answering:
+    """Three turns, answered by turns as a tool and as a user."""
+
+    def __init__(self, *roles: Role) -> None:
+        self._roles = roles
+
+    def prompt(self, split: Split, ordinal: int) -> Prompt:
+        return Prompt(split=split, ordinal=ordinal, text="question", facts={}, tools=(TOOL,))
+
+    def respond(self, asked: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
+        if len(turns) <= len(self._roles):
+            return Observation(text=f"answer {len(turns)}", role=self._roles[len(turns) - 1])
+        return Verdict(reward=float(asked.facts["sample"]), parts={}, trusted=True, remark="")
+
+
+class Talking:
+    """The samples of one replica, with every token that its engine sampled."""
+
+    def __init__(self, folder: Path, environment: Answering, **rollout: Any) -> None:
+        document = {"name": "talk", "rollout": {"max_new_tokens": 400, "stop": ["e", "a"], **rollout}}
+        slots = WeightSlots(lambda: TorchRolloutEngine(folder, max_batch=8, device="cpu"), num_slots=1)
+        slots.newest.install(pack_weights(load_file(folder / "model.safetensors"), weights=V0), V0)
+        self.asks: deque[Ask] = deque()
+        self.environment = environment
+        open_turns = OpenTurns(by=rollout_address(0), ask=self.asks.extend, timeout_s=60.0)
+        wording = Wording.of_model(folder, ModelSpec(source=str(folder)))
+        self.samples = Samples(
+            spec=JobSpec.model_validate(document), slots=slots, wording=wording, open_turns=open_turns
+        )
+        self.open_turns = open_turns
+        self.sampled: dict[int, list[int]] = {sample: [] for sample in range(NUM_SAMPLES)}
+        step = slots.newest.engine.step
+
+        def noted() -> Any:
+            outputs = step()
+            for output in outputs:
+                self.sampled[int(output.sequence_id.split("/")[2])] += output.token_ids
+            return outputs
+
+        slots.newest.engine.step = noted  # type: ignore[method-assign]
+
+    def finish(self) -> list[Trajectory]:
+        self.samples.start([GroupTask(key=GROUP, samples=tuple(range(NUM_SAMPLES)), lease=1)])
+        ended: list[Trajectory] = []
+        while len(ended) < NUM_SAMPLES:
+            self.open_turns.send(at_once=True)
+            while self.asks:
+                ask = self.asks.popleft()
+                asked = ask.prompt
+                said = self.environment.respond(asked, ask.turns) if asked else self.environment.prompt("train", 5)
+                self.samples.on_answers([Answer(id=ask.id, said=said)])
+            self.samples.decode()
+            ended += self.samples.hand_in()
+        return sorted(ended, key=lambda each: each.key.sample)
+
+
+def segments_of(content: TrajectoryContent) -> list[tuple[list[int], list[bool]]]:
+    """(tokens, whether they were sampled) of each."""
+    ends = [*content.breaks, len(content.response_ids)]
+    parts = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        before = [] if start else list(content.prompt_ids)
+        ids = before + list(content.response_ids[start:end])
+        parts.append((ids, [False] * len(before) + list(content.written[start:end])))
+    return parts
+
+
+def runs_of(ids: Sequence[int], sampled: Sequence[bool]) -> list[tuple[bool, list[int]]]:
+    return [
+        (is_own, [token for token, _ in run])
+        for is_own, run in groupby(zip(ids, sampled, strict=True), key=lambda each: each[1])
+    ]
+
+
+def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Role]) -> str:
+    """The conversation when so many turns had been answered."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    messages = [{"role": "user", "content": "question"}]
+    for number, (turn, role) in enumerate(zip(turns, roles, strict=False), start=1):
+        messages += [{"role": "assistant", "content": turn}, {"role": role, "content": f"answer {number}"}]
+    text: str = tokenizer.apply_chat_template(messages, tools=[TOOL], tokenize=False, add_generation_prompt=True)
+    return text
+
+
+@pytest.mark.parametrize("roles", [("tool", "tool"), ("tool", "user", "tool")])
+def test_trained_tokens_are_those_that_were_sampled_after_what_the_template_says(
+    qwen3: Path, roles: tuple[Role, ...]
+) -> None:
+    """A random model says anything at all, thoughts and half letters; a stop string or its end token ends a turn."""
+    talking = Talking(qwen3, Answering(*roles))
+    ended = talking.finish()
+    raw, tokenizer = RawTokenizer.from_file(str(qwen3 / "tokenizer.json")), Tokenizer.from_folder(qwen3)
+    for trajectory in ended:
+        content, turns = trajectory.content, list[str]()
+        assert content is not None and trajectory.failure is None and not trajectory.cut
+        own = [token for token, mine in zip(content.response_ids, content.written, strict=True) if mine]
+        assert own == talking.sampled[trajectory.key.sample]
+        for ids, sampled in segments_of(content):
+            told = ""
+            for is_own, run in runs_of(ids, sampled):
+                if is_own:
+                    assert told == as_transformers_tells(qwen3, turns, roles)
+                    turns.append(tokenizer.decode(run))
+                told += raw.decode(run, skip_special_tokens=False)
+        assert len(turns) == len(roles) + 1
+    batch = batch_of([CompleteGroup(key=GROUP, trajectories=tuple(ended))], Lineage(), at=0)
+    trained: dict[int, int] = {}
+    for micro_batch in batch_step(batch, max_tokens=300, device="cpu").micro_batches:
+        trained |= dict(zip(micro_batch.slots_N.tolist(), micro_batch.targets_N.tolist(), strict=True))
+    assert [trained[slot] for slot in sorted(trained)] == [token for each in talking.sampled.values() for token in each]
