@@ -1,7 +1,8 @@
 """The data that a job of the control plane may read.
 
-Invariant: a name leads to a file directly in the store's `data` folder, links followed. A path would let one team read
-another's data, or whatever else the nodes can read. Only `python -m engine run` takes paths.
+Invariant: a name leads to a file directly in the store's `data` folder, or to a folder there whose files are its own,
+links followed. A path would let one team read another's data, or whatever else the nodes can read. Only
+`python -m engine run` takes paths.
 """
 
 import re
@@ -10,8 +11,8 @@ from typing import Final
 
 from engine.spec.job import EnvironmentSpec
 
-FILE_PARAMS: Final = ("data", "corpus")
-_READ_BY: Final = ("jsonl", "tools")  # for the others these are parameters like any other
+FILE_PARAMS: Final = ("data", "held_out_data", "corpus")
+_READ_BY: Final = ("jsonl", "graded", "tools")  # for the others these are parameters like any other
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -27,7 +28,12 @@ def confined_data(spec: EnvironmentSpec, folder: Path) -> EnvironmentSpec:
 
 
 def _file(key: str, name: object, folder: Path) -> Path:
-    path = folder / str(name)
-    if not _NAME.fullmatch(str(name)) or not path.is_file() or path.resolve().parent != folder.resolve():
+    path, home = folder / str(name), folder.resolve()
+    is_there = path.is_file() or (path.is_dir() and key != "corpus")
+    if not _NAME.fullmatch(str(name)) or not is_there or path.resolve().parent != home:
         raise ValueError(f"environment.params.{key}: a file in {folder}; got {name!r}")
+    if path.is_dir() and any(each.resolve().parent != path.resolve() for each in path.iterdir()):
+        raise ValueError(
+            f"environment.params.{key}: a folder whose files are its own, got {name!r} with links to others"
+        )
     return path

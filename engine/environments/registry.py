@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from engine.environments.calls import MARKS
+from engine.environments.calls import MARKS, calls_by
 from engine.environments.custom import Custom
 from engine.environments.data_source import confined_data
+from engine.environments.graded import Graded
 from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
-from engine.environments.port import Environment, Role
+from engine.environments.params import ParamReader
+from engine.environments.port import Environment, Role, Tool
+from engine.environments.questions.asked import Accept
+from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
 from engine.environments.tool_sums import ToolSums
-from engine.environments.tools import Tools
+from engine.environments.tools import TOOL_NAMES, Tools
 from engine.spec.job import EnvironmentSpec
 
 _Maker = Callable[[int, EnvironmentSpec], Environment]
@@ -26,6 +30,7 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
     ToolSums.name: lambda seed, spec: ToolSums.from_params(seed, spec.params),
     ReasoningGym.name: lambda seed, spec: ReasoningGym.from_params(seed, spec.params, spec.turn_timeout_s),
     Jsonl.name: lambda seed, spec: Jsonl.from_params(seed, spec.params, spec.turn_timeout_s),
+    Graded.name: lambda seed, spec: Graded.from_params(seed, spec.params, spec.code, spec.turn_timeout_s),
     Tools.name: lambda seed, spec: Tools.from_params(seed, spec.params, spec.turn_timeout_s),
     Custom.name: lambda seed, spec: Custom(
         seed=seed, code=spec.code, params=spec.params, timeout_s=spec.turn_timeout_s
@@ -34,7 +39,12 @@ _MAKERS: Final[Mapping[str, _Maker]] = {
 ENVIRONMENT_NAMES: Final[tuple[str, ...]] = tuple(sorted(_MAKERS))
 
 
-_OBSERVES: Final[Mapping[str, Role]] = {ToolSums.name: "tool", Tools.name: "tool", Custom.name: "user"}
+_OBSERVES: Final[Mapping[str, Role]] = {
+    ToolSums.name: "tool",
+    Tools.name: "tool",
+    Graded.name: "user",
+    Custom.name: "user",
+}
 
 
 def observed_as(spec: EnvironmentSpec) -> Role | None:
@@ -43,9 +53,22 @@ def observed_as(spec: EnvironmentSpec) -> Role | None:
     return _OBSERVES.get(spec.name)
 
 
-def needs_template(spec: EnvironmentSpec) -> bool:
-    """Its tools are described to the model by a chat template."""
-    return spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
+def told_tools(spec: EnvironmentSpec) -> tuple[Tool, ...]:
+    """Those that a chat template is to tell the model of, by the environment's parameters."""
+    is_told = spec.name == Tools.name and spec.params.get("calls", MARKS) != MARKS
+    return calls_by(str(spec.params["calls"])).described(TOOL_NAMES[:1]) if is_told else ()
+
+
+def has_questions(spec: EnvironmentSpec) -> bool:
+    """Of a customer's files."""
+    return spec.name in (Jsonl.name, Graded.name, Tools.name) and bool(spec.params.get("data"))
+
+
+def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: Accept) -> None:
+    """All of them, each shown to `accept`. Raises `ValueError`, which names every bad row."""
+    confined = spec if data_folder is None else confined_data(spec, data_folder)
+    data = DataParams.of(ParamReader(spec.name, confined.params), has_answers=spec.name != Graded.name)
+    data.opened(seed=0, accept=accept)
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:

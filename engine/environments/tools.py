@@ -18,15 +18,15 @@ import random
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
 
 from engine.environments.calculator import NotArithmetic, calculate
 from engine.environments.calls import CALL_NAMES, MARKS, Call, Calls, calls_by
-from engine.environments.jsonl import HELD_OUT_SHARE
 from engine.environments.params import ParamReader, Params
-from engine.environments.port import GraderError, Observation, Prompt, Split, Turn, Verdict
-from engine.environments.questions import QuestionFile
+from engine.environments.port import GraderError, Message, Observation, Prompt, Split, Turn, Verdict
+from engine.environments.questions.params import HELD_OUT_SHARE, DataParams
 from engine.environments.sandbox.command import require_bubblewrap
 from engine.environments.sandbox.outcome import Finished, Limits, Refused
 from engine.environments.sandbox.run import run_python
@@ -43,9 +43,9 @@ NUM_PYTHONS: Final = 4
 _ANSWER: Final = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
 
 
-class Questions(Protocol):
-    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
-        """A question and the answer that is due."""
+class Asking(Protocol):
+    def prompt(self, split: Split, ordinal: int) -> Prompt:
+        """A question, with the answer that is due among its facts."""
         ...
 
 
@@ -55,7 +55,7 @@ class Tools:
     def __init__(
         self,
         *,
-        questions: Questions,
+        questions: Asking,
         verify: Verify,
         tools: Mapping[str, Tool],
         calls: Calls,
@@ -72,8 +72,7 @@ class Tools:
     @classmethod
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> Self:
         reader = ParamReader(cls.name, params)
-        data, corpus = reader.text("data", ""), reader.text("corpus", "")
-        share = reader.number("held_out_share", HELD_OUT_SHARE, 0.001, 0.9)
+        data, corpus = DataParams.of(reader), reader.text("corpus", "")
         default = "calculator,search" if corpus else "calculator"
         wanted = [name.strip() for name in reader.text("tools", default).split(",")]
         waits = Waits(
@@ -84,18 +83,19 @@ class Tools:
         calls = calls_by(reader.choice("calls", MARKS, CALL_NAMES))
         max_turns = reader.whole("max_turns", 6, 1, 100)
         tool_timeout_s = min(reader.number("tool_timeout_s", 10.0, 0.1, 600), timeout_s)
-        verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data else "numeric")
+        verify = make_verifier(reader, timeout_s=timeout_s, default="exact" if data.data else "numeric")
         reader.finish()
-        questions = FromFile(data, seed=seed, share=share) if data else Arithmetic(seed=seed)
+        questions: Asking = data.opened(seed=seed) if data.data else Arithmetic(seed=seed)
         tools = {name: _tool(name, corpus, tool_timeout_s) for name in wanted}
         return cls(questions=questions, verify=verify, tools=tools, calls=calls, waits=waits, max_turns=max_turns)
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
-        question, answer = self._questions.ask(split, ordinal)
-        text = f"{self._calls.rules(self._tools)}\nEnd with <answer>your answer</answer>.\n\n{question}\n"
+        question = self._questions.prompt(split, ordinal)
+        rules = f"{self._calls.rules(self._tools)}\nEnd with <answer>your answer</answer>."
         described = self._calls.described(self._tools)
-        return Prompt(split=split, ordinal=ordinal, text=text, facts={"answer": answer}, tools=described)
+        messages = _told_first(rules, question.messages) if question.messages else ()
+        return replace(question, text=f"{rules}\n\n{question.text}\n", messages=messages, tools=described)
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         if not 1 <= len(turns) <= self._max_turns:
@@ -118,28 +118,27 @@ class Tools:
         return self._tools[call.name](call.argument)
 
 
-class FromFile:
-    def __init__(self, data: str, *, seed: int, share: float) -> None:
-        self._file = QuestionFile(Path(data), seed=seed, held_out_share=share)
-
-    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
-        question = self._file.question(split, ordinal)
-        return question.prompt, question.answer
-
-
 class Arithmetic:
     """Questions for where no data is given: sums that are hard in the head and easy for the calculator."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
 
-    def ask(self, split: Split, ordinal: int) -> tuple[str, str]:
+    def prompt(self, split: Split, ordinal: int) -> Prompt:
         rng = random.Random(f"tools/{self._seed}/{split}/{ordinal}")
         while True:
             a, b, c = rng.randint(12, 99), rng.randint(12, 99), rng.randint(100, 999)
             question = f"What is {a} * {b} + {c}?"
             if split_of_text(question, HELD_OUT_SHARE) == split:
-                return question, str(a * b + c)
+                return Prompt(split=split, ordinal=ordinal, text=question, facts={"answer": str(a * b + c)})
+
+
+def _told_first(rules: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Templates know one system message, at the beginning."""
+    first, *rest = messages
+    if first["role"] == "system":
+        return ({**first, "content": f"{rules}\n\n{first.get('content', '')}"}, *rest)
+    return ({"role": "system", "content": rules}, *messages)
 
 
 def _tool(name: str, corpus: str, timeout_s: float) -> Tool:

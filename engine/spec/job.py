@@ -59,7 +59,9 @@ class ModelSpec(Strict):
         return _MODEL_NAME.fullmatch(self.source) is not None
 
 
-EnvironmentName = Literal["running_sums", "tool_sums", "reasoning_gym", "jsonl", "tools", "custom"]
+EnvironmentName = Literal["running_sums", "tool_sums", "reasoning_gym", "jsonl", "tools", "graded", "custom"]
+FUNCTIONS: Final[dict[str, tuple[str, ...]]] = {"graded": ("respond",), "custom": ("prompt", "respond")}
+"""Environments that run a customer's file, and what it must define."""
 
 
 class EnvironmentSpec(Strict):
@@ -73,6 +75,11 @@ class EnvironmentSpec(Strict):
     turn_timeout_s: float = Field(
         60.0, gt=0, le=86_400, description="A tool or a grader that takes longer is a counted error, not a reward of 0."
     )
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Those that its code must define; none where it has no code."""
+        return FUNCTIONS.get(self.name, ())
 
 
 class CorrectionSpec(Strict):

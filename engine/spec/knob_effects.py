@@ -140,8 +140,8 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "model.chat_options",
     ),
     **_of(
-        "Only with the environment custom.",
-        lambda spec: spec.environment.name == "custom",
+        "Only with the environments custom and graded.",
+        lambda spec: bool(spec.environment.functions),
         "environment.code",
     ),
 }

@@ -38,8 +38,9 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
             rule = "must be 1 with gspo, whose ratio is of a whole answer that no device has"
             yield _misfit("trainer.sequence_parallel", rule, sharers)
     yield from _of_the_teacher(spec)
-    if spec.environment.name == "custom" and not spec.environment.code:
-        yield _misfit("environment.code", "must be a Python file with the environment custom", "")
+    if spec.environment.functions and not spec.environment.code:
+        rule = f"must be a Python file with the environment {spec.environment.name}"
+        yield _misfit("environment.code", rule, "")
     yield from (_told(path, "no_effect", message, value) for path, message, value in idle_knobs(spec))
 
 

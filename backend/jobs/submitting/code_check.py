@@ -9,9 +9,9 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Final
 
-WANTED: Final = ("prompt", "respond")
 _TIMEOUT_S: Final = 10.0
 _MEMORY: Final = 512 * 2**20  # CPython's own limits stop sooner; this is for what they forget
 _PARSER: Final = """
@@ -34,7 +34,7 @@ print(json.dumps({"names": sorted(names)}))
 """
 
 
-def what_is_wrong(code: str) -> str | None:
+def what_is_wrong(code: str, wanted: Sequence[str]) -> str | None:
     """One sentence for the author; None: it can be tried."""
     try:
         done = subprocess.run(
@@ -52,7 +52,7 @@ def what_is_wrong(code: str) -> str | None:
     if "names" not in answer:
         place = f" in line {answer['line']}" if answer["line"] else ""
         return f"environment.code is not Python{place}: {answer['message']}."
-    missing = [name for name in WANTED if name not in answer["names"] and "*" not in answer["names"]]
+    missing = [name for name in wanted if name not in answer["names"] and "*" not in answer["names"]]
     if missing:
         return f"environment.code does not define {' and '.join(missing)}."
     return None

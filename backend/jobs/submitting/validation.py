@@ -34,7 +34,7 @@ Finding = tuple[str, str]
 
 
 def needs_validation(spec: JobSpec, *, start_from: str) -> bool:
-    return spec.environment.name == "custom" or bool(start_from)
+    return bool(spec.environment.functions) or bool(start_from)
 
 
 def forgotten_validations(now: datetime) -> list[str]:
@@ -72,8 +72,8 @@ def _look_at(job: Job) -> Finding | None:
         return "config", refusal.detail
     if job.start_from and checkpoint_of_team(job.team, job.start_from) is None:
         return "data", f"The checkpoint {job.start_from} that this job was to start from is gone."
-    if spec.environment.name == "custom":
-        wrong = what_is_wrong(spec.environment.code)
+    if spec.environment.functions:
+        wrong = what_is_wrong(spec.environment.code, spec.environment.functions)
         if wrong is not None:
             return "reward", wrong
     return None

@@ -12,11 +12,11 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from engine.environments.port import Message, Observation, Prompt, Role, Turn
+from engine.environments.port import Message, Observation, Prompt, Role, Tool, Turn
 from engine.models.chat import ChatTemplate
 from engine.models.tokenizer import Tokenizer
 from engine.spec.job import ModelSpec
@@ -63,6 +63,11 @@ class Wording:
         if observed_as is not None:
             observed = [Observation(text="answer", role=observed_as)]
             self.went_on(prompt, opened.text, [Turn(text="turn")], observed)
+
+    def tells_of(self, tools: Sequence[Tool]) -> bool:
+        """Whether a model hears of these tools."""
+        prompt = Prompt(split="train", ordinal=0, text="question", facts={}, tools=tuple(tools))
+        return self.is_by_template and self.opened(prompt).text != self.opened(replace(prompt, tools=())).text
 
     def opened(self, prompt: Prompt) -> Worded:
         """Raises `ValueError`."""

@@ -100,7 +100,7 @@ class Attempt:
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
         spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
         if resume is None:  # else it has been trained on already
-            check_model(spec, interrupted=self._interruptions.check)
+            check_model(spec, data_folder=plan.data, interrupted=self._interruptions.check)
         refuse_a_teacher_of_other_words(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step

@@ -1,5 +1,5 @@
 """The check of a job's model before any device is held: its folder's files agree, the spec asks nothing of it that its
-code does not do, and its chat template takes a conversation like the job's.
+code does not do, its chat template takes a conversation like the job's, and the job's questions, if they are in files.
 
 It runs in a process of its own, `python -m engine.live.run.model_check`: torch and transformers would stay in the
 driver's memory for as long as the job runs.
@@ -13,25 +13,34 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from engine.live.run.model_source import BUILT_IN
 from engine.spec.job import JobSpec
+
+if TYPE_CHECKING:
+    from engine.environments.questions.question import Question
+    from engine.live.rollout.wording import Wording
 
 REFUSED: Final = 3
 LOOK_UP_EVERY_S: Final = 1.0
 TOLD_LETTERS: Final = 500
 
 
-def check_model(spec: JobSpec, *, interrupted: Callable[[], None]) -> None:
-    """Of a spec whose model is a folder. Raises `ValueError`, and what `interrupted` raises. Built-in models are not
-    asked about: they are ours."""
+def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> None:
+    """Raises `ValueError`, and what `interrupted` raises. Built-in models are ours: a process is asked about them only
+    where there are questions in files."""
+    from engine.environments.registry import has_questions, told_tools
+
     if spec.model.source in BUILT_IN:
         if spec.model.chat == "template" or spec.model.chat_options:
             raise ValueError(f"model.chat: {spec.model.source} has no chat template; leave what is about it empty")
-        _refuse_tools(spec)
+        if told_tools(spec.environment):
+            _refuse_tools()
+    if spec.model.source in BUILT_IN and not has_questions(spec.environment):
         return
-    command = [sys.executable, "-m", "engine.live.run.model_check"]
+    folder = [] if data_folder is None else [str(data_folder)]
+    command = [sys.executable, "-m", "engine.live.run.model_check", *folder]
     asked: str | None = spec.model_dump_json()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -57,14 +66,14 @@ def main() -> int:
     spec = JobSpec.model_validate_json(sys.stdin.read())
     try:
         with redirect_stdout(sys.stderr):  # what libraries have to say is no answer
-            refuse_model(spec)
+            refuse_model(spec, data_folder=Path(sys.argv[1]) if sys.argv[1:] else None)
     except ValueError as error:
         print(error)  # noqa: T201
         return REFUSED
     return 0
 
 
-def refuse_model(spec: JobSpec) -> None:
+def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
     """Raises `ValueError`."""
     from engine.models.families.agreement import check_folder  # torch, which the driver does without
     from engine.models.loading import resolve_model
@@ -72,31 +81,52 @@ def refuse_model(spec: JobSpec) -> None:
 
     folder = resolve_model(spec.model.source)
     config = check_folder(folder)
-    _refuse_chat(spec, folder)
+    _refuse_chat(spec, folder, data_folder)
     if not spec.only_evaluates:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
         _refuse_what_it_alone_has(spec, why)
 
 
-def _refuse_chat(spec: JobSpec, folder: Path) -> None:
-    from engine.environments.registry import observed_as
+def _refuse_chat(spec: JobSpec, folder: Path, data_folder: Path | None) -> None:
+    from engine.environments.registry import has_questions, observed_as, read_questions, told_tools
     from engine.live.rollout.wording import Wording
 
-    wording = Wording.of_model(folder, spec.model)
+    wording, tools = Wording.of_model(folder, spec.model), told_tools(spec.environment)
     wording.try_out(observed_as(spec.environment))
-    if not wording.is_by_template:
-        _refuse_tools(spec)
+    if tools and not wording.tells_of(tools):
+        _refuse_tools()
+    if has_questions(spec.environment):
+        read_questions(spec.environment, data_folder=data_folder, accept=EveryShape(wording))
 
 
-def _refuse_tools(spec: JobSpec) -> None:
-    from engine.environments.registry import needs_template
+class EveryShape:
+    """Shows a chat template one question of each shape: what it refuses, it refuses for that."""
 
-    if needs_template(spec.environment):
-        raise ValueError(
-            "environment.params: calls: tool_call needs a chat template, which tells the model of its tools; use "
-            "marks, or a model that has one, with model.chat other than plain"
-        )
+    def __init__(self, wording: "Wording") -> None:
+        self._wording = wording
+        self._known: dict[str, str] = {}
+
+    def __call__(self, question: "Question") -> None:
+        shape = question.shape
+        if shape not in self._known:
+            self._known[shape] = self._wrong_with(question)
+        if self._known[shape]:
+            raise ValueError(self._known[shape])
+
+    def _wrong_with(self, question: "Question") -> str:
+        try:
+            self._wording.opened(question.as_prompt("train", 0))
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def _refuse_tools() -> None:
+    raise ValueError(
+        "environment.params: calls: tool_call needs a chat template that tells the model of its tools; use marks, or a "
+        "model that has one, with model.chat other than plain"
+    )
 
 
 def _why_not_the_decoder(folder: Path) -> str | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.environments.calculator import NotArithmetic, calculate
 from engine.environments.port import Environment, GraderError, Observation, Prompt, Split, Turn, Verdict
-from engine.environments.questions import QuestionFile
+from engine.environments.questions.asked import HeldOut, Questions
 from engine.environments.registry import ENVIRONMENT_NAMES, make_environment
 from engine.environments.search import Corpus
 from engine.environments.splits import place_in_order, split_of_text
@@ -46,7 +46,15 @@ def questions(path: Path, num: int = 200) -> Path:
 
 
 def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
-    assert set(ENVIRONMENT_NAMES) == {"running_sums", "tool_sums", "tools", "jsonl", "reasoning_gym", "custom"}
+    assert set(ENVIRONMENT_NAMES) == {
+        "running_sums",
+        "tool_sums",
+        "tools",
+        "jsonl",
+        "reasoning_gym",
+        "graded",
+        "custom",
+    }
     with pytest.raises(ValueError, match=f"unknown name 'chess'; choose from {', '.join(ENVIRONMENT_NAMES)}"):
         made("chess")
 
@@ -62,7 +70,7 @@ def test_an_unknown_name_is_refused_with_all_that_there_are() -> None:
         ("tools", {"calls": "shouts"}, "calls: one of marks, tool_call"),
         ("tools", {"wait_median_s": True}, "wait_median_s: a number from 0"),
         ("tools", {"verifier": "feeling"}, "verifier: one of exact, numeric, regex"),
-        ("jsonl", {}, "data: the name of a JSONL file"),
+        ("jsonl", {}, "data: the name of a file of questions"),
         ("jsonl", {"data": "/nowhere/at/all.jsonl"}, "all.jsonl cannot be read"),
         ("jsonl", {"data": 3}, "data: a text"),
     ],
@@ -110,7 +118,7 @@ def test_the_share_of_held_out_prompts_is_what_was_asked_for() -> None:
 def test_a_file_of_questions_is_asked_through_in_each_split(tmp_path: Path) -> None:
     path = questions(tmp_path / "sums.jsonl")
     environment = made("jsonl", data=str(path), verifier="numeric")
-    file = QuestionFile(path, seed=0, held_out_share=0.125)
+    file = Questions(path, seed=0)
     texts = {split: {environment.prompt(split, i).text for i in range(file.num(split))} for split in SPLITS}
     assert len(texts["train"]) + len(texts["held_out"]) == 200 and not texts["train"] & texts["held_out"]
     prompt = environment.prompt("train", 7)
@@ -124,7 +132,7 @@ def test_a_file_of_questions_is_asked_through_in_each_split(tmp_path: Path) -> N
     [
         ("{", "bad.jsonl:3: not a line of JSON"),
         ("[" * 100_000, "bad.jsonl:3: not a line of JSON"),
-        ('"text"', "bad.jsonl:3: an object with"),
+        ('"text"', "bad.jsonl:3: an object by column"),
         ({"prompt": " ", "answer": "x"}, "bad.jsonl:3: prompt: a text that is not empty"),
         ({"prompt": "p"}, "bad.jsonl:3: answer: a text, a number"),
         ({"prompt": "p", "answer": True}, "bad.jsonl:3: answer: a text, a number"),
@@ -147,8 +155,8 @@ def test_lines_longer_than_a_read_and_without_a_last_newline_are_whole(tmp_path:
     path = tmp_path / "long.jsonl"
     lines = [json.dumps({"prompt": f"{i} " + "ü" * 20_000, "answer": i}) for i in range(40)]
     path.write_text("\r\n".join(lines))
-    file = QuestionFile(path, seed=3, held_out_share=0.3)
-    found = {file.question(split, i) for split in SPLITS for i in range(file.num(split))}
+    file = Questions(path, seed=3, held_out=HeldOut(share=0.3))
+    found = [file.question(split, i) for split in SPLITS for i in range(file.num(split))]
     assert {question.prompt.partition(" ")[0] for question in found} == set(map(str, range(40)))
     assert all(len(question.prompt) > 20_000 for question in found)
 

@@ -1,5 +1,6 @@
 """Environments whose judges, tools or whole code run in the sandbox."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -98,6 +99,8 @@ def test_many_threads_may_respond_at_once(custom: Custom) -> None:
         ("import numpy_of_theirs", "ModuleNotFoundError"),
         ("x = 1", "no attribute 'prompt'"),
         ("def prompt(*_): return 'hello'", "prompt: "),
+        ("def prompt(*_): return {'text': 'x', 'messages': []}", "prompt: "),
+        ("def prompt(*_): return {'messages': [{'role': 'king'}]}", "prompt: prompt: message 1: an object with"),
         ("def prompt(*_): return {'text': 'same'}", "in both splits: 'same'"),
         ("def prompt(split, ordinal, seed, params): return {'text': split, 'facts': {'a': None}}", "facts: texts"),
     ],
@@ -105,6 +108,18 @@ def test_many_threads_may_respond_at_once(custom: Custom) -> None:
 def test_a_file_that_cannot_begin_is_refused_before_the_job_does(code: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         make_environment(EnvironmentSpec(name="custom", code=code), seed=0, data_folder=None)
+
+
+def test_a_prompt_of_ones_own_may_be_messages_with_tools() -> None:
+    code = """
+def prompt(split, ordinal, seed, params):
+    said = [{"role": "system", "content": split}, {"role": "user", "content": str(ordinal)}]
+    return {"messages": said, "tools": [{"type": "function"}], "facts": {"due": ordinal}}
+"""
+    prompt = Custom(seed=0, code=code, params={}, timeout_s=30).prompt("train", 3)
+    assert [message["content"] for message in prompt.messages] == ["train", "3"]
+    assert prompt.tools == ({"type": "function"},) and prompt.facts == {"due": 3}
+    assert prompt.text == "system: train\n\nuser: 3"
 
 
 def test_the_example_of_the_readme_does_what_it_says() -> None:
@@ -116,6 +131,32 @@ def test_the_example_of_the_readme_does_what_it_says() -> None:
     assert example.respond(asked, [Turn(text="")]) == Observation(text="Please answer.\n")
     right = example.respond(asked, [Turn(text=""), Turn(text=f"{number[::-1]}\n")])
     assert isinstance(right, Verdict) and (right.reward, right.remark) == (1.0, "right")
+
+
+def test_a_function_of_ones_own_judges_questions_of_a_file_by_all_their_columns(tmp_path: Path) -> None:
+    code = """
+def respond(prompt, turns):
+    facts = prompt["facts"]
+    if len(turns) == 1 and facts["twice"]:
+        return {"observation": "Once more.", "role": "tool"}
+    return {"reward": float(turns[-1] == facts["due"] * facts["times"]), "remark": ",".join(sorted(facts))}
+"""
+    rows = [{"prompt": f"Say {i}.", "due": str(i), "times": 2, "twice": i % 2, "tags": ["a", "b"]} for i in range(40)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = EnvironmentSpec(name="graded", params={"data": str(path)}, code=code)
+    environment = make_environment(spec, seed=0, data_folder=None)
+    by_number = {prompt.text: prompt for prompt in (environment.prompt("train", ordinal) for ordinal in range(30))}
+    odd = next(prompt for prompt in by_number.values() if prompt.facts["twice"])
+    right = Turn(text=str(odd.facts["due"]) * 2)
+    assert odd.facts["tags"] == '["a", "b"]'
+    assert environment.respond(odd, [right]) == Observation(text="Once more.", role="tool")
+    verdict = environment.respond(odd, [right, right])
+    assert isinstance(verdict, Verdict) and (verdict.reward, verdict.remark) == (1.0, "due,tags,times,twice")
+    with pytest.raises(ValueError, match=r"graded: environment\.code"):
+        make_environment(EnvironmentSpec(name="graded", params={"data": str(path)}), seed=0, data_folder=None)
+    with pytest.raises(ValueError, match="graded: data"):
+        make_environment(EnvironmentSpec(name="graded", code=code), seed=0, data_folder=None)
 
 
 # ── verifiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,8 +30,9 @@ def test_a_published_template_is_rendered_as_transformers_does(tmp_path: Path, n
     template = ChatTemplate.of_folder(tmp_path, {"enable_thinking": False, "bos_token": "<s>"})
     assert template is not None
     for messages, tools in ((DIALOGUE[:1], None), (DIALOGUE, None), (DIALOGUE, TOOLS)):
-        given = {"enable_thinking": False, "bos_token": "<s>", "add_generation_prompt": True}
-        [expected], _ = render_jinja_template([messages], tools=tools, chat_template=source, **given)
+        given: dict[str, Any] = {"enable_thinking": False, "bos_token": "<s>", "add_generation_prompt": True}
+        by_transformers: Any = render_jinja_template
+        [expected], _ = by_transformers([messages], tools=tools, chat_template=source, **given)
         assert template.rendered(messages, tools or ()) == expected
 
 

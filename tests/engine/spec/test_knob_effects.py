@@ -172,6 +172,13 @@ def test_a_spec_that_was_taken_in_before_is_read_as_it_is() -> None:
         JobSpec.accepted({"name": "t", "trainer": {"zero_stage": 4}})
 
 
+def test_a_job_from_before_there_were_templates_goes_on_reading_its_prompts_as_they_stand() -> None:
+    new = JobSpec.model_validate({"name": "t"}).model_dump(mode="json")
+    assert JobSpec.accepted(new).model.chat is None
+    assert JobSpec.accepted({**new, "model": {"source": "Qwen3-8B"}}).model.chat == "plain"
+    assert JobSpec.model_validate({"name": "t", "model": {"source": "Qwen3-8B"}}).model.chat is None
+
+
 def test_a_learning_rate_falls_where_a_step_is_left_after_its_highest() -> None:
     cosine = {"course": "cosine", "warmup_steps": 0}
     assert list(refusals({"training": {"steps": 1}, "optimizer": cosine})) == ["optimizer.course"]

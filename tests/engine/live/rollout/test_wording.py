@@ -50,7 +50,7 @@ def prompt(text: str = "What is 6 times 7?\n", **more: Any) -> Prompt:
 def read_by_transformers(folder: Path, messages: Sequence[Message], *, opened: bool = True, **given: Any) -> list[int]:
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     ids: list[int] = tokenizer.apply_chat_template(
         list(messages), add_generation_prompt=opened, return_dict=False, **given
     )
@@ -264,7 +264,7 @@ def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Ro
     """The conversation when so many turns had been answered."""
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     messages = [{"role": "user", "content": "question"}]
     for number, (turn, role) in enumerate(zip(turns, roles, strict=False), start=1):
         messages += [{"role": "assistant", "content": turn}, {"role": role, "content": f"answer {number}"}]

@@ -1,5 +1,6 @@
 """What a job asks of its model is checked before any device is held, by a process of its own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,16 @@ def test_what_is_done_is_let_through(tmp_path: Path, variant: str, parts: dict[s
         ),
         (None, {"model": {"chat": "template"}}, r"^model\.chat: .* has no chat template"),
         (None, {"model": {"chat_options": {"enable_thinking": False}}}, r"^model\.chat: .* has no chat template"),
-        (None, {"environment": {"name": "tools", "params": {"calls": "tool_call"}}}, "needs a chat template"),
+        (
+            None,
+            {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
+            "needs a chat template that tells",
+        ),
+        (
+            "deaf",
+            {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
+            "needs a chat template that tells",
+        ),
     ],
 )
 def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
@@ -71,6 +81,32 @@ def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
         (folder / "chat_template.jinja").write_text(template)
     with pytest.raises(ValueError, match=told):
         refuse_model(spec(folder, **parts))
+
+
+def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_reads_no_messages(tmp_path: Path) -> None:
+    folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
+    data.mkdir()
+    user, system = {"role": "user", "content": "hello"}, {"role": "system", "content": "Be short."}
+    rows = [{"prompt": [system, user] if at in (3, 7) else [{**user, "content": f"{at}?"}]} for at in range(1, 41)]
+    (data / "chats.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
+    job = spec(folder, environment={"name": "jsonl", "params": {"data": "chats.jsonl"}})
+    with pytest.raises(ValueError, match=r"chats\.jsonl:1: a prompt of messages or with tools needs a model with"):
+        refuse_model(job, data_folder=data)
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ValueError) as caught:
+        check_model(job, data_folder=data, interrupted=never)
+    wrong = "the chat template does not take it: no system"
+    assert str(caught.value).splitlines() == [f"chats.jsonl:3: {wrong}", f"chats.jsonl:7: {wrong}"]
+    (folder / "chat_template.jinja").write_text("ask")
+    refuse_model(job, data_folder=data)
+
+
+def test_bad_rows_are_told_of_a_built_in_model_too(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "3 + 8 ="}\n')
+    job = spec(Path("demo"), environment={"name": "jsonl", "params": {"data": "bad.jsonl"}})
+    with pytest.raises(ValueError, match=r"^bad\.jsonl:1: answer: a text"):
+        check_model(job, data_folder=tmp_path, interrupted=never)
 
 
 def test_a_template_that_the_job_does_not_want_is_not_asked(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""What a spec says of a data set, by the environments that ask questions of one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from engine.environments.params import ParamReader
+from engine.environments.questions.asked import Accept, HeldOut, Questions
+from engine.environments.questions.question import Columns
+
+HELD_OUT_SHARE: Final = 0.125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParams:
+    data: str
+    columns: Columns
+    held_out: HeldOut
+
+    @classmethod
+    def of(cls, reader: ParamReader, *, has_answers: bool = True) -> "DataParams":
+        """Raises `ValueError`."""
+        data, held_out_data = reader.text("data", ""), reader.text("held_out_data", "")
+        share = reader.number("held_out_share", HELD_OUT_SHARE, 0.001, 0.9)
+        column = reader.text("held_out_column", "")
+        value = reader.text("held_out_value", "test")
+        given = [
+            name
+            for name, is_given in (
+                ("held_out_share", share != HELD_OUT_SHARE),
+                ("held_out_column", bool(column)),
+                ("held_out_data", bool(held_out_data)),
+            )
+            if is_given
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: rows are held out in one way, got {given[0]} too")
+        if value != "test" and not column:
+            raise ValueError(f"held_out_value: only with held_out_column, whose value it is, got {value!r}")
+        columns = Columns(
+            prompt=reader.text("prompt_column", "prompt"),
+            answer=reader.text("answer_column", "answer"),
+            tools=reader.text("tools_column", "tools"),
+            has_answers=has_answers,
+        )
+        held_out = HeldOut(share=share, data=Path(held_out_data) if held_out_data else None, column=column, value=value)
+        return cls(data=data, columns=columns, held_out=held_out)
+
+    def opened(self, *, seed: int, accept: Accept | None = None) -> Questions:
+        """Raises `ValueError`."""
+        return Questions(Path(self.data), seed=seed, held_out=self.held_out, columns=self.columns, accept=accept)

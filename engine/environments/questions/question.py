@@ -1,0 +1,136 @@
+"""What a row has to be to be a question.
+
+    {"prompt": "What is 6 times 7?", "answer": "42"}
+    {"prompt": [{"role": "system", "content": "Be short."}, {"role": "user", "content": "6 * 7?"}], "answer": 42}
+
+Invariant: a row is a question or a sentence that says why not; nothing of it is guessed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from engine.environments.port import Message, Prompt, Split, Tool
+
+ASKING: Final = ("user", "tool")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    place: int
+    """By which its file finds it again."""
+    number: int
+    """For a person: from 1 on."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    wrong: str = ""
+    """Why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Where a data set keeps what a question is made of."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    tools: str = "tools"
+    has_answers: bool = True
+    """False: what is due stands in other columns, or nowhere."""
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        return (self.prompt, self.answer, self.tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    prompt: str
+    """As a person reads it."""
+    answer: str | None
+    """None: the data set has none. As text; lists and objects as JSON."""
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    others: Mapping[str, str | int] = field(default_factory=dict)
+    """Further columns, for whoever judges; what is no text and no whole number as JSON."""
+
+    @property
+    def identity(self) -> str:
+        """What its split follows from."""
+        return json.dumps(self.messages, sort_keys=True, default=str) if self.messages else self.prompt
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        return dict(self.others) if self.answer is None else {**self.others, "answer": self.answer}
+
+    def as_prompt(self, split: Split, ordinal: int) -> Prompt:
+        return Prompt(
+            split=split,
+            ordinal=ordinal,
+            text=self.prompt,
+            facts=self.facts,
+            messages=self.messages,
+            tools=self.tools,
+        )
+
+    @property
+    def shape(self) -> str:
+        """All but its words: what a chat template may refuse."""
+        messages = [[each["role"], type(each.get("content")).__name__, sorted(each)] for each in self.messages]
+        return json.dumps([messages, bool(self.tools)])
+
+
+def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
+    """Raises `ValueError`."""
+    prompt, answer = fields.get(columns.prompt), fields.get(columns.answer)
+    messages = _messages(prompt, columns.prompt) if isinstance(prompt, list) else ()
+    if not messages and (not isinstance(prompt, str) or not prompt.strip()):
+        raise ValueError(f"{columns.prompt}: a text that is not empty, or a list of messages, got {prompt!r:.100}")
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float | list | dict):
+        if columns.has_answers or answer is not None:
+            raise ValueError(f"{columns.answer}: a text, a number, a list or an object, got {answer!r:.100}")
+        answer = None
+    return Question(
+        prompt=as_text(messages) if messages else str(prompt),
+        answer=answer if answer is None or isinstance(answer, str) else _json(answer),
+        messages=messages,
+        tools=_tools(fields.get(columns.tools), columns.tools),
+        others={name: _plain(value) for name, value in fields.items() if name not in columns.own and value is not None},
+    )
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    return "\n\n".join(f"{each['role']}: {each.get('content', '')}" for each in messages)
+
+
+def _messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
+    if not given:
+        raise ValueError(f"{column}: at least one message, got an empty list")
+    for number, each in enumerate(given, start=1):
+        if not isinstance(each, dict) or each.get("role") not in ROLES:
+            rule = f'an object with "role", one of {", ".join(ROLES)}'
+            raise ValueError(f"{column}: message {number}: {rule}, got {each!r:.100}")
+        if not isinstance(each.get("content", ""), str | list):
+            raise ValueError(f"{column}: message {number}: content: a text or a list of parts, got {each!r:.100}")
+    if given[-1]["role"] not in ASKING:
+        raise ValueError(f"{column}: the last message must be a user's or a tool's, got {given[-1]['role']}'s")
+    return tuple(given)
+
+
+def _tools(given: Any, column: str) -> tuple[Tool, ...]:
+    """Tables keep them as JSON: each has other fields than the next one."""
+    try:
+        tools = json.loads(given) if isinstance(given, str) and given else given or []
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{column}: a list of objects, or one as JSON, got {given!r:.100}") from error
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise ValueError(f"{column}: a list of objects, got {given!r:.100}")
+    return tuple(tools)
+
+
+def _plain(value: Any) -> str | int:
+    return value if isinstance(value, str | int) and not isinstance(value, bool) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=str)
