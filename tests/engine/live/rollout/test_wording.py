@@ -204,14 +204,14 @@ class Answering:
 class Talking:
     """The samples of one replica, with every token that its engine sampled."""
 
-    def __init__(self, folder: Path, environment: Answering, **rollout: Any) -> None:
-        document = {"name": "talk", "rollout": {"max_new_tokens": 400, "stop": ["e", "a"], **rollout}}
+    def __init__(self, folder: Path, environment: Answering, options: dict[str, bool]) -> None:
+        document = {"name": "talk", "rollout": {"max_new_tokens": 400, "stop": ["e", "a"]}}
         slots = WeightSlots(lambda: TorchRolloutEngine(folder, max_batch=8, device="cpu"), num_slots=1)
         slots.newest.install(pack_weights(load_file(folder / "model.safetensors"), weights=V0), V0)
         self.asks: deque[Ask] = deque()
         self.environment = environment
         open_turns = OpenTurns(by=rollout_address(0), ask=self.asks.extend, timeout_s=60.0)
-        wording = Wording.of_model(folder, ModelSpec(source=str(folder)))
+        wording = Wording.of_model(folder, ModelSpec.model_validate({"source": str(folder), "chat_options": options}))
         self.samples = Samples(
             spec=JobSpec.model_validate(document), slots=slots, wording=wording, open_turns=open_turns
         )
@@ -260,7 +260,7 @@ def runs_of(ids: Sequence[int], sampled: Sequence[bool]) -> list[tuple[bool, lis
     ]
 
 
-def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Role]) -> str:
+def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Role], options: dict[str, bool]) -> str:
     """The conversation when so many turns had been answered."""
     from transformers import AutoTokenizer
 
@@ -268,16 +268,20 @@ def as_transformers_tells(folder: Path, turns: Sequence[str], roles: Sequence[Ro
     messages = [{"role": "user", "content": "question"}]
     for number, (turn, role) in enumerate(zip(turns, roles, strict=False), start=1):
         messages += [{"role": "assistant", "content": turn}, {"role": role, "content": f"answer {number}"}]
-    text: str = tokenizer.apply_chat_template(messages, tools=[TOOL], tokenize=False, add_generation_prompt=True)
+    asked = {"tools": [TOOL], "tokenize": False, "add_generation_prompt": True, **options}
+    text: str = tokenizer.apply_chat_template(messages, **asked)
     return text
 
 
 @pytest.mark.parametrize("roles", [("tool", "tool"), ("tool", "user", "tool")])
+@pytest.mark.parametrize("thinks", [True, False])
 def test_trained_tokens_are_those_that_were_sampled_after_what_the_template_says(
-    qwen3: Path, roles: tuple[Role, ...]
+    qwen3: Path, roles: tuple[Role, ...], thinks: bool
 ) -> None:
-    """A random model says anything at all, thoughts and half letters; a stop string or its end token ends a turn."""
-    talking = Talking(qwen3, Answering(*roles))
+    """A random model says anything at all, thoughts and half letters; a stop string or its end token ends a turn. Where
+    it does not think, Qwen3's template opens a turn with an empty thought, and drops that from the turn later on."""
+    options = {"enable_thinking": thinks}
+    talking = Talking(qwen3, Answering(*roles), options)
     ended = talking.finish()
     raw, tokenizer = RawTokenizer.from_file(str(qwen3 / "tokenizer.json")), Tokenizer.from_folder(qwen3)
     for trajectory in ended:
@@ -289,10 +293,11 @@ def test_trained_tokens_are_those_that_were_sampled_after_what_the_template_says
             told = ""
             for is_own, run in runs_of(ids, sampled):
                 if is_own:
-                    assert told == as_transformers_tells(qwen3, turns, roles)
+                    assert told == as_transformers_tells(qwen3, turns, roles, options)
                     turns.append(tokenizer.decode(run))
                 told += raw.decode(run, skip_special_tokens=False)
         assert len(turns) == len(roles) + 1
+        assert thinks or trajectory.num_segments == len(turns)
     batch = batch_of([CompleteGroup(key=GROUP, trajectories=tuple(ended))], Lineage(), at=0)
     trained: dict[int, int] = {}
     for micro_batch in batch_step(batch, max_tokens=300, device="cpu").micro_batches:
