@@ -43,7 +43,7 @@ class Custom:
             raise GraderError(f"custom: prompt: {wanted}, got {made!r:.200}", retryable=False)
         asked = {"prompt": made.get("text", made.get("messages")), "tools": made.get("tools")}
         try:
-            question = question_of(asked, Columns(has_answers=False))
+            question = question_of(asked, Columns(all_to_judge=True))
         except ValueError as error:
             raise GraderError(f"custom: prompt: {error}", retryable=False) from error
         return replace(question.as_prompt(split, ordinal), facts=_facts(made.get("facts", {})))

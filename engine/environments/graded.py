@@ -19,7 +19,7 @@ class Graded:
     @classmethod
     def from_params(cls, seed: int, params: Params, code: str, timeout_s: float) -> Self:
         reader = ParamReader(cls.name, params)
-        data = DataParams.of(reader, has_answers=False)
+        data = DataParams.of(reader, all_to_judge=True)
         reader.finish()
         if not data.data:
             raise ValueError("graded: data: the name of a file of questions, or of a folder of them; it is required")

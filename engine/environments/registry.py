@@ -20,7 +20,7 @@ from engine.environments.questions.asked import Accept
 from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
 from engine.environments.tool_sums import ToolSums
-from engine.environments.tools import TOOL_NAMES, Tools
+from engine.environments.tools import TOOL_NAMES, Tools, with_rules
 from engine.spec.job import EnvironmentSpec
 
 _Maker = Callable[[int, EnvironmentSpec], Environment]
@@ -65,10 +65,13 @@ def has_questions(spec: EnvironmentSpec) -> bool:
 
 
 def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: Accept) -> None:
-    """All of them, each shown to `accept`. Raises `ValueError`, which names every bad row."""
+    """All, each shown to `accept` as its environment asks it. Raises `ValueError`, which names every bad row."""
     confined = spec if data_folder is None else confined_data(spec, data_folder)
-    data = DataParams.of(ParamReader(spec.name, confined.params), has_answers=spec.name != Graded.name)
-    data.opened(seed=0, accept=accept)
+    uses_tools = spec.name == Tools.name
+    reader = ParamReader(spec.name, confined.params)
+    data = DataParams.of(reader, all_to_judge=spec.name == Graded.name, brings_tools=not uses_tools)
+    calls = calls_by(str(spec.params.get("calls", MARKS)))
+    data.opened(seed=0, accept=lambda asked: accept(with_rules(asked, calls, TOOL_NAMES) if uses_tools else asked))
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:

@@ -17,7 +17,7 @@ Invariants:
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, Self
@@ -72,7 +72,7 @@ class Tools:
     @classmethod
     def from_params(cls, seed: int, params: Params, timeout_s: float) -> Self:
         reader = ParamReader(cls.name, params)
-        data, corpus = DataParams.of(reader), reader.text("corpus", "")
+        data, corpus = DataParams.of(reader, brings_tools=False), reader.text("corpus", "")
         default = "calculator,search" if corpus else "calculator"
         wanted = [name.strip() for name in reader.text("tools", default).split(",")]
         waits = Waits(
@@ -91,11 +91,7 @@ class Tools:
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
-        question = self._questions.prompt(split, ordinal)
-        rules = f"{self._calls.rules(self._tools)}\nEnd with <answer>your answer</answer>."
-        described = self._calls.described(self._tools)
-        messages = _told_first(rules, question.messages) if question.messages else ()
-        return replace(question, text=f"{rules}\n\n{question.text}\n", messages=messages, tools=described)
+        return with_rules(self._questions.prompt(split, ordinal), self._calls, self._tools)
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         if not 1 <= len(turns) <= self._max_turns:
@@ -131,6 +127,12 @@ class Arithmetic:
             question = f"What is {a} * {b} + {c}?"
             if split_of_text(question, HELD_OUT_SHARE) == split:
                 return Prompt(split=split, ordinal=ordinal, text=question, facts={"answer": str(a * b + c)})
+
+
+def with_rules(question: Prompt, calls: Calls, tools: Iterable[str]) -> Prompt:
+    rules = f"{calls.rules(tools)}\nEnd with <answer>your answer</answer>."
+    messages = _told_first(rules, question.messages) if question.messages else ()
+    return replace(question, text=f"{rules}\n\n{question.text}\n", messages=messages, tools=calls.described(tools))
 
 
 def _told_first(rules: str, messages: Sequence[Message]) -> tuple[Message, ...]:

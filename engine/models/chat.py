@@ -23,6 +23,7 @@ Tool = Mapping[str, Any]
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
 CONFIG_FILE: Final = "tokenizer_config.json"
+_WORDS_FILE: Final = "special_tokens_map.json"  # of older folders
 _WITH_TOOLS: Final = "tool_use"  # the name of the template for them, where a folder has several
 _WORDS: Final = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
@@ -38,10 +39,11 @@ class ChatTemplate:
 
     @classmethod
     def of_folder(cls, folder: Path, options: Mapping[str, Any]) -> Self | None:
-        """None: it has none."""
+        """None: it has none. Raises `ValueError`."""
         config = _read(folder / CONFIG_FILE)
         sources = _sources(folder, config)
-        words = {name: _word(config[name]) for name in _WORDS if config.get(name)}
+        known = {**_read(folder / _WORDS_FILE), **config}
+        words = {name: _word(known[name]) for name in _WORDS if known.get(name)}
         return cls(sources, given={**words, **options}) if sources else None
 
     def rendered(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
@@ -60,18 +62,26 @@ class ChatTemplate:
                 )
             )
         except Exception as error:
-            raise ValueError(f"the chat template does not take it: {error or type(error).__name__}") from error
+            raise ValueError(f"the chat template does not take it: {str(error) or type(error).__name__}") from error
 
 
 def _sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """The file of its own has the last word, as in `transformers`."""
     file = folder / TEMPLATE_FILE
     if file.is_file():
-        return {"default": file.read_text()}
-    found = config.get("chat_template")
-    if isinstance(found, str):
-        return {"default": found}
-    return {each["name"]: each["template"] for each in found or ()}
+        return {"default": file.read_text(encoding="utf-8")}
+    match config.get("chat_template"):
+        case None:
+            return {}
+        case str(found):
+            return {"default": found}
+        case [*several] if all(map(_is_named, several)):
+            return {each["name"]: each["template"] for each in several}
+    raise ValueError(f'{CONFIG_FILE}: chat_template: a text, or a list of objects with "name" and "template"')
+
+
+def _is_named(each: object) -> bool:
+    return isinstance(each, dict) and isinstance(each.get("name"), str) and isinstance(each.get("template"), str)
 
 
 def _word(value: str | Mapping[str, Any]) -> str:
@@ -79,7 +89,10 @@ def _word(value: str | Mapping[str, Any]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{file.name}: not JSON: {error}") from error
     return settings
 
 

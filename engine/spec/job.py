@@ -31,6 +31,11 @@ ACCEPTED: Final = object()
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+BEFORE_TEMPLATES: Final = {"chat": "plain"}
+"""What a stored spec says of its model if it says nothing: it was taken in before there were templates, and the job,
+and whatever goes on from it, reads prompts as they stand."""
+
+
 class ModelSpec(Strict):
     """A job of the control plane names a model; only `python -m engine run` takes a path."""
 
@@ -49,10 +54,7 @@ class ModelSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _goes_on_as_it_began(cls, given: Any, info: ValidationInfo) -> Any:
-        """A job that was taken in before there were templates reads its prompts as they stand."""
-        if info.context is ACCEPTED and isinstance(given, dict) and "chat" not in given:
-            return {**given, "chat": "plain"}
-        return given
+        return {**BEFORE_TEMPLATES, **given} if info.context is ACCEPTED and isinstance(given, dict) else given
 
     @property
     def is_name(self) -> bool:

@@ -17,7 +17,7 @@ from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, submit_job
-from engine.spec.job import JobSpec
+from engine.spec.job import BEFORE_TEMPLATES, JobSpec
 
 FROM_START: Final = "start"
 
@@ -70,7 +70,7 @@ def _checkpoint(parent: Job, wanted: str | None) -> str:
 
 
 def _changed(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> JobSpec:
-    patched = _merged(spec, changes)
+    patched = _merged({**spec, "model": BEFORE_TEMPLATES | spec["model"]}, changes)
     try:
         return JobSpec.model_validate(patched)
     except ValidationError as failure:

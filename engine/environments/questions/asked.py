@@ -19,12 +19,12 @@ from engine.environments.questions.files import RowFile, open_files
 from engine.environments.questions.question import Columns, Question, Row, question_of
 from engine.environments.splits import check_asked, place_in_order, split_of_text
 
-Accept = Callable[[Question], None]
-"""Raises `ValueError` of a question that cannot be asked."""
+Accept = Callable[[Prompt], None]
+"""Raises `ValueError` of a prompt that cannot be put to the model."""
 
 PLACE_BITS: Final = 44  # of a place, a file's number above them: 16 TB in each of a million files
 TOLD: Final = 20  # bad rows with their reasons; of the others the numbers are told
-NUMBERED: Final = 1_000
+NUMBERED: Final = 1_000  # then the data set is another one than was meant, and is read no further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +47,21 @@ class HeldOut:
 class _BadRows:
     told: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    num: int = 0
 
     def add(self, where: str, wrong: str) -> None:
-        self.num += 1
+        """Raises `ValueError` when there are more than anybody reads."""
         if len(self.told) < TOLD:
             self.told.append(f"{where}: {wrong}")
-        elif len(self.others) < NUMBERED:
+        else:
             self.others.append(where)
+        if len(self.others) == NUMBERED:
+            self.refuse(beyond=", and perhaps more behind them")
 
-    def refuse(self) -> None:
-        if not self.num:
-            return
-        more = self.num - len(self.told)
-        beyond = f"\nand {more} more: {', '.join(self.others)}" if more else ""
-        beyond += " and so on" if more > len(self.others) else ""
-        raise ValueError("\n".join(self.told) + beyond)
+    def refuse(self, *, beyond: str = "") -> None:
+        if self.others:
+            self.told.append(f"and {len(self.others)} more: {', '.join(self.others)}{beyond}")
+        if self.told:
+            raise ValueError("\n".join(self.told))
 
 
 class Questions:
@@ -75,7 +74,7 @@ class Questions:
         columns: Columns | None = None,
         accept: Accept | None = None,
     ) -> None:
-        """`accept` is shown every question. Raises `ValueError`."""
+        """`accept` is shown the prompt of every question. Raises `ValueError`."""
         self._seed, self._accept = seed, accept
         self._columns, self._held_out = columns or Columns(), held_out or HeldOut()
         self._files = open_files(path)
@@ -102,8 +101,7 @@ class Questions:
             raise GraderError(f"{file.name} was changed while in use: {error}", retryable=False) from error
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
-        question = self.question(split, ordinal)
-        return question.as_prompt(split, ordinal)
+        return self.question(split, ordinal).as_prompt(split, ordinal)
 
     def _index(self) -> None:
         bad, known = _BadRows(), {split: array("Q") for split in self._places}
@@ -126,7 +124,7 @@ class Questions:
             raise ValueError(row.wrong)
         question, held_out = question_of(row.fields, self._columns), self._held_out
         if self._accept is not None:
-            self._accept(question)
+            self._accept(question.as_prompt("train", 0))
         if held_out.data is not None:
             return "held_out" if number >= self._num_shared else "train", question
         if not held_out.column:

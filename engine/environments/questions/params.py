@@ -18,8 +18,8 @@ class DataParams:
     held_out: HeldOut
 
     @classmethod
-    def of(cls, reader: ParamReader, *, has_answers: bool = True) -> "DataParams":
-        """Raises `ValueError`."""
+    def of(cls, reader: ParamReader, *, all_to_judge: bool = False, brings_tools: bool = True) -> "DataParams":
+        """`brings_tools`: rows may. Raises `ValueError`."""
         data, held_out_data = reader.text("data", ""), reader.text("held_out_data", "")
         share = reader.number("held_out_share", HELD_OUT_SHARE, 0.001, 0.9)
         column = reader.text("held_out_column", "")
@@ -40,8 +40,8 @@ class DataParams:
         columns = Columns(
             prompt=reader.text("prompt_column", "prompt"),
             answer=reader.text("answer_column", "answer"),
-            tools=reader.text("tools_column", "tools"),
-            has_answers=has_answers,
+            tools=reader.text("tools_column", "tools") if brings_tools else "",
+            all_to_judge=all_to_judge,
         )
         held_out = HeldOut(share=share, data=Path(held_out_data) if held_out_data else None, column=column, value=value)
         return cls(data=data, columns=columns, held_out=held_out)

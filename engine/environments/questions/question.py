@@ -35,8 +35,8 @@ class Columns:
     prompt: str = "prompt"
     answer: str = "answer"
     tools: str = "tools"
-    has_answers: bool = True
-    """False: what is due stands in other columns, or nowhere."""
+    all_to_judge: bool = False
+    """Whoever judges sees the other columns too, and an answer is not required. Else they are left where they are."""
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class Question:
     messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     others: Mapping[str, str | int] = field(default_factory=dict)
-    """Further columns, for whoever judges; what is no text and no whole number as JSON."""
+    """Further columns; what is no text and no whole number as JSON."""
 
     @property
     def identity(self) -> str:
@@ -73,12 +73,6 @@ class Question:
             tools=self.tools,
         )
 
-    @property
-    def shape(self) -> str:
-        """All but its words: what a chat template may refuse."""
-        messages = [[each["role"], type(each.get("content")).__name__, sorted(each)] for each in self.messages]
-        return json.dumps([messages, bool(self.tools)])
-
 
 def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
     """Raises `ValueError`."""
@@ -87,7 +81,7 @@ def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
     if not messages and (not isinstance(prompt, str) or not prompt.strip()):
         raise ValueError(f"{columns.prompt}: a text that is not empty, or a list of messages, got {prompt!r:.100}")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | list | dict):
-        if columns.has_answers or answer is not None:
+        if not columns.all_to_judge or answer is not None:
             raise ValueError(f"{columns.answer}: a text, a number, a list or an object, got {answer!r:.100}")
         answer = None
     return Question(
@@ -95,7 +89,7 @@ def question_of(fields: Mapping[str, Any], columns: Columns) -> Question:
         answer=answer if answer is None or isinstance(answer, str) else _json(answer),
         messages=messages,
         tools=_tools(fields.get(columns.tools), columns.tools),
-        others={name: _plain(value) for name, value in fields.items() if name not in columns.own and value is not None},
+        others=_others(fields, columns) if columns.all_to_judge else {},
     )
 
 
@@ -110,11 +104,19 @@ def _messages(given: Sequence[Any], column: str) -> tuple[Message, ...]:
         if not isinstance(each, dict) or each.get("role") not in ROLES:
             rule = f'an object with "role", one of {", ".join(ROLES)}'
             raise ValueError(f"{column}: message {number}: {rule}, got {each!r:.100}")
-        if not isinstance(each.get("content", ""), str | list):
-            raise ValueError(f"{column}: message {number}: content: a text or a list of parts, got {each!r:.100}")
     if given[-1]["role"] not in ASKING:
         raise ValueError(f"{column}: the last message must be a user's or a tool's, got {given[-1]['role']}'s")
-    return tuple(given)
+    return tuple(_with_text(each, f"{column}: message {number}") for number, each in enumerate(given, start=1))
+
+
+def _with_text(message: Message, where: str) -> Message:
+    """Templates of models that read text alone leave parts out, or write them as Python does."""
+    match message.get("content", ""):
+        case str():
+            return message
+        case [*parts] if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+            return {**message, "content": "\n".join(part["text"] for part in parts)}
+    raise ValueError(f"{where}: content: a text or a list of parts with text, got {message!r:.100}")
 
 
 def _tools(given: Any, column: str) -> tuple[Tool, ...]:
@@ -126,6 +128,10 @@ def _tools(given: Any, column: str) -> tuple[Tool, ...]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise ValueError(f"{column}: a list of objects, got {given!r:.100}")
     return tuple(tools)
+
+
+def _others(fields: Mapping[str, Any], columns: Columns) -> dict[str, str | int]:
+    return {name: _plain(value) for name, value in fields.items() if name not in columns.own and value is not None}
 
 
 def _plain(value: Any) -> str | int:

@@ -85,7 +85,7 @@ class Conversation:
     @property
     def awaits_answer(self) -> bool:
         """Its last word was a turn, and no observation came after it."""
-        return bool(self.turns) and self.partial is None and bool(self.written) and self.written[-1]
+        return len(self.turns) > len(self.observed) and self.partial is None
 
     def request(self, kv: KvPages | None = None) -> SequenceRequest:
         """The next turn, or the rest of one that was begun elsewhere."""

@@ -4,6 +4,7 @@ driver        the command of a submission: `python -m engine.live.run.driver`
 attempt       from the first fact to the last
 model_source  the models that a job may start from and learn from
 model_check   the model's files and the spec, held against one another
+chat_check    its chat template, and the job's questions
 placement     the places of the actors
 wiring        actors created, introduced to each other, replaced
 supervisor    polls of every actor, and a body for the manager's brain

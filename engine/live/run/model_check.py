@@ -8,23 +8,26 @@ Invariant: exit status 0 says that the model may be built, REFUSED that standard
 says nothing about the model.
 """
 
+import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from engine.live.run.model_source import BUILT_IN
 from engine.spec.job import JobSpec
 
-if TYPE_CHECKING:
-    from engine.environments.questions.question import Question
-    from engine.live.rollout.wording import Wording
-
 REFUSED: Final = 3
 LOOK_UP_EVERY_S: Final = 1.0
 TOLD_LETTERS: Final = 500
+TEMPLATE_S: Final = 60  # Qwen3's takes a five-thousandth of a second for as much
+DEAF: Final = (
+    "environment.params: calls: tool_call needs a chat template that tells the model of its tools; use marks, or a "
+    "model that has one, with model.chat other than plain"
+)
 
 
 def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: Callable[[], None]) -> None:
@@ -36,7 +39,7 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
         if spec.model.chat == "template" or spec.model.chat_options:
             raise ValueError(f"model.chat: {spec.model.source} has no chat template; leave what is about it empty")
         if told_tools(spec.environment):
-            _refuse_tools()
+            raise ValueError(DEAF)
     if spec.model.source in BUILT_IN and not has_questions(spec.environment):
         return
     folder = [] if data_folder is None else [str(data_folder)]
@@ -58,12 +61,14 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
             raise
     if child.returncode == REFUSED:
         raise ValueError(told.strip())
+    if child.returncode == -signal.SIGALRM:
+        raise ValueError(f"the chat template must be done with one conversation within {TEMPLATE_S} s")
     if child.returncode:
         raise RuntimeError(f"the check of the model ended with {child.returncode}: {noise.strip()[-TOLD_LETTERS:]}")
 
 
 def main() -> int:
-    spec = JobSpec.model_validate_json(sys.stdin.read())
+    spec = JobSpec.accepted(json.load(sys.stdin))
     try:
         with redirect_stdout(sys.stderr):  # what libraries have to say is no answer
             refuse_model(spec, data_folder=Path(sys.argv[1]) if sys.argv[1:] else None)
@@ -75,58 +80,24 @@ def main() -> int:
 
 def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
     """Raises `ValueError`."""
+    from engine.live.run.chat_check import check_chat
     from engine.models.families.agreement import check_folder  # torch, which the driver does without
     from engine.models.loading import resolve_model
     from engine.training.ranks.sequence_parallel import refuse_heads
 
     folder = resolve_model(spec.model.source)
     config = check_folder(folder)
-    _refuse_chat(spec, folder, data_folder)
+    check_chat(
+        spec,
+        folder,
+        max_positions=config.max_positions,
+        vocab_size=config.vocab_size,
+        data_folder=data_folder,
+    )
     if not spec.only_evaluates:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
         _refuse_what_it_alone_has(spec, why)
-
-
-def _refuse_chat(spec: JobSpec, folder: Path, data_folder: Path | None) -> None:
-    from engine.environments.registry import has_questions, observed_as, read_questions, told_tools
-    from engine.live.rollout.wording import Wording
-
-    wording, tools = Wording.of_model(folder, spec.model), told_tools(spec.environment)
-    wording.try_out(observed_as(spec.environment))
-    if tools and not wording.tells_of(tools):
-        _refuse_tools()
-    if has_questions(spec.environment):
-        read_questions(spec.environment, data_folder=data_folder, accept=EveryShape(wording))
-
-
-class EveryShape:
-    """Shows a chat template one question of each shape: what it refuses, it refuses for that."""
-
-    def __init__(self, wording: "Wording") -> None:
-        self._wording = wording
-        self._known: dict[str, str] = {}
-
-    def __call__(self, question: "Question") -> None:
-        shape = question.shape
-        if shape not in self._known:
-            self._known[shape] = self._wrong_with(question)
-        if self._known[shape]:
-            raise ValueError(self._known[shape])
-
-    def _wrong_with(self, question: "Question") -> str:
-        try:
-            self._wording.opened(question.as_prompt("train", 0))
-        except ValueError as error:
-            return str(error)
-        return ""
-
-
-def _refuse_tools() -> None:
-    raise ValueError(
-        "environment.params: calls: tool_call needs a chat template that tells the model of its tools; use marks, or a "
-        "model that has one, with model.chat other than plain"
-    )
 
 
 def _why_not_the_decoder(folder: Path) -> str | None:

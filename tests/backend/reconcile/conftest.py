@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from backend.jobs.attempts.launcher import SubmissionStatus
 from backend.jobs.attempts.launching import launch_attempt
@@ -16,7 +16,7 @@ from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
 from backend.reconcile.round import reconcile
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
-from tests.backend.conftest import MakeCheckpoint
+from tests.backend.conftest import MakeCheckpoint, with_spec_of_before
 from tests.backend.fake_ray import FakeRay
 
 S = SubmissionStatus
@@ -57,14 +57,8 @@ class World:
         self.hear()
 
     def with_spec(self, **changes: Any) -> None:
-        """As another release took it in; a guard keeps this one from changing it."""
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # a table with checks to come cannot be altered
-            cursor.execute("ALTER TABLE jobs_job DISABLE TRIGGER laminar_guard_job")
-            Job.objects.filter(pk=self.job.pk).update(spec=self.job.spec | changes)
-            cursor.execute("ALTER TABLE jobs_job ENABLE TRIGGER laminar_guard_job")
-            cursor.execute("SET CONSTRAINTS ALL DEFERRED")
-        self.job.refresh_from_db()
+        """As another release took it in."""
+        with_spec_of_before(self.job, **changes)
 
     def lose(self) -> None:
         """The attempt dies before it did anything."""

@@ -65,6 +65,14 @@ def test_a_file_that_cannot_work_fails_the_job_before_it_waits(
     assert not job.reservations.exists()
 
 
+def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, now: datetime) -> None:
+    for code, state in (("def respond(*_): ...", "queued"), ("def prompt(*_): ...", "failed")):
+        job = make_job(environment={"name": "graded", "params": {"data": "a.jsonl"}, "code": code})
+        validate_job(job.pk, now=now)
+        job.refresh_from_db()
+        assert job.state == state
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -113,7 +121,7 @@ def test_a_quota_that_was_cut_meanwhile_fails_the_job_at_once_and_not_after_wait
 def test_a_spec_that_kills_its_validator_is_refused_after_three_tries(
     custom: Job, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(code: str) -> None:
+    def die(code: str, wanted: tuple[str, ...]) -> None:
         raise SystemExit("killed for its memory")
 
     monkeypatch.setattr(validation, "what_is_wrong", die)

@@ -1,7 +1,9 @@
 """Questions from files of every kind: found by position, told apart by split, refused with every bad row at once."""
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -9,8 +11,9 @@ import pytest
 from pyarrow import ipc, parquet
 
 from engine.environments.jsonl import Jsonl
-from engine.environments.port import Split
-from engine.environments.questions.asked import TOLD, HeldOut, Questions
+from engine.environments.port import Prompt, Split
+from engine.environments.questions.asked import NUMBERED, TOLD, HeldOut, Questions
+from engine.environments.questions.lines import MAX_LINE_BYTES
 from engine.environments.questions.question import Columns
 from engine.environments.tools import Tools
 
@@ -106,7 +109,9 @@ def test_a_prompt_may_be_messages_with_tools(tmp_path: Path, kind: str) -> None:
     assert prompt.tools == (TOOL,)
     assert prompt.text == f"system: Be short.\n\nuser: {prompt.messages[1]['content']}"
     number = int(str(prompt.facts["answer"])) - 1
-    assert prompt.facts == {"answer": str(number + 1), "meta": json.dumps({"level": number})}
+    assert prompt.facts == {"answer": str(number + 1)}
+    to_judge = Questions(tmp_path / name, seed=0, columns=Columns(all_to_judge=True)).prompt("train", 0)
+    assert to_judge.facts == {**prompt.facts, "meta": json.dumps({"level": number})}
 
 
 BAD: list[tuple[object, str]] = [
@@ -118,6 +123,10 @@ BAD: list[tuple[object, str]] = [
     ({"prompt": [{"content": "x"}], "answer": "x"}, 'prompt: message 1: an object with "role"'),
     ({"prompt": [SYSTEM, {"role": "king", "content": "x"}], "answer": "x"}, 'message 2: an object with "role"'),
     ({"prompt": [{"role": "user", "content": 7}], "answer": "x"}, "message 1: content: a text or a list of parts"),
+    (
+        {"prompt": [{"role": "user", "content": [{"type": "image", "url": "x"}]}], "answer": "x"},
+        "message 1: content: a text or a list of parts with text",
+    ),
     (
         {"prompt": [{"role": "assistant", "content": "x"}], "answer": "x"},
         "the last message must be a user's or a tool's",
@@ -148,6 +157,59 @@ def test_of_many_bad_rows_the_first_are_explained_and_all_are_numbered(tmp_path:
     assert others == f"and {60 - TOLD} more: {expected}"
 
 
+def test_a_file_of_nothing_but_bad_rows_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = as_lines(tmp_path / "bad.jsonl", [{"prompt": ""}] * (TOLD + NUMBERED + 5))
+    read: list[Prompt] = []
+    with pytest.raises(ValueError, match=rf"bad\.jsonl:{TOLD + NUMBERED}, and perhaps more behind them$"):
+        Questions(path, seed=0)
+
+    def refuse(asked: Prompt) -> None:
+        read.append(asked)
+        raise ValueError("too long")
+
+    as_lines(path, rows(TOLD + NUMBERED + 5))
+    with pytest.raises(ValueError, match=r"^bad\.jsonl:1: too long"):
+        Questions(path, seed=0, accept=refuse)
+    assert len(read) == TOLD + NUMBERED
+
+
+def test_parts_of_a_message_are_one_text_as_templates_take_it(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "6 times 7?"}]
+    given = [{"prompt": [{"role": "user", "content": [*parts, {"text": str(i)}]}], "answer": 42} for i in range(40)]
+    [message] = Questions(as_lines(tmp_path / "a.jsonl", given), seed=0).prompt("train", 0).messages
+    assert message["content"].startswith("What is\n6 times 7?\n")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_a_row_of_a_small_file_that_is_too_long_is_named_and_its_neighbours_are_read(
+    tmp_path: Path, compression: str
+) -> None:
+    long = "x" * (MAX_LINE_BYTES + 1)
+    given = [row | {"more": long if at in (3, 300) else ""} for at, row in enumerate(rows(400))]
+    parquet.write_table(pyarrow.Table.from_pylist(given), tmp_path / "a.parquet", compression=compression)
+    with pytest.raises(ValueError) as caught:
+        Questions(tmp_path / "a.parquet", seed=0)
+    wrong = f"longer than {MAX_LINE_BYTES} bytes"
+    assert str(caught.value).splitlines() == [f"a.parquet:4: {wrong}", f"a.parquet:301: {wrong}"]
+
+
+def test_a_column_of_few_values_may_have_more_bytes_than_a_row(tmp_path: Path) -> None:
+    values = [str(at) * (MAX_LINE_BYTES // 4) for at in range(8)]
+    table = pyarrow.Table.from_pylist(rows(400))
+    topics = pyarrow.DictionaryArray.from_arrays(pyarrow.array([at % 8 for at in range(400)]), pyarrow.array(values))
+    parquet.write_table(table.append_column("long", topics), tmp_path / "a.parquet")
+    asked = Questions(tmp_path / "a.parquet", seed=0)
+    assert asked.num("train") + asked.num("held_out") == 400
+
+
+def test_rows_that_would_fill_the_disk_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = as_parquet(tmp_path / "a.parquet", [row | {"more": "x" * 10_000} for row in rows(900)])
+    assert path.stat().st_size < 1 << 20
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=16 << 20))
+    with pytest.raises(ValueError, match=r"data: a\.parquet: its rows must take less than half of what is free in"):
+        Questions(path, seed=0)
+
+
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow"):
         (tmp_path / name).write_text("no table")
@@ -160,10 +222,12 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 
 def test_rows_are_held_out_by_a_column(tmp_path: Path) -> None:
     given = [row | {"split": "test" if row["level"] == 0 else "train"} for row in rows()]
-    asked = Questions(as_parquet(tmp_path / "a.parquet", given), seed=0, held_out=HeldOut(column="split"))
+    all_of_them = Columns(all_to_judge=True)
+    path = as_parquet(tmp_path / "a.parquet", given)
+    asked = Questions(path, seed=0, held_out=HeldOut(column="split"), columns=all_of_them)
     assert (asked.num("train"), asked.num("held_out")) == (720, 180)
     assert all(asked.question("held_out", at).others["level"] == 0 for at in range(180))
-    numbers = Questions(tmp_path / "a.parquet", seed=0, held_out=HeldOut(column="level", value="3"))
+    numbers = Questions(path, seed=0, held_out=HeldOut(column="level", value="3"), columns=all_of_them)
     assert all(numbers.question("held_out", at).others["level"] == 3 for at in range(numbers.num("held_out")))
     with pytest.raises(ValueError, match=r"a\.parquet:1: part: the column that says which rows are held out"):
         Questions(tmp_path / "a.parquet", seed=0, held_out=HeldOut(column="part"))

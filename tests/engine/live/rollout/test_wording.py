@@ -300,6 +300,10 @@ def test_trained_tokens_are_those_that_were_sampled_after_what_the_template_says
         assert thinks or trajectory.num_segments == len(turns)
     batch = batch_of([CompleteGroup(key=GROUP, trajectories=tuple(ended))], Lineage(), at=0)
     trained: dict[int, int] = {}
+    read: list[list[int]] = []
     for micro_batch in batch_step(batch, max_tokens=300, device="cpu").micro_batches:
         trained |= dict(zip(micro_batch.slots_N.tolist(), micro_batch.targets_N.tolist(), strict=True))
+        read += [micro_batch.ids[places].tolist() for places in micro_batch.tokens.places.values()]
+    segments = [ids for each in ended if each.content is not None for ids, _ in segments_of(each.content)]
+    assert sorted(read) == sorted(ids[:-1] for ids in segments)
     assert [trained[slot] for slot in sorted(trained)] == [token for each in talking.sampled.values() for token in each]

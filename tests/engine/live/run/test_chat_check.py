@@ -1,0 +1,156 @@
+"""What a job says to its model is checked before any device is held, within bounds of time and memory."""
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.live.run.chat_check import bounded
+from engine.live.run.model_check import check_model, refuse_model
+from engine.spec.job import JobSpec
+from tests.engine.chat_rules import save_qwen3
+from tests.engine.live.run.test_model_check import never, spec
+from tests.engine.models.families.test_agreement import whole
+
+ASKED = "What is 6 times 7? "
+
+
+def asked_of(folder: Path, data: Path, rows: list[dict[str, Any]], **environment: Any) -> dict[str, Any]:
+    data.mkdir(exist_ok=True)
+    (data / "asked.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
+    params = {"data": "asked.jsonl", **environment.pop("params", {})}
+    return {"environment": {"name": "jsonl", **environment, "params": params}}
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "told"),
+    [
+        ("{% for %}", {}, "the chat template cannot be read"),
+        ("{{ messages[0].name.first }}", {}, "the chat template does not take it"),
+        (
+            "{% if messages[-1].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}",
+            {"environment": {"name": "tools"}},
+            "the chat template does not take it: no tools",
+        ),
+        (None, {"model": {"chat": "template"}}, r"^model\.chat: .* has no chat template"),
+        (None, {"model": {"chat_options": {"enable_thinking": False}}}, r"^model\.chat: .* has no chat template"),
+        (
+            None,
+            {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
+            "needs a chat template that tells",
+        ),
+        (
+            "deaf",
+            {"environment": {"name": "tools", "params": {"calls": "tool_call"}}},
+            "needs a chat template that tells",
+        ),
+    ],
+)
+def test_a_chat_template_that_does_not_take_the_jobs_conversations_is_refused(
+    tmp_path: Path, template: str | None, parts: dict[str, Any], told: str
+) -> None:
+    folder = whole(tmp_path, "qwen3")
+    refuse_model(spec(folder))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ValueError, match=told):
+        refuse_model(spec(folder, **parts))
+
+
+def test_every_row_that_the_template_does_not_take_is_named_and_a_plain_model_reads_no_messages(tmp_path: Path) -> None:
+    folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
+    data.mkdir()
+    user, system = {"role": "user", "content": "hello"}, {"role": "system", "content": "Be short."}
+    rows = [{"prompt": [system, user] if at in (3, 7) else [{**user, "content": f"{at}?"}]} for at in range(1, 41)]
+    (data / "chats.jsonl").write_text("".join(json.dumps({**row, "answer": "x"}) + "\n" for row in rows))
+    job = spec(folder, environment={"name": "jsonl", "params": {"data": "chats.jsonl"}})
+    with pytest.raises(ValueError, match=r"chats\.jsonl:1: a prompt of messages or with tools needs a model with"):
+        refuse_model(job, data_folder=data)
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(ValueError) as caught:
+        check_model(job, data_folder=data, interrupted=never)
+    wrong = "the chat template does not take it: no system"
+    assert str(caught.value).splitlines() == [f"chats.jsonl:3: {wrong}", f"chats.jsonl:7: {wrong}"]
+    (folder / "chat_template.jinja").write_text("ask")
+    refuse_model(job, data_folder=data)
+
+
+def test_bad_rows_are_told_of_a_built_in_model_too(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "3 + 8 ="}\n')
+    job = spec(Path("demo"), environment={"name": "jsonl", "params": {"data": "bad.jsonl"}})
+    with pytest.raises(ValueError, match=r"^bad\.jsonl:1: answer: a text"):
+        check_model(job, data_folder=tmp_path, interrupted=never)
+
+
+def test_a_template_that_the_job_does_not_want_is_not_asked(tmp_path: Path) -> None:
+    folder = whole(tmp_path, "qwen3")
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    refuse_model(spec(folder, model={"chat": "plain"}))
+
+
+def test_a_built_in_model_has_no_template() -> None:
+    for asked in ({"chat": "template"}, {"chat_options": {"enable_thinking": False}}):
+        with pytest.raises(ValueError, match=r"^model\.chat: demo has no chat template"):
+            check_model(JobSpec.model_validate({"name": "x", "model": asked}), interrupted=never)
+    tools = {"name": "tools", "params": {"calls": "tool_call"}}
+    with pytest.raises(ValueError, match="calls: tool_call needs a chat template"):
+        check_model(JobSpec.model_validate({"name": "x", "environment": tools}), interrupted=never)
+
+
+def test_every_row_that_does_not_fit_the_model_is_named_with_its_tokens(tmp_path: Path) -> None:
+    folder, data = save_qwen3(tmp_path / "model"), tmp_path / "data"
+    num = json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    rows = [{"prompt": f"{at} {ASKED * (num if at in (3, 7) else 1)}"} for at in range(1, 41)]
+    with pytest.raises(ValueError) as caught:
+        refuse_model(spec(folder, **asked_of(folder, data, rows)), data_folder=data)
+    told = str(caught.value).splitlines()
+    assert [line.partition(": ")[0] for line in told] == ["asked.jsonl:3", "asked.jsonl:7"]
+    assert all(f"from 1 to {num - 1} tokens, got " in line for line in told)
+    small = {"rollout": {"kv_tokens": 256, "max_new_tokens": 32}}
+    rows[2] = rows[6] = rows[0]
+    refuse_model(spec(folder, **asked_of(folder, data, rows), **small), data_folder=data)
+    rows[2] = {"prompt": ASKED * 20}
+    with pytest.raises(ValueError, match=r"^asked\.jsonl:3: .* must fit the KV cache"):
+        refuse_model(spec(folder, **asked_of(folder, data, rows), **small), data_folder=data)
+
+
+def test_a_template_is_shown_the_message_that_explains_the_tools_too(tmp_path: Path) -> None:
+    folder, data = whole(tmp_path / "model", "qwen3"), tmp_path / "data"
+    (folder / "chat_template.jinja").write_text(
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}ask"
+    )
+    rows = [{"prompt": [{"role": "user", "content": f"{at}?"}]} for at in range(40)]
+    refuse_model(spec(folder, **asked_of(folder, data, rows)), data_folder=data)
+    with pytest.raises(ValueError, match=r"^asked\.jsonl:1: the chat template does not take it: no system"):
+        refuse_model(spec(folder, **asked_of(folder, data, rows, name="tools")), data_folder=data)
+
+
+def test_what_takes_all_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes more than 2147483648 bytes"), bounded():
+        bytearray(3 << 30)
+    assert len(bytearray(3 << 30)) == 3 << 30
+
+
+def test_a_template_that_repeats_itself_without_end_is_refused_for_the_memory_that_it_takes(tmp_path: Path) -> None:
+    folder = whole(tmp_path, "qwen3")
+    (folder / "chat_template.jinja").write_text("{{ 'x' * 10 ** 11 }}")
+    with pytest.raises(ValueError, match="the chat template does not take it: MemoryError"):
+        check_model(spec(folder), interrupted=never)
+
+
+def test_a_template_that_never_ends_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import engine.live.run.chat_check as it\nit.TEMPLATE_S = 1\nwith it.soon_over():\n while 1: 10**10**7"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGALRM
+    stuck = tmp_path / "stuck"
+    stuck.write_text("#!/bin/sh\nkill -ALRM $$\n")
+    stuck.chmod(stuck.stat().st_mode | stat.S_IXUSR)
+    folder = whole(tmp_path / "model", "qwen3")
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    with pytest.raises(ValueError, match="the chat template must be done with one conversation within 60 s"):
+        check_model(spec(folder), interrupted=never)
