@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.spec.fit.need import Need, gigabytes
 from engine.spec.fit.plan import PROMPT_TOKENS, TrainerPlan, longest_tokens
@@ -66,9 +66,14 @@ def will_not_fit(
     prompt_tokens: int = PROMPT_TOKENS,
     teacher: ModelShape | None = None,
 ) -> Misfit | None:
-    """The trainer's devices first, then the replicas'. None: both fit, margins included."""
+    """The trainer's devices first, then the replicas'; what is advised is enough for both. None: both fit, margins
+    included."""
     misfit = trainer_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens, teacher=teacher)
-    return misfit or replica_misfit(spec, shape, device_bytes, prompt_tokens=prompt_tokens)
+    asked = spec if misfit is None else with_changes(spec, misfit.changes or ())
+    others = None if asked is None else replica_misfit(asked, shape, device_bytes, prompt_tokens=prompt_tokens)
+    if misfit is None or misfit.changes is None or others is None:
+        return misfit or others
+    return replace(misfit, changes=None if others.changes is None else (*misfit.changes, *others.changes))
 
 
 def trainer_misfit(

@@ -20,7 +20,7 @@ SMALL, LARGE = known_shape("Qwen3-1.7B"), known_shape("Qwen3-8B")
 def test_a_job_with_what_is_advised_is_accepted_and_fits(name: str, device_gb: int) -> None:
     shape = known_shape(name)
     spec = job(trainer={"compute_dtype": "bfloat16"}, rollout={"max_new_tokens": 2_048, "max_batch": 256})
-    for misfit_of in (trainer_misfit, replica_misfit):
+    for misfit_of in (trainer_misfit, replica_misfit, will_not_fit):
         misfit = misfit_of(spec, shape, device_gb * GB)
         if misfit is not None and misfit.changes is not None:
             advised = with_changes(spec, misfit.changes)

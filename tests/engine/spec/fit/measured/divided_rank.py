@@ -57,7 +57,7 @@ def sent_by_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
             rank = _Rank(shape, plan, sharding)
             with _Sent() as sent:
                 rank.make_a_pass(batch)
-        return sent.num_bytes * (plan.num_devices - 1) // plan.num_devices
+        return int(sent.num_bytes * (plan.num_devices - 1) // plan.num_devices)
 
 
 class _Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
