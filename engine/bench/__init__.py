@@ -10,6 +10,8 @@ schedules        every schedule on one trace of waits
 repack           repack on and off, and the cost of a move
 relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
+relay_install    its replica, which only takes weights
+loopback         the same bytes over bare sockets
 handover         weights out of the trainer against one copy of their bytes
 put_together     what two of its hosts have, with the relay that leads
 train            a trainer's pass at true widths

@@ -8,7 +8,7 @@ over a link: the loopback, whose two ends share this machine's cores with the ha
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from engine.bench.report import Row, Spread, rounded
 from engine.live.relay.assembly import Assembly
 from engine.live.relay.buffers import WeightBuffers
+from engine.live.relay.memory import RelayMemory
 from engine.live.weights.handover import Handover
 from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import map_to_write
@@ -37,10 +38,11 @@ WITHIN_S: Final = 60.0
 
 def rows(*, num_tensors: int, repeats: int) -> Iterator[Row]:
     num_bytes = num_tensors * TENSOR_BYTES
-    with _hosts(num_tensors) as parts:
+    memory = RelayMemory("bench")
+    with _hosts(num_tensors) as parts, closing(memory):
         for num_far in range(NUM_HOSTS + 1):
             offered = OfferedBytes(parts=(*parts[num_far:], *map(_far, parts[:num_far])))
-            seconds = [_put_together(num_bytes, offered) for _ in range(1 + repeats)][1:]
+            seconds = [_put_together(num_bytes, offered, memory) for _ in range(1 + repeats)][1:]
             spread = Spread.of(seconds)
             yield {
                 "hosts": NUM_HOSTS,
@@ -50,18 +52,19 @@ def rows(*, num_tensors: int, repeats: int) -> Iterator[Row]:
             }
 
 
-def _put_together(num_bytes: int, offered: OfferedBytes) -> float:
+def _put_together(num_bytes: int, offered: OfferedBytes, memory: RelayMemory) -> float:
     manifest = WeightManifest(
-        weights=WEIGHTS, num_bytes=num_bytes, chunk_bytes=CHUNK_BYTES, sha256="", chunk_sha256=(), tensors=()
+        weights=WEIGHTS, num_bytes=num_bytes, chunk_bytes=CHUNK_BYTES, identity="", chunk_hashes=(), tensors=()
     )
     chunk_bytes = chunk_bytes_for(num_bytes, NUM_RELAYS)
     fetch = FetchWeights(arrival=1, manifest=manifest, payload=offered, chunk_bytes=chunk_bytes)
     buffers = WeightBuffers(lambda hashed: None, lambda job: None)
+    assembly = Assembly(owner="bench", token=TOKEN, memory=memory, buffers=buffers)
     started = time.perf_counter()
-    content, _ = Assembly(owner="bench", token=TOKEN, buffers=buffers).fetched(fetch)
+    content, _ = assembly.fetched(fetch)
     taken = time.perf_counter() - started
     assert content.segment is not None
-    content.segment.remove()
+    memory.free(content.segment)
     return taken
 
 

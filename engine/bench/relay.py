@@ -1,36 +1,44 @@
-"""Weights on their way: how long the trainer stands still, and when the last relay has them, verified.
+"""Weights on their way: how long the trainer stands still, when the last relay has them, verified, and how long a
+replica stands still to take them.
 
 Relays are real: a process each, links over TCP, shared memory, every hash taken. Versions travel whole and as deltas in
 turns. On one machine all of them share its cores and its loopback, so the time to the last relay grows with their
-number here, where on hosts of their own it would not; the stall must not grow anywhere.
+number here, where on hosts of their own it would not; the stall must not grow anywhere. In turns with them the same
+bytes go through a chain of as many bare sockets (`loopback`).
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import ray
 
+from engine.bench.loopback import chain
+from engine.bench.relay_install import InstallerActor
 from engine.bench.relay_publisher import Published, PublisherActor
-from engine.bench.report import Report, Row, Spread, rounded
+from engine.bench.report import Report, Row, Spread, Value, rounded
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.relay.actor import RelayActor
 from engine.live.relay.body import RelayView
-from engine.live.weights.segments import sweep
-from engine.pipeline.messages.addresses import TRAINER, relay_address
+from engine.live.weights.segments import FOLDER, sweep
+from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
+from engine.pipeline.messages.to_relay import WeightsWanted
+from engine.policy.lineage import NO_WEIGHTS
 from engine.spec.job import JobSpec
 
 WITHIN_S: Final = 300.0
 LOOK_EVERY_S: Final = 0.02
 # Whole and delta in turns.
 ANCHOR_EVERY: Final = 2
-# A relay holds two versions while one arrives; the rest is the trainer's copies and the machine's own.
-MEMORY_SHARE: Final = 0.6
+# Of what is free; the rest is the machine's own, and what processes have besides versions.
+MEMORY_SHARE: Final = 0.85
 
 
 class LoopbackLinks(Links):
@@ -45,40 +53,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    found = rows(sizes_mb=arguments.sizes, relays=arguments.relays, repeats=arguments.repeats)
-    skipped = [
-        f"{size} MB to {relays} relays does not fit this machine's memory."
-        for size in arguments.sizes
-        for relays in arguments.relays
-        if not _fits(size, relays)
-    ]
     remarks = ["All relays run on this machine: loopback and its cores bound the time to the last one."]
-    return Report(bench="relay", rows=found, remarks=[*remarks, *skipped])
-
-
-def rows(*, sizes_mb: Sequence[int], relays: Sequence[int], repeats: int) -> list[Row]:
     start_own()
     try:
-        return [row for num_relays in relays for row in _rows_of(num_relays, sizes_mb, repeats)]
+        rows = [
+            row
+            for num_relays in arguments.relays
+            for row in _rows_of(num_relays, arguments.sizes, arguments.repeats, remarks.append)
+        ]
     finally:
         disconnect()
         sweep()
+    return Report(bench="relay", rows=rows, remarks=remarks)
 
 
-def _rows_of(num_relays: int, sizes_mb: Sequence[int], repeats: int) -> Iterator[Row]:
-    fitting = [size for size in sizes_mb if _fits(size, num_relays)]
-    if not fitting:
-        return
-    with _tier(num_relays) as (publisher, last):
-        for size_mb in fitting:
-            publisher.resize.remote(size_mb * 10**6)
+def _rows_of(num_relays: int, sizes_mb: Sequence[int], repeats: int, remark: Callable[[str], None]) -> Iterator[Row]:
+    with _tier(num_relays) as tier, chain(num_relays - 1) as loopback:
+        for wanted_mb in sizes_mb:
+            size_mb = min(wanted_mb, _largest_mb(num_relays))
+            if size_mb < wanted_mb:
+                remark(f"{num_relays} relays: {size_mb} MB instead of {wanted_mb}, as much as the free memory holds.")
+            tier.publisher.resize.remote(size_mb * 10**6)
             for _ in range(ANCHOR_EVERY + 1):  # pages, links and heartbeats are there before anything is measured
-                _publish(publisher, last)
-            taken = [_publish(publisher, last) for _ in range(repeats * (ANCHOR_EVERY if num_relays > 1 else 1))]
-            yield from _rows_of_size(num_relays, size_mb, taken)
+                tier.publish()
+            taken, bare = [], []
+            for _ in range(repeats * (ANCHOR_EVERY if num_relays > 1 else 1)):
+                taken.append(tier.publish())
+                bare.append(loopback(size_mb * 10**6) if num_relays > 1 else 0.0)
+            yield from _rows_of_size(num_relays, size_mb, taken, Spread.of(bare).median, tier.num_buried)
+            yield _install_row(tier, num_relays, size_mb, repeats)
 
 
-def _rows_of_size(num_relays: int, size_mb: int, taken: Sequence[tuple[Published, int]]) -> Iterator[Row]:
+def _rows_of_size(
+    num_relays: int, size_mb: int, taken: Sequence[tuple[Published, int]], loopback_s: float, num_buried: int
+) -> Iterator[Row]:
     kinds: dict[str, Callable[[int], bool]] = {
         "whole": lambda num_bytes: num_relays == 1 or num_bytes > size_mb * 10**6 / 2,
         "delta": lambda num_bytes: num_relays > 1 and num_bytes <= size_mb * 10**6 / 2,
@@ -90,33 +98,77 @@ def _rows_of_size(num_relays: int, size_mb: int, taken: Sequence[tuple[Published
         stalls = Spread.of([published.stall_s * 1e3 for published, _ in ours])
         arrivals = Spread.of([published.everywhere_s for published, _ in ours])
         sent = Spread.of([num_bytes / 10**6 for _, num_bytes in ours])
-        yield {
+        row: dict[str, Value] = {
             "size_mb": size_mb,
             "relays": num_relays,
-            "travels": kind,
+            "what": kind,
             "sent_mb": rounded(sent.median) if num_relays > 1 else 0.0,
             **stalls.columns("stall_ms"),
             **arrivals.columns("last_relay_s"),
         }
+        if num_relays > 1:
+            row |= {"loopback_s": rounded(loopback_s), "times_loopback": round(arrivals.median / loopback_s, 2)}
+        yield row | {"declared_dead": num_buried}
 
 
-def _publish(publisher: Any, last: Any) -> tuple[Published, int]:
-    """The time that it took, and the bytes that came to the last relay."""
-    before: RelayView = ray.get(last.view.remote())
-    version = ray.get(publisher.publish.remote())
+def _install_row(tier: "Tier", num_relays: int, size_mb: int, repeats: int) -> Row:
+    installs, copies = (Spread.of(seconds) for seconds in zip(*tier.installs(repeats), strict=True))
+    return {
+        "size_mb": size_mb,
+        "relays": num_relays,
+        "what": "install",
+        **installs.columns("install_s"),
+        "copy_s": rounded(copies.median),
+        "times_a_copy": round(installs.median / copies.median, 2),
+    }
+
+
+@dataclass(slots=True)
+class Tier:
+    publisher: Any
+    relays: Sequence[Any]
+    make_remote: Any
+
+    def publish(self) -> tuple[Published, int]:
+        """The time that it took, and the bytes that came to the last relay."""
+        before = self._view(self.relays[-1])
+        version = ray.get(self.publisher.publish.remote())
+        wait_until(lambda: ray.get(self.publisher.published.remote(version)) is not None)
+        published: Published = ray.get(self.publisher.published.remote(version))
+        return published, self._view(self.relays[-1]).num_bytes - before.num_bytes
+
+    @property
+    def num_buried(self) -> int:
+        return sum(self._view(relay).num_buried for relay in self.relays)
+
+    def installs(self, repeats: int) -> list[tuple[float, float]]:
+        """Of a replica of the last relay: (an install, a copy of the bytes)."""
+        replica = self.make_remote(InstallerActor).remote()
+        last = self.relays[-1]
+        last.connect.remote({rollout_address(0): replica})
+        last.deliver.remote(WeightsWanted(replica=0, incarnation=0, held=NO_WEIGHTS, exact=None))
+        try:
+            wait_until(lambda: bool(ray.get(replica.is_served.remote())))
+            seconds: list[tuple[float, float]] = ray.get(replica.measure.remote(repeats))
+            return seconds
+        finally:
+            ray.kill(replica, no_restart=True)
+
+    def _view(self, relay: Any) -> RelayView:
+        view: RelayView = ray.get(relay.view.remote())
+        return view
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + WITHIN_S
-    while True:
-        published: Published | None = ray.get(publisher.published.remote(version))
-        if published is not None:
-            after: RelayView = ray.get(last.view.remote())
-            return published, after.num_bytes - before.num_bytes
+    while not holds():
         if time.monotonic() > give_up_at:
-            raise TimeoutError(f"version {version} was not everywhere within {WITHIN_S:.0f} s")
+            raise TimeoutError(f"not within {WITHIN_S:.0f} s")
         time.sleep(LOOK_EVERY_S)
 
 
 @contextmanager
-def _tier(num_relays: int) -> Iterator[tuple[Any, Any]]:
+def _tier(num_relays: int) -> Iterator[Tier]:
     links = LoopbackLinks()
     spec = JobSpec.model_validate({"name": "bench", "rollout": {"relays": num_relays, "replicas": num_relays}})
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": CONCURRENCY_GROUPS}
@@ -132,14 +184,17 @@ def _tier(num_relays: int) -> Iterator[tuple[Any, Any]]:
     for relay in relays.values():
         relay.connect.remote({**relays, TRAINER: publisher})
     try:
-        yield publisher, relays[relay_address(num_relays - 1)]
+        yield Tier(publisher, list(relays.values()), make_remote)
     finally:
         for actor in (publisher, *relays.values()):
             ray.kill(actor, no_restart=True)
 
 
-def _fits(size_mb: int, num_relays: int) -> bool:
+def _largest_mb(num_relays: int) -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    weights = 8  # float32 master copies and temporaries of the publisher, in sizes of a bf16 version
-    return (2 * num_relays + 3 + weights) * size_mb * 10**6 < MEMORY_SHARE * available
+    shared = os.statvfs(FOLDER)
+    free = MEMORY_SHARE * min(available, shared.f_bavail * shared.f_frsize)
+    # The trainer's version, which its relay adopts, the next, and memory for the one after; two of every other relay;
+    # and a model that takes one.
+    return int(free / (3 + 2 * (num_relays - 1) + 1) / 10**6)

@@ -1,7 +1,8 @@
 """A trainer without training: it publishes weights that change as a real one's do, and takes the time of its stall.
 
 Weights are random bf16; an update adds ±learning rate to every weight of a float32 master copy, which is the most that
-Adam moves them, and rounds to bf16 again.
+Adam moves them, and rounds to bf16 again. Of gigabytes, the same stretch of them stands again and again, so that memory
+is left for the versions that are measured.
 """
 
 import time
@@ -34,6 +35,8 @@ LEARNING_RATE: Final = 1e-6
 # The spread of a trained transformer's weights, which decides how many of them a small update moves.
 WEIGHT_STD: Final = 0.02
 NUM_DRAWN: Final = 2**18
+# Elements that are really there, which no cache holds.
+STRETCH: Final = 2**26
 # As many tensors as a model of a few layers has; a manifest of thousands travels no slower.
 NUM_TENSORS: Final = 32
 
@@ -50,7 +53,8 @@ class Weights:
         self._learning_rate = np.float32(learning_rate)
         each = num_bytes // 2 // NUM_TENSORS // 32 * 32  # tensors begin at multiples of 64 bytes
         drawn = self._chance.standard_normal(NUM_DRAWN, dtype=np.float32) * np.float32(WEIGHT_STD)
-        self._master = np.resize(drawn, each * NUM_TENSORS)  # the same again and again; updates differ
+        self._num_elements = each * NUM_TENSORS
+        self._master = np.resize(drawn, min(self._num_elements, STRETCH))  # the same again and again; updates differ
         self.bits = np.empty(self._master.size, dtype=np.uint16)
         self._round()
         self.tensors = tuple(
@@ -65,6 +69,15 @@ class Weights:
             is_up = np.unpackbits(coins, count=len(self._master[part])).view(np.bool_)
             self._master[part] += np.where(is_up, rate, -rate)
         self._round()
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_elements * 2
+
+    def copy_to(self, room: memoryview) -> None:
+        stretch = self.bits.view(np.uint8).data
+        for start in range(0, self.num_bytes, len(stretch) or 1):
+            room[start : start + len(stretch)] = stretch[: self.num_bytes - start]
 
     def _round(self) -> None:
         for part in self._parts():
@@ -162,16 +175,16 @@ class PublisherBody:
         return []
 
     def _snapshot(self, weights: WeightsId) -> WeightVersion:
-        bits, tensors = self.weights.bits, self.weights.tensors
-        room = self._handover.allocate(bits.nbytes)
-        room[:] = bits.view(np.uint8).data
+        num_bytes = self.weights.num_bytes
+        room = self._handover.allocate(num_bytes)
+        self.weights.copy_to(room)
         manifest = WeightManifest(
             weights=weights,
-            num_bytes=bits.nbytes,
+            num_bytes=num_bytes,
             chunk_bytes=CHUNK_BYTES,
-            sha256="",
-            chunk_sha256=(),
-            tensors=tensors,
+            identity="",
+            chunk_hashes=(),
+            tensors=self.weights.tensors,
         )
         self._manifests[weights] = manifest
         return WeightVersion(manifest=manifest, buffer=room.toreadonly())

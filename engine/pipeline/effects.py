@@ -102,8 +102,8 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchWeights:
-    """Take over what the trainer offers. Answered by `WeightsHashed` once the hashes are taken, of chunks of
-    `chunk_bytes`; or, if the manifest has hashes already, by `ChunkHashed` for every chunk; or by `FetchFailed`."""
+    """Take over what the trainer offers, and have it in a buffer from its first chunk on. Answered by `ChunkHashed` for
+    every chunk of `chunk_bytes`, and then, if the manifest has no hashes, by `WeightsHashed`; or by `FetchFailed`."""
 
     arrival: int
     manifest: WeightManifest
@@ -114,13 +114,14 @@ class FetchWeights:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBuffer:
     """Make room for a buffer that another relay will send; `ChunkHashed` for each chunk that comes. One with another
-    hash than it should have is not kept."""
+    hash than its sender or these hashes say is not kept."""
 
     arrival: int
     buffer_id: BufferId
     num_bytes: int
     chunk_bytes: int
-    chunk_sha256: tuple[str, ...]
+    chunk_hashes: tuple[str, ...]
+    """Empty: they are told when all of it has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

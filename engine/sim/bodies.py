@@ -32,6 +32,7 @@ from engine.sim.faults import Faults
 from engine.weights.port import WeightManifest
 
 NUM_CHUNKS: Final = 4
+TORN: Final = "torn "
 
 Chunks = tuple[str, ...]
 Post = Callable[[Address, Message], None]
@@ -54,8 +55,8 @@ def manifest_of(weights: WeightsId) -> WeightManifest:
         weights=weights,
         num_bytes=NUM_CHUNKS,
         chunk_bytes=1,
-        sha256="+".join(chunks),
-        chunk_sha256=chunks,
+        identity="+".join(chunks),
+        chunk_hashes=chunks,
         tensors=(),
     )
 
@@ -64,7 +65,7 @@ def carried(chunks: Chunks, chance: Chance, faults: Faults) -> Chunks:
     """The chunks as they arrive."""
     if not faults.corrupt:
         return chunks
-    return tuple(f"torn {chunk}" if chance.happens(faults.corrupt) else chunk for chunk in chunks)
+    return tuple(f"{TORN}{chunk}" if chance.happens(faults.corrupt) else chunk for chunk in chunks)
 
 
 @dataclass(slots=True)
@@ -167,5 +168,5 @@ class TrainerBody:
 
     def _offer(self, effect: PublishWeights | RepublishWeights) -> None:
         manifest = manifest_of(effect.weights)
-        payload = carried(manifest.chunk_sha256, self._chance, self._faults)
-        self._post(effect.to, WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=payload))
+        payload = carried(manifest.chunk_hashes, self._chance, self._faults)
+        self._post(effect.to, WeightsOffered(manifest=manifest.cut, pinned=effect.pinned, payload=payload))

@@ -258,7 +258,7 @@ class Cluster:
     def _start_relay(self, part: Address, incarnation: int) -> None:
         setting = self._setting
         hosts = tuple(range(setting.plan.num_relays))
-        brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation)
+        brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation, cut=lambda *size: 1)
         process = self._add(part, incarnation, brain)
         body = RelayBody(
             chance=Chance(setting.seed, f"{part}/{incarnation}"),

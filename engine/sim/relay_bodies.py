@@ -1,11 +1,12 @@
 """A relay's simulated body: bytes are names of chunks, which are their own hashes.
 
-A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends. Whatever takes long is done
-by workers, beside the loop.
+A whole version is the chunks `v/0`, `v/1`, …; a delta is one chunk that names its two ends. A chunk travels with its
+hash, as a frame does. Whatever takes long is done by workers, beside the loop.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from engine.pipeline.effects import (
@@ -18,10 +19,10 @@ from engine.pipeline.effects import (
     OpenBuffer,
     ServeWeights,
 )
-from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed
+from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed, WeightsHashed
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
-from engine.sim.bodies import Beside, Later, Post, carried
+from engine.sim.bodies import TORN, Beside, Later, Post, carried
 from engine.sim.chance import Chance
 from engine.sim.checks import Oracle
 from engine.sim.faults import Faults
@@ -49,6 +50,7 @@ Carry = Callable[[int, CarriedChunk], None]
 @dataclass(slots=True, kw_only=True)
 class WeightBuffer:
     arrival: int
+    comes_by_link: bool = False
     is_open: bool = True
     waiting: list[CarriedChunk] = field(default_factory=list)
     """They came before it was open."""
@@ -80,7 +82,9 @@ class RelayBody:
             case FetchWeights():
                 self._fetch(effect)
             case OpenBuffer():
-                buffer = WeightBuffer(arrival=effect.arrival, is_open=False, expected=effect.chunk_sha256)
+                buffer = WeightBuffer(
+                    arrival=effect.arrival, comes_by_link=True, is_open=False, expected=effect.chunk_hashes
+                )
                 self._buffers[effect.buffer_id] = buffer
                 self._work("open", OPEN_S, lambda: self._open(buffer))
             case ForwardChunk():
@@ -99,7 +103,7 @@ class RelayBody:
 
     def on_carried(self, chunk: CarriedChunk) -> None:
         buffer = self._buffers.get(chunk.buffer_id)
-        if buffer is None or chunk.index >= len(buffer.expected or buffer.chunks):
+        if buffer is None or not buffer.comes_by_link:
             return
         if not buffer.is_open:
             buffer.waiting.append(chunk)
@@ -108,10 +112,10 @@ class RelayBody:
             self.num_useless_chunks += 1
             return
         (content,) = carried((chunk.content,), self._chance, self._faults)
-        if content == buffer.expected[chunk.index]:
+        is_torn = content != chunk.content
+        if not is_torn and content == (buffer.expected or {chunk.index: content})[chunk.index]:
             buffer.chunks[chunk.index] = content
-        hashed = ChunkHashed(arrival=buffer.arrival, buffer_id=chunk.buffer_id, index=chunk.index, sha256=content)
-        self._later(0.0, hashed)
+        self._tell(buffer, chunk.buffer_id, chunk.index, content, is_torn=is_torn)
 
     def _open(self, buffer: WeightBuffer) -> None:
         buffer.is_open = True
@@ -126,14 +130,28 @@ class RelayBody:
         manifest, sent = effect.manifest, effect.payload
         assert isinstance(sent, tuple)
         buffer_id = BufferId(weights=manifest.weights)
-        self._manifests[manifest.weights] = manifest
-        self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(sent)))
+        buffer = self._buffers[buffer_id] = WeightBuffer(arrival=effect.arrival)
+        whole = replace(manifest, chunk_bytes=effect.chunk_bytes, identity="+".join(sent), chunk_hashes=sent)
 
-        def tell() -> None:
-            for index, chunk in enumerate(sent):
-                self._later(0.0, ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, sha256=chunk))
+        def take(index: int) -> None:
+            if index == len(sent):
+                self._manifests[manifest.weights] = whole
+                self._later(0.0, WeightsHashed(arrival=effect.arrival, manifest=whole))
+            elif sent[index].startswith(TORN):  # as the hash of a piece tells
+                self._later(0.0, FetchFailed(arrival=effect.arrival, reason="it came torn"))
+            else:
+                buffer.chunks[index] = sent[index]
+                self._tell(buffer, buffer_id, index, sent[index])
+                self._work("fetch", FETCH_S / len(sent), partial(take, index + 1))
 
-        self._work("fetch", FETCH_S, tell)
+        self._work("fetch", FETCH_S / len(sent), partial(take, 0))
+
+    def _tell(
+        self, buffer: WeightBuffer, buffer_id: BufferId, index: int, content: str, *, is_torn: bool = False
+    ) -> None:
+        arrival = buffer.arrival
+        hashed = ChunkHashed(arrival=arrival, buffer_id=buffer_id, index=index, digest=content, is_torn=is_torn)
+        self._later(0.0, hashed)
 
     def _assemble(self, effect: AssembleWeights) -> None:
         manifest = effect.manifest
@@ -153,21 +171,21 @@ class RelayBody:
                 result = result_of_delta if base == result else "nonsense"
             self._buffers[whole] = WeightBuffer(arrival=effect.arrival, chunks=dict(enumerate(result.split("+"))))
         chunks = self._buffers[whole].chunks
-        sha256 = "+".join(chunks[index] for index in sorted(chunks))
-        made = BufferHashed(arrival=effect.arrival, sha256=sha256)
+        identity = "+".join(chunks[index] for index in sorted(chunks))
+        made = BufferHashed(arrival=effect.arrival, identity=identity)
         self._work("assemble", ASSEMBLE_S, lambda: self._later(0.0, made))
 
     def _make_delta(self, effect: MakeDelta) -> None:
         base, result = self._manifests[effect.base], self._manifests[effect.weights]
-        chunk = f"{base.sha256} -> {result.sha256}"
+        chunk = f"{base.identity} -> {result.identity}"
         delta = DeltaManifest(
             weights=effect.weights,
             base=effect.base,
-            base_sha256=base.sha256,
-            result_sha256=result.sha256,
+            base_identity=base.identity,
+            result_identity=result.identity,
             num_bytes=1,
             chunk_bytes=1,
-            chunk_sha256=(chunk,),
+            chunk_hashes=(chunk,),
         )
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
         made = DeltaMade(weights=effect.weights, delta=delta)
@@ -175,6 +193,6 @@ class RelayBody:
 
     def _serve(self, effect: ServeWeights) -> None:
         manifest, chunks = self._manifests[effect.weights], self.chunks_of(effect.weights)
-        self._oracle.on_serve(effect.weights, is_whole=chunks == manifest.chunk_sha256)
+        self._oracle.on_serve(effect.weights, is_whole=chunks == manifest.chunk_hashes)
         payload = carried(chunks, self._chance, self._faults)
         self._post(effect.to, WeightsServed(manifest=manifest, payload=payload))

@@ -285,7 +285,7 @@ class RolloutBody:
             demand(over is not None, f"no slot for {weights} beside {effect.keeps}")
         in_use = {sequence.weights for sequence in self._held.values()}
         self._oracle.on_install(over=over, in_use=in_use, weights=weights)
-        if effect.payload != effect.manifest.chunk_sha256:
+        if effect.payload != effect.manifest.chunk_hashes:
             refused = InstallRefused(weights=weights, reason="a chunk has another hash")
             self._hold_up(self._work("install", self._costs.install_s, lambda: refused))
             return

@@ -3,7 +3,8 @@
 port        a version, without torch
 snapshot    bytes out of named tensors, and back
 spans       bytes of a version that somebody has
-chunks      hashes of the whole and of its pieces
+chunks      a version in pieces
+hashes      of the whole and of its pieces
 delta       the differences of two versions, without loss
 low_rank    adapters as versions, and the base that they are added to
 installing  a version's tensors into a model's

@@ -14,15 +14,19 @@ Invariants:
 """
 
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.signs import at_work
-from engine.weights.chunks import TornWeights, hash_chunks
+from engine.weights.chunks import TornWeights
+from engine.weights.hashes import hash_chunks
 from engine.weights.port import DeltaManifest, TensorEntry, WeightDelta, WeightManifest, WeightVersion
 
 Array = NDArray[Any]
@@ -36,6 +40,11 @@ BLOCK_ELEMENTS: Final = 2**21
 # What a block takes at the most: both versions, positions of 8 bytes each, and what is written.
 BLOCK_BYTES: Final = 32 * BLOCK_ELEMENTS
 _ALIGNMENT: Final = 8
+# As hashes are taken: more would take the cores of a host's replicas from them.
+THREADS: Final = 4
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +67,11 @@ def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> 
     manifest = DeltaManifest(
         weights=after.weights,
         base=before.weights,
-        base_sha256=before.sha256,
-        result_sha256=after.sha256,
+        base_identity=before.identity,
+        result_identity=after.identity,
         num_bytes=len(encoded),
         chunk_bytes=chunk_bytes,
-        chunk_sha256=hash_chunks(encoded, chunk_bytes),
+        chunk_hashes=hash_chunks(encoded, chunk_bytes),
     )
     return WeightDelta(manifest=manifest, buffer=memoryview(encoded).toreadonly())
 
@@ -70,25 +79,51 @@ def make_delta(base: WeightVersion, new: WeightVersion, *, chunk_bytes: int) -> 
 def apply_delta(delta: bytes | bytearray | memoryview, buffer: bytearray | memoryview) -> None:
     """`buffer` holds the base and holds the result afterwards. The hash of the result is the caller's to check."""
     source, target = np.frombuffer(delta, dtype=np.uint8), np.frombuffer(buffer, dtype=np.uint8)
-    at = 0
-    while at < len(source):
-        with at_work("delta", num_bytes=BLOCK_BYTES):
-            at = _apply_block(source, at, target)
+    for _ in _side_by_side(lambda at: _apply_block(source, at, target), _block_starts(source)):
+        pass
 
 
 def _encoded(old: memoryview, new: memoryview, manifest: WeightManifest) -> bytearray | None:
     before, after = np.frombuffer(old, dtype=np.uint8), np.frombuffer(new, dtype=np.uint8)
+
+    def encode(block: _Span) -> bytes:
+        old, new = (each[block.start : block.end].view(_BITS[block.element_bytes]) for each in (before, after))
+        return _encode_block(old, new, block.start)
+
     encoded = bytearray()
-    for span in _spans(manifest.tensors, manifest.num_bytes):
-        step = BLOCK_ELEMENTS * span.element_bytes
-        for start in range(span.start, span.end, step):
-            end = min(start + step, span.end)
-            bits = _BITS[span.element_bytes]
-            with at_work("delta", num_bytes=BLOCK_BYTES):
-                _encode_block(encoded, before[start:end].view(bits), after[start:end].view(bits), start)
+    with closing(_side_by_side(encode, _blocks(manifest))) as blocks:
+        for block in blocks:
+            encoded += block
             if len(encoded) >= manifest.num_bytes:
                 return None
     return encoded if manifest.num_bytes else None
+
+
+def _side_by_side(work: Callable[[Item], Done], items: Iterable[Item]) -> Generator[Done, None, None]:
+    """By several threads, in the order of the items: numpy lets the interpreter's lock go."""
+    with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="delta") as threads:
+        coming: deque[Future[Done]] = deque()
+        try:
+            for item in items:
+                coming.append(threads.submit(work, item))
+                if len(coming) >= 2 * THREADS:
+                    yield _awaited(coming.popleft())
+            while coming:
+                yield _awaited(coming.popleft())
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _awaited(block: Future[Done]) -> Done:
+    with at_work("delta", num_bytes=BLOCK_BYTES):
+        return block.result()
+
+
+def _blocks(manifest: WeightManifest) -> Iterator[_Span]:
+    for span in _spans(manifest.tensors, manifest.num_bytes):
+        step = BLOCK_ELEMENTS * span.element_bytes
+        for start in range(span.start, span.end, step):
+            yield _Span(start, min(start + step, span.end), span.element_bytes)
 
 
 def _spans(tensors: tuple[TensorEntry, ...], num_bytes: int) -> Iterator[_Span]:
@@ -107,10 +142,10 @@ def _spans(tensors: tuple[TensorEntry, ...], num_bytes: int) -> Iterator[_Span]:
         yield _Span(last_end, num_bytes, 1)
 
 
-def _encode_block(encoded: bytearray, old: Array, new: Array, offset: int) -> None:
+def _encode_block(old: Array, new: Array, offset: int) -> bytes:
     changed = np.flatnonzero(old != new)
     if not len(changed):
-        return
+        return b""
     gaps = np.diff(changed, prepend=-1) - 1
     num_long8, num_long16 = int(np.count_nonzero(gaps >= 0xFF)), int(np.count_nonzero(gaps >= 0xFFFF))
     gap_bytes = 1 if num_long8 * 4 <= len(gaps) + num_long16 * 4 else 2
@@ -118,10 +153,8 @@ def _encode_block(encoded: bytearray, old: Array, new: Array, offset: int) -> No
     short = np.minimum(gaps, escape).astype(_BITS[gap_bytes])
     long = gaps[gaps >= escape].astype(np.uint32)
     values, num_high = _split(old[changed], new[changed]) if new.itemsize == 2 else ([new[changed]], 0)
-    encoded += _HEADER.pack(offset, len(changed), len(long), num_high, new.itemsize, gap_bytes)
-    for part in (short, long, *values):
-        encoded += part.tobytes()
-        encoded += bytes(-part.nbytes % _ALIGNMENT)
+    header = _HEADER.pack(offset, len(changed), len(long), num_high, new.itemsize, gap_bytes)
+    return header + b"".join(part.tobytes() + bytes(-part.nbytes % _ALIGNMENT) for part in (short, long, *values))
 
 
 def _split(old: Array, new: Array) -> tuple[list[Array], int]:
@@ -131,12 +164,28 @@ def _split(old: Array, new: Array) -> tuple[list[Array], int]:
     return [new.astype(np.uint8), np.packbits(is_high), high], len(high)
 
 
-def _apply_block(source: Array, at: int, target: Array) -> int:
+def _block_starts(source: Array) -> Iterator[int]:
+    at = 0
+    while at < len(source):
+        yield at
+        _, num_changed, num_long, num_high, element_bytes, gap_bytes = _header(source, at)
+        parts = [num_changed * gap_bytes, num_long * 4, num_changed * element_bytes]
+        if element_bytes == 2:
+            parts[2:] = [num_changed, (num_changed + 7) // 8, num_high]
+        at += _HEADER.size + sum(num_bytes + -num_bytes % _ALIGNMENT for num_bytes in parts)
+
+
+def _header(source: Array, at: int) -> tuple[int, ...]:
     if at + _HEADER.size > len(source):
         raise TornWeights("a delta ends in the middle of a block")
-    offset, num_changed, num_long, num_high, element_bytes, gap_bytes = _HEADER.unpack_from(source.data, at)
+    offset, num_changed, *others, element_bytes, gap_bytes = _HEADER.unpack_from(source.data, at)
     if element_bytes not in _BITS or gap_bytes not in (1, 2) or offset % element_bytes or not num_changed:
         raise TornWeights("a block of a delta makes no sense")
+    return offset, num_changed, *others, element_bytes, gap_bytes
+
+
+def _apply_block(source: Array, at: int, target: Array) -> None:
+    offset, num_changed, num_long, num_high, element_bytes, gap_bytes = _header(source, at)
     short, at = _part(source, at + _HEADER.size, num_changed, gap_bytes)
     long, at = _part(source, at, num_long, 4)
     positions = _positions(short, long, 0xFF if gap_bytes == 1 else 0xFFFF)
@@ -145,18 +194,17 @@ def _apply_block(source: Array, at: int, target: Array) -> int:
         raise TornWeights("a delta reaches beyond its buffer")
     room = target[offset : offset + whole * element_bytes]
     if element_bytes != 2:
-        values, at = _part(source, at, num_changed, element_bytes)
+        values, _ = _part(source, at, num_changed, element_bytes)
         room.view(_BITS[element_bytes])[positions] = values
-        return at
+        return
     low, at = _part(source, at, num_changed, 1)
     bits, at = _part(source, at, (num_changed + 7) // 8, 1)
-    high, at = _part(source, at, num_high, 1)
+    high, _ = _part(source, at, num_high, 1)
     is_high = np.unpackbits(bits, count=num_changed).view(np.bool_)
     if int(np.count_nonzero(is_high)) != num_high:
         raise TornWeights("a block of a delta has lost high bytes")
     room[0::2][positions] = low
     room[1::2][positions[is_high]] = high
-    return at
 
 
 def _positions(short: Array, long: Array, escape: int) -> Array:

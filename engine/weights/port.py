@@ -1,15 +1,15 @@
 """Versioned weights as one flat buffer of bytes, so that whoever carries them needs no torch.
 
 Invariants:
-- `chunk_sha256[i]` is the hash of bytes i·chunk_bytes … (i+1)·chunk_bytes, and `sha256`, the version's identity, that
-  of these hashes: they are taken side by side and once, and whoever has every right chunk has the right whole;
+- `chunk_hashes[i]` is the hash of bytes i·chunk_bytes … (i+1)·chunk_bytes, and `identity` that of these hashes: they
+  are taken side by side and once, and whoever has every right chunk has the right whole;
 - the relays of a job cut a version alike, so equal bytes have equal identities there;
 - a buffer is never changed after its manifest was made: readers map it for nothing;
 - versions are ordered by (epoch, version): a restarted trainer counts steps again from its checkpoint, and what it
   publishes wins over a dead one's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.policy.lineage import WeightsId
 
@@ -37,16 +37,25 @@ class WeightManifest:
     weights: WeightsId
     num_bytes: int
     chunk_bytes: int
-    sha256: str
-    """Empty: nobody has taken the hashes yet, and there are no chunks yet either."""
-    chunk_sha256: tuple[str, ...]
+    identity: str
+    """Empty: nobody has taken all the hashes yet."""
+    chunk_hashes: tuple[str, ...]
     tensors: tuple[TensorEntry, ...]
     low_rank: LowRank | None = None
     """None: these are all weights of the model."""
 
     @property
     def is_hashed(self) -> bool:
-        return bool(self.sha256)
+        return bool(self.identity)
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-self.num_bytes // self.chunk_bytes)
+
+    @property
+    def cut(self) -> "WeightManifest":
+        """Without hashes: what is equal of two that may have the same chunks."""
+        return replace(self, identity="", chunk_hashes=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +80,12 @@ class BufferId:
 class DeltaManifest:
     weights: WeightsId
     base: WeightsId
-    base_sha256: str
-    result_sha256: str
+    base_identity: str
+    result_identity: str
     num_bytes: int
     """Of the delta."""
     chunk_bytes: int
-    chunk_sha256: tuple[str, ...]
+    chunk_hashes: tuple[str, ...]
 
     @property
     def buffer_id(self) -> BufferId:

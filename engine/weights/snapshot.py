@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.policy.lineage import WeightsId
 from engine.signs import at_work
-from engine.weights.chunks import CHUNK_BYTES, hashed
+from engine.weights.chunks import CHUNK_BYTES
 from engine.weights.port import LowRank, TensorEntry, WeightManifest, WeightVersion
 
 Allocate = Callable[[int], memoryview]
@@ -33,7 +33,7 @@ def pack_weights(
     allocate: Allocate | None = None,
     low_rank: LowRank | None = None,
 ) -> WeightVersion:
-    """With `allocate`, into its buffer and without hashes: nothing but the copy keeps the caller waiting."""
+    """Without hashes, and with `allocate` into its buffer: nothing but the copy keeps the caller waiting."""
     entries = lay_out(tensors)
 
     def fill(buffer: memoryview) -> None:
@@ -58,8 +58,6 @@ def pack_filled(
     buffer = memoryview(bytearray(num_bytes)) if allocate is None else allocate(num_bytes)
     fill(buffer)
     manifest = unhashed(entries, weights=weights, chunk_bytes=chunk_bytes, low_rank=low_rank)
-    if allocate is None:
-        manifest = hashed(manifest, buffer, chunk_bytes=chunk_bytes)
     return WeightVersion(manifest=manifest, buffer=buffer.toreadonly())
 
 
@@ -74,8 +72,8 @@ def unhashed(
         weights=weights,
         num_bytes=bytes_of(entries),
         chunk_bytes=chunk_bytes,
-        sha256="",
-        chunk_sha256=(),
+        identity="",
+        chunk_hashes=(),
         tensors=entries,
         low_rank=low_rank,
     )

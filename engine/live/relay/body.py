@@ -1,7 +1,7 @@
 """A relay's body, which carries out its brain's effects: memory, hashes, deltas, links.
 
     trainer's memory ──adopt──▶ segment ──map──▶ replicas of this host
-                                   └──chunks, by a sender──▶ link ──▶ the next relay's segment
+                                   └──chunks as they come, by a sender──▶ link ──▶ the next relay's segment
 
 Invariants:
 - the relay holds its own name for the memory of a version: it outlives the trainer that made it;
@@ -20,8 +20,9 @@ from typing import Any, Final
 from engine.live.body.loop import BodyCall
 from engine.live.relay.assembly import Assembly, all_here
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
-from engine.live.weights.link import Listener, Reach, Senders, receive_chunks
-from engine.live.weights.segments import Segment
+from engine.live.relay.memory import RelayMemory
+from engine.live.weights.link import Listener, Senders, receive_chunks
+from engine.live.weights.offered_bytes import Reach
 from engine.pipeline.effects import (
     AssembleWeights,
     DropBuffer,
@@ -34,7 +35,7 @@ from engine.pipeline.effects import (
 )
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_relay import BufferHashed, DeltaMade, FetchFailed, WeightsHashed
+from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed, WeightsHashed
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.pipeline.relay.arrivals import whole_of
 from engine.pipeline.relay.brain import RelayBrain
@@ -46,8 +47,8 @@ from engine.weights.port import BufferId, WeightManifest, WeightVersion
 
 log = logging.getLogger(__name__)
 
-# One for what takes long, one beside it for the next version, one that opens and gives back memory.
-WORKERS: Final = 3
+# One for what takes long, one beside it for the next version. Memory has its own.
+WORKERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class RelayView:
     """Of these chunks."""
     num_useless_chunks: int
     """Chunks that came although they were here already."""
+    num_buried: int
+    """Times that it declared a neighbour dead."""
 
 
 class RelayBody:
@@ -89,11 +92,13 @@ class RelayBody:
             thread_name_prefix="relay-worker",
             initializer=lambda: signs.pop().hear_this_thread(),
         )
+        self._memory = RelayMemory(owner)
         self.buffers = WeightBuffers(
             tell=lambda message: on_loop(lambda body: [message]),
-            submit=self._submit,
+            submit=lambda job: self._memory.submit(self._guarded(job)),
+            free=self._memory.free_here,
         )
-        self._assembly = Assembly(owner=owner, token=token, buffers=self.buffers)
+        self._assembly = Assembly(owner=owner, token=token, memory=self._memory, buffers=self.buffers)
         self._listener = None if listen is None else Listener(listen, token, self._receive)
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
@@ -119,10 +124,12 @@ class RelayBody:
             num_chunks=self.buffers.num_chunks,
             num_bytes=self.buffers.num_bytes,
             num_useless_chunks=self.buffers.num_useless_chunks,
+            num_buried=self.brain.num_buried,
         )
 
     def end(self) -> list[Message]:
         self.buffers.drop_all()
+        self._memory.close()
         return []
 
     def perform(self, effect: Effect) -> list[Message]:
@@ -132,7 +139,7 @@ class RelayBody:
                 self._submit(lambda: self._fetch(effect))
             case OpenBuffer():
                 self.buffers.expect(effect)
-                self._submit(lambda: self._open(effect))
+                self._memory.submit(self._guarded(lambda: self._open(effect)))
             case ForwardChunk():
                 self._forward(effect)
             case AssembleWeights():
@@ -155,7 +162,7 @@ class RelayBody:
         content = self.buffers.get(effect.buffer_id)
         if content is not None and isinstance(effect.reach, Reach):
             sender = self._senders.to(effect.to, effect.reach)
-            sender.send(effect.buffer_id, effect.index, content.chunk(effect.index))
+            sender.send(effect.buffer_id, effect.index, content.chunk(effect.index), content.digests[effect.index])
 
     def _serve(self, effect: ServeWeights) -> None:
         content = self.buffers.get(whole_of(effect.weights))
@@ -172,12 +179,18 @@ class RelayBody:
         assert content is not None, f"a delta with version {version}, which is not here"
         return WeightVersion(manifest=self._manifests[version], buffer=content.memory)
 
+    def _begun(self, buffer_id: BufferId, content: WeightBuffer) -> list[Message]:
+        """Its chunks come now, and may be passed on."""
+        if self._expected.get(buffer_id) == content.arrival:
+            self.buffers.put(buffer_id, content)
+        return []
+
     def _made(
         self, buffer_id: BufferId, content: WeightBuffer, manifest: WeightManifest, message: Message
     ) -> list[Message]:
         if self._expected.get(buffer_id) != content.arrival:
             if content.segment is not None and self.buffers.get(buffer_id) is not content:
-                content.segment.remove()
+                self._memory.free(content.segment)
             return []
         del self._expected[buffer_id]
         self._manifests[manifest.weights] = manifest
@@ -188,6 +201,9 @@ class RelayBody:
     # ── on other threads ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _submit(self, job: Callable[[], None]) -> None:
+        self._workers.submit(self._guarded(job))
+
+    def _guarded(self, job: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             try:
                 job()
@@ -195,7 +211,7 @@ class RelayBody:
                 log.exception("a worker of %s failed", self._owner)
                 self._on_loop(_broken)
 
-        self._workers.submit(run)
+        return run
 
     def _receive(self, link: Any) -> None:
         receive_chunks(link, self.buffers)
@@ -205,7 +221,7 @@ class RelayBody:
             self.buffers.open(effect, memoryview(bytearray(effect.num_bytes)), None)
             return
         try:
-            segment = Segment.create(self._owner, effect.num_bytes)
+            segment = self._memory.take_here(effect.num_bytes)
         except OSError as error:
             self.buffers.expect_no_more(effect)
             self._tell(FetchFailed(arrival=effect.arrival, reason=f"no room: {error}"))
@@ -213,13 +229,21 @@ class RelayBody:
         self.buffers.open(effect, segment.buffer, segment)
 
     def _fetch(self, effect: FetchWeights) -> None:
+        buffer_id = whole_of(effect.manifest.weights)
+
+        def begun(content: WeightBuffer) -> None:
+            self._on_loop(lambda body: body._begun(buffer_id, content))
+
+        def hashed(index: int, digest: str) -> None:
+            self._tell(ChunkHashed(arrival=effect.arrival, buffer_id=buffer_id, index=index, digest=digest))
+
         try:
-            content, manifest = self._assembly.fetched(effect)
+            content, manifest = self._assembly.fetched(effect, begun, hashed)
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
         message = WeightsHashed(arrival=effect.arrival, manifest=manifest)
-        self._on_loop(lambda body: body._made(whole_of(manifest.weights), content, manifest, message))
+        self._on_loop(lambda body: body._made(buffer_id, content, manifest, message))
 
     def _assemble(self, effect: AssembleWeights) -> None:
         try:
@@ -227,7 +251,7 @@ class RelayBody:
         except (OSError, TornWeights) as error:
             self._tell(_failed(effect.arrival, error))
             return
-        message = BufferHashed(arrival=effect.arrival, sha256=identity)
+        message = BufferHashed(arrival=effect.arrival, identity=identity)
         buffer_id = whole_of(effect.manifest.weights)
         self._on_loop(lambda body: body._made(buffer_id, content, effect.manifest, message))
 
@@ -237,7 +261,7 @@ class RelayBody:
             self._tell(DeltaMade(weights=effect.weights, delta=None))
             return
         manifest = delta.manifest
-        content = all_here(delta.buffer, None, manifest)
+        content = all_here(delta.buffer, manifest)
 
         def put(body: "RelayBody") -> list[Message]:
             body.buffers.put(manifest.buffer_id, content)

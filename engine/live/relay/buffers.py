@@ -1,10 +1,11 @@
 """The memory of a relay: buffers that are here and buffers that arrive, chunk by chunk, from several links at once.
 
     buffer: expected ──a worker has the memory──▶ open ──▶ dropped
-    chunk: absent ──room──▶ filling ──arrived, hashed──▶ here
+    chunk: absent ──room──▶ filling ──arrived, as its sender says──▶ here
                               └──broken, or with another hash──▶ absent
 
 Invariants:
+- links fill only what was opened for them, never what the trainer's bytes are put into;
 - a chunk that is here is never written again, and one that is filling is written by one link only: who comes with the
   same chunk takes it over from a link that stalls, and waits until that one has let go;
 - a link that comes with a chunk for a buffer that is expected waits until it is open;
@@ -15,13 +16,13 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from threading import Condition
-from typing import Final, Literal
+from typing import Final
 
 from engine.live.weights.segments import Segment
 from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_relay import ChunkHashed
+from engine.weights.chunks import TornWeights
 from engine.weights.port import BufferId
 
 LET_GO_S: Final = 1.0
@@ -34,14 +35,23 @@ class WeightBuffer:
     """None: in the process's own memory, as deltas are."""
     chunk_bytes: int
     arrival: int = 0
+    comes_by_link: bool = False
     expected: tuple[str, ...] = ()
-    states: dict[int, Literal["filling", "here"]] = field(default_factory=dict)
+    """Hashes that chunks must have, if they are known already."""
+    digests: dict[int, str] = field(default_factory=dict)
+    """Of the chunks that are here."""
     filled_by: dict[int, socket.socket] = field(default_factory=dict)
 
     @property
-    def is_whole(self) -> bool:
-        """Every chunk came, and was right."""
-        return all(self.states.get(index) == "here" for index in range(len(self.expected)))
+    def num_chunks(self) -> int:
+        return -(-len(self.memory) // self.chunk_bytes)
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """Of all chunks. `TornWeights` if one has not come, or was not right."""
+        if len(self.digests) != self.num_chunks:
+            raise TornWeights("not every chunk of it is here")
+        return tuple(self.digests[index] for index in range(self.num_chunks))
 
     def chunk(self, index: int) -> memoryview:
         return self.memory[index * self.chunk_bytes : (index + 1) * self.chunk_bytes]
@@ -50,9 +60,14 @@ class WeightBuffer:
 class WeightBuffers:
     """The buffers of a relay, as a sink for links."""
 
-    def __init__(self, tell: Callable[[ChunkHashed], None], submit: Callable[[Callable[[], None]], None]) -> None:
-        """`submit`: to a worker."""
-        self._tell, self._submit = tell, submit
+    def __init__(
+        self,
+        tell: Callable[[ChunkHashed], None],
+        submit: Callable[[Callable[[], None]], None],
+        free: Callable[[Segment], None] = Segment.remove,
+    ) -> None:
+        """`submit`: to a worker, which opens and frees."""
+        self._tell, self._submit, self._free = tell, submit, free
         self._buffers: dict[BufferId, WeightBuffer] = {}
         self._expected: dict[BufferId, int] = {}
         """The arrivals whose memory is being made."""
@@ -88,13 +103,14 @@ class WeightBuffers:
             segment=segment,
             chunk_bytes=effect.chunk_bytes,
             arrival=effect.arrival,
-            expected=effect.chunk_sha256,
+            comes_by_link=True,
+            expected=effect.chunk_hashes,
         )
         with self._changed:
             if self.expect_no_more(effect):
                 self.put(effect.buffer_id, content)
                 return
-        _remove(content)
+        self._remove(content)
 
     def drop(self, buffer_id: BufferId) -> None:
         with self._changed:
@@ -105,7 +121,6 @@ class WeightBuffers:
     def drop_all(self) -> None:
         for buffer_id in list(self._buffers):
             self.drop(buffer_id)
-        self._give_back()
 
     def _let_go_of(self, buffer_id: BufferId) -> None:
         if buffer_id in self._buffers:
@@ -116,7 +131,11 @@ class WeightBuffers:
         with self._changed:
             dropped, self._dropped = self._dropped, []
         for content in dropped:
-            _remove(content)
+            self._remove(content)
+
+    def _remove(self, content: WeightBuffer) -> None:
+        if content.segment is not None:
+            self._free(content.segment)
 
     # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,50 +143,43 @@ class WeightBuffers:
         with self._changed:
             self._changed.wait_for(lambda: buffer_id not in self._expected)
             content = self._buffers.get(buffer_id)
-            if content is None or index >= len(content.expected) or len(content.chunk(index)) != num_bytes:
+            if content is None or not content.comes_by_link or len(content.chunk(index)) != num_bytes:
                 return None
             holder = content.filled_by.get(index)
             if holder is not None:
                 with suppress(OSError):  # it has ended by itself
                     holder.shutdown(socket.SHUT_RDWR)
                 self._changed.wait_for(lambda: index not in content.filled_by, LET_GO_S)
-            if index in content.states:
-                self.num_useless_chunks += content.states[index] == "here"
+            if index in content.digests or index in content.filled_by:
+                self.num_useless_chunks += index in content.digests
                 return None
-            content.states[index], content.filled_by[index] = "filling", link
+            content.filled_by[index] = link
             return content.chunk(index)
 
-    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
+    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int, digest: str, *, is_torn: bool) -> None:
         content = self._held_by(link, buffer_id, index)
         if content is None:
             return
-        digest = sha256(content.chunk(index)).hexdigest()
-        is_right = digest == content.expected[index]
-        self._let_go(content, index, is_here=is_right)
-        self._tell(ChunkHashed(arrival=content.arrival, buffer_id=buffer_id, index=index, sha256=digest))
+        is_right = not is_torn and (not content.expected or content.expected[index] == digest)
+        self._let_go(content, index, digest if is_right else None)
+        arrival = content.arrival
+        self._tell(ChunkHashed(arrival=arrival, buffer_id=buffer_id, index=index, digest=digest, is_torn=is_torn))
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         content = self._held_by(link, buffer_id, index)
         if content is not None:
-            self._let_go(content, index, is_here=False)
+            self._let_go(content, index, None)
 
     def _held_by(self, link: socket.socket, buffer_id: BufferId, index: int) -> WeightBuffer | None:
         """The buffer may have been dropped and another opened meanwhile: then this link has nothing to say."""
         content = self._buffers.get(buffer_id)
         return content if content is not None and content.filled_by.get(index) is link else None
 
-    def _let_go(self, content: WeightBuffer, index: int, *, is_here: bool) -> None:
+    def _let_go(self, content: WeightBuffer, index: int, digest: str | None) -> None:
         with self._changed:
             content.filled_by.pop(index, None)
-            if is_here:
-                content.states[index] = "here"
+            if digest is not None:
+                content.digests[index] = digest
                 self.num_chunks += 1
                 self.num_bytes += len(content.chunk(index))
-            else:
-                content.states.pop(index, None)
             self._changed.notify_all()
-
-
-def _remove(content: WeightBuffer) -> None:
-    if content.segment is not None:
-        content.segment.remove()

@@ -38,7 +38,7 @@ from engine.pipeline.records import HeldGroup, SampleKey
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
-from engine.weights.chunks import TornWeights, WeightsGone, verify_weights
+from engine.weights.chunks import TornWeights, WeightsGone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,6 @@ class RolloutBody:
         manifest = effect.manifest
         try:
             weights = map_version(manifest, effect.payload)
-            verify_weights(weights)
         except TornWeights as error:
             is_gone = isinstance(error, WeightsGone)
             return InstallRefused(weights=manifest.weights, reason=str(error), is_gone=is_gone)

@@ -1,14 +1,14 @@
 """Bytes of weights between processes: our own TCP links, which carry chunks and nothing else.
 
     sender: bounded queue ─ one thread ─▶ socket ─▶ receiver: one thread ─ straight into the arriving version's memory
-    frame = header (buffer, index, length) │ raw chunk
+    frame = header (buffer, index, length, hash) │ raw chunk
 
 Invariants:
 - both ends prove that they know the job's token before a byte of weights moves: a stranger can neither inject nor read;
 - a chunk goes from the memory that holds it into the memory that wants it, without a copy in between on our side;
 - nothing waits for a peer forever: a queue that is full drops, a peer that takes nothing for STALLED_S is given up.
   Whoever misses a chunk asks for it again;
-- the bytes are not trusted: their hashes are taken where they arrive.
+- the bytes are not trusted: their hashes are taken where they arrive, piece by piece while they are in the caches.
 """
 
 import hmac
@@ -18,20 +18,22 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Final, Protocol
 
+from xxhash import xxh3_128
+
+from engine.live.weights.offered_bytes import Reach
 from engine.policy.lineage import WeightsId
 from engine.weights.port import BufferId
 
 log = logging.getLogger(__name__)
 
-_MAGIC: Final = b"LMN1"
-# magic; epoch and version of the buffer; epoch and version of its base, both -1 for a whole; index; length
-_FRAME: Final = struct.Struct("!4sqqqqIQ")
+_MAGIC: Final = b"LMN2"
+# magic; epoch and version of the buffer; epoch and version of its base, both -1 for a whole; index; length; hash
+_FRAME: Final = struct.Struct("!4sqqqqIQ16s")
 _NONCE_BYTES: Final = 16
 _PROOF_BYTES: Final = sha256().digest_size
 
@@ -41,20 +43,13 @@ STALLED_S: Final = 10.0
 SOCKET_BYTES: Final = 4 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """The place of a link's listener."""
-
-    address: str
-    port: int
-
-
 class Sink(Protocol):
     def room(self, link: socket.socket, buffer_id: BufferId, index: int, num_bytes: int) -> memoryview | None:
         """The memory for this chunk; None: it is not wanted (any more). Nobody else writes there until this link says
         that the chunk has arrived or broken."""
 
-    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int) -> None: ...
+    def arrived(self, link: socket.socket, buffer_id: BufferId, index: int, digest: str, *, is_torn: bool) -> None:
+        """`is_torn`: its hash is this and not the one that came with it."""
 
     def broken(self, link: socket.socket, buffer_id: BufferId, index: int) -> None:
         """The link ended in the middle of this chunk."""
@@ -117,7 +112,7 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
     link.settimeout(None)  # a link may be idle for as long as a training step takes
     header = bytearray(_FRAME.size)
     while receive_into(link, memoryview(header)):
-        magic, epoch, version, base_epoch, base_version, index, num_bytes = _FRAME.unpack(header)
+        magic, epoch, version, base_epoch, base_version, index, num_bytes, told = _FRAME.unpack(header)
         if magic != _MAGIC:
             raise OSError("what came is no frame")
         base = None if base_epoch < 0 else WeightsId(base_epoch, base_version)
@@ -126,14 +121,15 @@ def receive_chunks(link: socket.socket, sink: Sink) -> None:
         if room is None:
             _drain(link, num_bytes)
             continue
+        found = xxh3_128()
         try:
-            is_whole = receive_into(link, room)
+            is_whole = receive_into(link, room, found.update)
         except OSError:
             is_whole = False
         if not is_whole:
             sink.broken(link, buffer_id, index)
             return
-        sink.arrived(link, buffer_id, index)
+        sink.arrived(link, buffer_id, index, found.hexdigest(), is_torn=found.digest() != told)
 
 
 class Sender:
@@ -145,7 +141,7 @@ class Sender:
         self._queue: Queue[tuple[bytes, memoryview] | None] = Queue(maxsize=QUEUE_FRAMES)
         Thread(target=self._run, name="relay-sender", daemon=True).start()
 
-    def send(self, buffer_id: BufferId, index: int, chunk: memoryview) -> None:
+    def send(self, buffer_id: BufferId, index: int, chunk: memoryview, digest: str) -> None:
         base = buffer_id.base
         header = _FRAME.pack(
             _MAGIC,
@@ -155,6 +151,7 @@ class Sender:
             -1 if base is None else base.version,
             index,
             len(chunk),
+            bytes.fromhex(digest),
         )
         with suppress(Full):
             self._queue.put_nowait((header, chunk))
@@ -204,13 +201,16 @@ class Senders:
         return sender
 
 
-def receive_into(link: socket.socket, room: memoryview) -> bool:
-    """False: the link was closed before `room` was full."""
+def receive_into(
+    link: socket.socket, room: memoryview, seen: Callable[[memoryview], object] = lambda piece: None
+) -> bool:
+    """False: the link was closed before `room` was full. `seen`: told of each piece that came."""
     filled = 0
     while filled < len(room):
         received = link.recv_into(room[filled:])
         if not received:
             return False
+        seen(room[filled : filled + received])
         filled += received
     return True
 

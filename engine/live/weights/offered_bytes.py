@@ -7,11 +7,18 @@ Invariant: a payload is a name for bytes, never the bytes.
 
 from dataclasses import dataclass
 
-from engine.live.weights.link import Reach
 from engine.live.weights.segments import SharedBytes, map_shared, own_memory
 from engine.weights.chunks import TornWeights
 from engine.weights.port import WeightManifest, WeightVersion
 from engine.weights.spans import Spans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The place of a link's listener."""
+
+    address: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +40,12 @@ class OfferedBytes:
 
 
 def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
-    """The version that a relay served to a replica of its host, mapped read-only. `TornWeights`, which is retryable, if
-    it has been dropped meanwhile: a newer version is there by then."""
+    """The version that a relay served to a replica of its host, mapped read-only. The relay has hashed it, in this very
+    memory; what is left to see is that the name still stands for it, since no other memory ever gets the same one.
+    `TornWeights`, which is retryable, if it has been dropped meanwhile: a newer version is there by then."""
     assert isinstance(payload, SharedBytes), f"weights came as {type(payload).__name__}"
     if payload.memory != own_memory():
         raise TornWeights("the relay that serves this replica is on another host")
+    if payload.num_bytes != manifest.num_bytes:
+        raise TornWeights(f"weights={manifest.weights}: {payload.num_bytes} bytes, not {manifest.num_bytes}")
     return WeightVersion(manifest=manifest, buffer=map_shared(payload))

@@ -50,8 +50,19 @@ def own_memory() -> str:
 
 
 class Segment:
-    def __init__(self, path: Path, descriptor: int, num_bytes: int, *, memory: str, is_taken: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        descriptor: int,
+        num_bytes: int,
+        *,
+        memory: str,
+        is_taken: bool = True,
+        is_own: bool = True,
+    ) -> None:
+        """`is_own`: this process made the file."""
         self._path, self._descriptor = path, descriptor
+        self.is_own = is_own
         mapped = mmap.mmap(descriptor, max(1, num_bytes), flags=mmap.MAP_SHARED)
         if is_taken:
             _find_pages(mapped, 0, len(mapped))
@@ -87,7 +98,11 @@ class Segment:
                 path.hardlink_to(source)
             except FileNotFoundError as error:
                 raise WeightsGone(f"{shared.name} is gone") from error
-            return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory)
+            return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory, is_own=False)
+
+    @property
+    def is_removed(self) -> bool:
+        return self._descriptor < 0
 
     def remove(self) -> None:
         """Readers keep what they have mapped."""

@@ -74,6 +74,7 @@ class VersionComing:
     incarnation: int
     claim: int
     manifest: WeightManifest
+    """Without hashes, until the relay that leads has all of it: then it comes again."""
     pinned: bool
     path: tuple[DeltaManifest, ...]
     """Deltas that the sender has, oldest first; the last one makes this version. Empty: it has only the whole."""
@@ -86,6 +87,8 @@ class ChunksWanted:
     claim: int
     weights: WeightsId
     wants: tuple[tuple[BufferId, tuple[int, ...]], ...]
+    knows_hashes: bool
+    """Of the version; else it must still be told."""
     reach: object
     """The way to the sender's body; only bodies understand it."""
 
@@ -96,7 +99,7 @@ class ChunksWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsHashed:
-    """An offer that came without hashes is here, and these are they."""
+    """All of an offer that came without hashes is here, and these are they."""
 
     arrival: int
     manifest: WeightManifest
@@ -109,7 +112,9 @@ class ChunkHashed:
     arrival: int
     buffer_id: BufferId
     index: int
-    sha256: str
+    digest: str
+    is_torn: bool = False
+    """It is not what its sender says that it is: the buffer does not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,7 @@ class BufferHashed:
     """The identity of the whole version, put together from its buffers."""
 
     arrival: int
-    sha256: str
+    identity: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
 """Versions on their way into a relay, chunk by chunk.
 
+    announced without hashes ──chunks, each as its sender says──▶ all here ──the hashes──▶ each as the manifest says
+
 Invariants:
-- a chunk counts only with the hash that its manifest says;
+- a chunk counts only with the hash that its sender says, and a version only with those that its manifest says;
 - an arrival has a number of its own, so that news of a buffer that was given up is not taken for another's.
 """
 
@@ -46,40 +48,68 @@ class Arrival:
     progressed_at: float
     num_travelling: int = 0
     """Bytes that have to come here, when it was opened."""
+    travels_later: bool = False
+    """As a delta, once it is here; else its chunks are passed on as they come."""
     is_assembling: bool = False
-    right: dict[BufferId, set[int]] = field(default_factory=dict)
+    right: dict[BufferId, dict[int, str]] = field(default_factory=dict)
+    """The chunks that are here, and their hashes."""
 
     @property
     def weights(self) -> WeightsId:
         return self.manifest.weights
 
     @property
-    def hashes(self) -> dict[BufferId, tuple[str, ...]]:
+    def num_chunks(self) -> dict[BufferId, int]:
         if self.path:
-            return {delta.buffer_id: delta.chunk_sha256 for delta in self.path}
-        return {whole_of(self.weights): self.manifest.chunk_sha256}
+            return {delta.buffer_id: len(delta.chunk_hashes) for delta in self.path}
+        return {whole_of(self.weights): self.manifest.num_chunks}
+
+    @property
+    def hashes(self) -> dict[BufferId, tuple[str, ...]]:
+        """As far as they are known."""
+        if self.path:
+            return {delta.buffer_id: delta.chunk_hashes for delta in self.path}
+        return {whole_of(self.weights): self.manifest.chunk_hashes} if self.manifest.is_hashed else {}
 
     def missing(self) -> tuple[tuple[BufferId, tuple[int, ...]], ...]:
         wants = (
-            (buffer_id, tuple(index for index in range(len(chunks)) if index not in self.right.get(buffer_id, ())))
-            for buffer_id, chunks in self.hashes.items()
+            (buffer_id, tuple(index for index in range(count) if not self.has(buffer_id, index)))
+            for buffer_id, count in self.num_chunks.items()
         )
         return tuple((buffer_id, indices) for buffer_id, indices in wants if indices)
 
     def take_kept(self, is_kept: Callable[[BufferId], bool]) -> None:
         """Deltas that are here already."""
-        for buffer_id, chunks in self.hashes.items():
-            if is_kept(buffer_id):
-                self.right[buffer_id] = set(range(len(chunks)))
+        for delta in self.path:
+            if is_kept(delta.buffer_id):
+                self.right[delta.buffer_id] = dict(enumerate(delta.chunk_hashes))
 
     def take(self, chunk: ChunkHashed, now: float) -> bool:
         """False: these are not the bytes of this chunk."""
-        chunks = self.hashes.get(chunk.buffer_id, ())
-        if chunk.index >= len(chunks) or chunks[chunk.index] != chunk.sha256:
+        is_right = not chunk.is_torn and chunk.index < self.num_chunks.get(chunk.buffer_id, 0)
+        if not is_right or not self._is_told(chunk.buffer_id, chunk.index, chunk.digest):
             return False
-        self.right.setdefault(chunk.buffer_id, set()).add(chunk.index)
+        self.right.setdefault(chunk.buffer_id, {})[chunk.index] = chunk.digest
         self.progressed_at = now
         return True
+
+    def is_of(self, manifest: WeightManifest) -> bool:
+        """It is the same version in the same chunks, as far as its hashes are known."""
+        is_told = self.manifest.is_hashed and manifest.is_hashed
+        return self.manifest == manifest if is_told else self.manifest.cut == manifest.cut
+
+    def learn(self, manifest: WeightManifest) -> bool:
+        """The hashes. False: what came is not that."""
+        self.manifest = manifest
+        return all(
+            self._is_told(buffer_id, index, digest)
+            for buffer_id, chunks in self.right.items()
+            for index, digest in chunks.items()
+        )
+
+    def _is_told(self, buffer_id: BufferId, index: int, digest: str) -> bool:
+        hashes = self.hashes.get(buffer_id)
+        return hashes is None or hashes[index] == digest
 
     def count_bytes(self) -> None:
         deltas = [(delta.buffer_id, delta.num_bytes) for delta in self.path]
@@ -98,7 +128,7 @@ class Arrival:
     def can_come_by(self, path: Path) -> bool:
         """True if who announced this path has all that is still missing."""
         return all(
-            delta in path or len(self.right.get(delta.buffer_id, ())) == len(delta.chunk_sha256) for delta in self.path
+            delta in path or len(self.right.get(delta.buffer_id, ())) == len(delta.chunk_hashes) for delta in self.path
         )
 
     def has(self, buffer_id: BufferId, index: int) -> bool:
@@ -113,7 +143,7 @@ class Arrival:
                 buffer_id=delta.buffer_id,
                 num_bytes=delta.num_bytes,
                 chunk_bytes=delta.chunk_bytes,
-                chunk_sha256=delta.chunk_sha256,
+                chunk_hashes=delta.chunk_hashes,
             )
         if not self.path:
             manifest = self.manifest
@@ -122,7 +152,7 @@ class Arrival:
                 buffer_id=whole_of(self.weights),
                 num_bytes=manifest.num_bytes,
                 chunk_bytes=manifest.chunk_bytes,
-                chunk_sha256=manifest.chunk_sha256,
+                chunk_hashes=manifest.chunk_hashes,
             )
 
 

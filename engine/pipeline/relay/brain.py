@@ -12,7 +12,7 @@ Invariants:
 - replicas that ever asked are told of every new version; one that misses the news asks again by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from engine.pipeline.effects import Effect, Send, ServeWeights
@@ -56,10 +56,12 @@ class RelayBrain:
         incarnation: int = 0,
         anchor_every: int = ANCHOR_EVERY,
         reach: object = None,
+        cut: Callable[[int, int], int] = chunk_bytes_for,
     ) -> None:
-        """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's."""
+        """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's.
+        `cut`: the bytes of a chunk, of a version of so many bytes for so many relays."""
         self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
-        self._incarnation, self._num_hosts = incarnation, len(hosts)
+        self._incarnation, self._num_hosts, self._cut = incarnation, len(hosts), cut
         self._shelf = Shelf(anchor_every=anchor_every)
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
         self._peers: dict[int, RelaySynced] = {}
@@ -86,6 +88,10 @@ class RelayBrain:
     @property
     def leads(self) -> bool:
         return self._members.leads
+
+    @property
+    def num_buried(self) -> int:
+        return self._members.num_buried
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         self._members.notice_time(now)
@@ -129,7 +135,7 @@ class RelayBrain:
         if not self._members.leads:
             return self._say_who_leads()
         self._offered[message.manifest.weights] = None
-        chunk_bytes = chunk_bytes_for(message.manifest.num_bytes, self._num_hosts)
+        chunk_bytes = self._cut(message.manifest.num_bytes, self._num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
     def _say_who_leads(self) -> list[Effect]:

@@ -49,6 +49,8 @@ class Members:
         self._led_since = float("-inf")
         self._peers: dict[int, Peer] = {}
         self._dead: set[int] = set()
+        self.num_buried = 0
+        """Times that a neighbour was declared dead."""
         self._watched: dict[int, float] = {}
         self._started_at: float | None = None
         self._present_at = 0.0
@@ -165,6 +167,7 @@ class Members:
             if not overdue:
                 return
             self._dead |= overdue
+            self.num_buried += len(overdue)
 
     def _due_at(self, host: int) -> float:
         due = max(self._heard_at(host), self._watched[host], self._patient_from) + DEAD_AFTER_S

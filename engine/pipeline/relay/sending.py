@@ -12,7 +12,7 @@ from typing import Final
 from engine.pipeline.effects import ForwardChunk
 from engine.pipeline.messages.to_relay import ChunksWanted
 from engine.policy.lineage import WeightsId
-from engine.weights.port import BufferId
+from engine.weights.port import BufferId, WeightManifest
 
 # Who asked and then neither took a chunk nor asked again is gone; its version must not be kept forever.
 FORGET_AFTER_S: Final = 30.0
@@ -21,6 +21,7 @@ FORGET_AFTER_S: Final = 30.0
 @dataclass(slots=True, kw_only=True)
 class Order:
     reach: object
+    knows_hashes: bool
     missing: dict[BufferId, set[int]]
     touched_at: float
 
@@ -34,6 +35,7 @@ class Sending:
     ) -> list[ForwardChunk]:
         order = Order(
             reach=message.reach,
+            knows_hashes=message.knows_hashes,
             missing={buffer_id: set(indices) for buffer_id, indices in message.wants},
             touched_at=now,
         )
@@ -64,8 +66,10 @@ class Sending:
         indices = {index for order in self._orders.values() for index in order.missing.get(buffer_id, ())}
         return [forward for index in sorted(indices) for forward in self.on_chunk(buffer_id, index, now)]
 
-    def has_order(self, host: int, weights: WeightsId) -> bool:
-        return (host, weights) in self._orders
+    def needs_no_news(self, host: int, manifest: WeightManifest) -> bool:
+        """It has asked for this version, and knows its hashes or cannot be told them yet."""
+        order = self._orders.get((host, manifest.weights))
+        return order is not None and (order.knows_hashes or not manifest.is_hashed)
 
     def is_wanted(self, weights: WeightsId) -> bool:
         return any(weights == wanted for _, wanted in self._orders)

@@ -39,7 +39,12 @@ class Shelf:
 
     # ── versions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, arrival: Arrival, *, makes_delta: bool) -> list[Effect]:
+    @property
+    def expects_delta(self) -> bool:
+        """From the newest version to the next."""
+        return self.newest != NO_WEIGHTS and self._since_anchor + 1 < self._anchor_every
+
+    def put(self, arrival: Arrival) -> list[Effect]:
         before, manifest = self.newest, arrival.manifest
         self.visible[arrival.weights] = arrival.pinned
         self._manifests[arrival.weights] = manifest
@@ -47,7 +52,7 @@ class Shelf:
             return []  # an older one, for an evaluation: it is no part of the line
         if arrival.path:
             return self._extend(arrival.path)
-        if not makes_delta or before == NO_WEIGHTS or self._since_anchor + 1 >= self._anchor_every:
+        if not arrival.travels_later or not self.expects_delta:
             return self._begin_anew()
         self._since_anchor += 1
         self._undecided.add(arrival.weights)
@@ -100,7 +105,7 @@ class Shelf:
 
     def can_apply(self, delta: DeltaManifest) -> bool:
         base = self._manifests.get(delta.base)
-        return base is not None and base.sha256 == delta.base_sha256
+        return base is not None and base.identity == delta.base_identity
 
     def to_announce(self) -> list[tuple[WeightManifest, bool, Path]]:
         newest = self.newest

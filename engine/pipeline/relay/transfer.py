@@ -3,6 +3,8 @@
     offer ─┐                      ┌─ every chunk right ─▶ assembled ─▶ hash of the whole right ─▶ visible
     coming ┴─▶ arrival ─ chunks ──┴─▶ passed on at once, to whoever asked for them
 
+An offer is announced while it comes. Its hashes are not known then: each chunk goes with its own, the manifest follows.
+
 Invariants:
 - a version is visible only when the hash of every chunk and of the whole are what its manifest says: nobody ever
   gets torn or mixed weights;
@@ -10,6 +12,7 @@ Invariants:
 - beyond the newest one version arrives at a time: the next may need its deltas.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, Send
@@ -32,12 +35,13 @@ from engine.pipeline.relay.members import Members
 from engine.pipeline.relay.sending import Sending
 from engine.pipeline.relay.shelf import Shelf
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
-from engine.weights.port import BufferId
+from engine.weights.port import BufferId, WeightManifest
 
 # A transfer in which nothing came for so long is asked for again, of whoever should send it by then. Chunks are at
 # most 16 MB, so 6 MB/s is progress; with the time in which a death is noticed it makes up the 5 s for a splice.
 ASK_AGAIN_AFTER_S: Final = 2.5
 ANNOUNCE_AGAIN_AFTER_S: Final = 1.5
+CHANGED_ON_THE_WAY: Final = "a chunk has another hash than the relay that leads says"
 
 
 class Transfer:
@@ -47,7 +51,7 @@ class Transfer:
         self._next: VersionComing | None = None
         """The newest version that was announced while an older one arrives."""
         self._sending = Sending()
-        self._announced_at: dict[tuple[int, int, WeightsId], float] = {}
+        self._announced_at: dict[tuple[int, int, WeightsId, bool], float] = {}
 
     def is_arriving(self, weights: WeightsId) -> bool:
         return self._arrivals.get(weights) is not None
@@ -55,7 +59,8 @@ class Transfer:
     # ── from the trainer ──────────────────────────────────────────────────────────────────────────────────────────
 
     def on_offered(self, message: WeightsOffered, now: float, *, chunk_bytes: int) -> list[Effect]:
-        manifest = message.manifest
+        told = message.manifest
+        manifest = told if told.is_hashed else replace(told, chunk_bytes=chunk_bytes)
         arrival = self._arrivals.get(manifest.weights)
         if arrival is not None and arrival.source is None:
             return []  # a second copy must not overwrite bytes of the first whose hashes were taken already
@@ -66,6 +71,7 @@ class Transfer:
             return []
         effects = [] if arrival is None else self._give_up(arrival)
         arrival = self._arrivals.open(manifest, pinned=pinned, path=(), source=None, now=now)
+        arrival.travels_later = self._shelf.expects_delta and self._members.downstream is not None
         arrival.count_bytes()
         fetch = FetchWeights(
             arrival=arrival.number, manifest=manifest, payload=message.payload, chunk_bytes=chunk_bytes
@@ -87,7 +93,7 @@ class Transfer:
         return [*self._sending.on_chunk(message.buffer_id, message.index, now), *self._assemble(arrival)]
 
     def _assemble(self, arrival: Arrival) -> list[Effect]:
-        if arrival.is_assembling or arrival.missing():
+        if arrival.is_assembling or not arrival.manifest.is_hashed or arrival.missing():
             return []
         arrival.is_assembling = True
         return [AssembleWeights(arrival=arrival.number, manifest=arrival.manifest, path=arrival.path)]
@@ -98,12 +104,12 @@ class Transfer:
             return []
         match message:
             case WeightsHashed():
-                arrival.manifest = message.manifest
-                return self._show(arrival, now)
+                is_right = arrival.learn(message.manifest)
+                return self._show(arrival, now) if is_right else self._refuse(arrival, CHANGED_ON_THE_WAY, now)
+            case BufferHashed() if arrival.missing():
+                return self._refuse(arrival, "not every chunk has come", now)
             case BufferHashed():
-                if arrival.missing():
-                    return self._refuse(arrival, "not every chunk has come", now)
-                if message.sha256 != arrival.manifest.sha256:
+                if message.identity != arrival.manifest.identity:
                     return self._refuse(arrival, "the whole has another hash than its manifest says", now)
                 return self._show(arrival, now)
             case FetchFailed() if message.is_gone and arrival.source is None:
@@ -116,8 +122,7 @@ class Transfer:
     def _show(self, arrival: Arrival, now: float) -> list[Effect]:
         """It is whole: from now on replicas may have it."""
         self._arrivals.close(arrival)
-        has_followers = self._members.downstream is not None
-        effects = self._shelf.put(arrival, makes_delta=arrival.source is None and has_followers)
+        effects = self._shelf.put(arrival)
         effects += self._sending.on_buffer(whole_of(arrival.weights), now)
         effects.append(Send(to=DRIVER, message=arrival.taken_by(self._members.host, now)))
         for older in self._arrivals:
@@ -137,7 +142,7 @@ class Transfer:
 
     def _give_up(self, arrival: Arrival) -> list[Effect]:
         self._arrivals.close(arrival)
-        buffer_ids = dict.fromkeys([*arrival.hashes, whole_of(arrival.weights)])
+        buffer_ids = dict.fromkeys([*arrival.num_chunks, whole_of(arrival.weights)])
         return [DropBuffer(buffer_id=buffer_id) for buffer_id in buffer_ids if not self._shelf.has(buffer_id)]
 
     # ── from the relay before ─────────────────────────────────────────────────────────────────────────────────────
@@ -152,8 +157,8 @@ class Transfer:
         arrival = self._arrivals.get(weights)
         if arrival is not None and arrival.source is None:
             return []
-        if arrival is not None and arrival.manifest == message.manifest and arrival.can_come_by(message.path):
-            return self._switch(arrival, message.host, now)
+        if arrival is not None and arrival.is_of(message.manifest) and arrival.can_come_by(message.path):
+            return self._learn(arrival, message.manifest, now) or self._switch(arrival, message.host, now)
         if arrival is not None:  # cut in other chunks, or by deltas that its sender has no more
             return [*self._give_up(arrival), *self._open(message, pinned, now)]
         if weights > self._shelf.newest and any(other.weights > self._shelf.newest for other in self._arrivals):
@@ -168,6 +173,11 @@ class Transfer:
         arrival.take_kept(self._shelf.has)
         arrival.count_bytes()
         return [*arrival.openings(), *self._ask(arrival, arrival.missing()), *self._assemble(arrival)]
+
+    def _learn(self, arrival: Arrival, manifest: WeightManifest, now: float) -> list[Effect]:
+        if arrival.manifest.is_hashed or not manifest.is_hashed:
+            return []
+        return self._assemble(arrival) if arrival.learn(manifest) else self._refuse(arrival, CHANGED_ON_THE_WAY, now)
 
     def _switch(self, arrival: Arrival, host: int, now: float) -> list[Effect]:
         """Somebody else can send the rest: taken up only if the one who was asked is silent, for what it has sent is
@@ -186,6 +196,7 @@ class Transfer:
             claim=self._members.claim,
             weights=arrival.weights,
             wants=wants,
+            knows_hashes=arrival.manifest.is_hashed,
             reach=self._reach,
         )
         return [Send(to=relay_address(arrival.source), message=message)]
@@ -220,10 +231,10 @@ class Transfer:
         """Announces all that this peer lacks and has not asked for yet."""
         newest = max(peer.held, default=NO_WEIGHTS)
         lacking = {
-            (peer.host, peer.incarnation, coming.manifest.weights): coming
+            (peer.host, peer.incarnation, coming.manifest.weights, coming.manifest.is_hashed): coming
             for coming in self._to_announce()
             if coming.manifest.weights not in peer.held and (coming.manifest.weights > newest or coming.pinned)
-            if not self._sending.has_order(peer.host, coming.manifest.weights)
+            if not self._sending.needs_no_news(peer.host, coming.manifest)
         }
         before = self._announced_at
         due = [key for key in lacking if now - before.get(key, float("-inf")) >= ANNOUNCE_AGAIN_AFTER_S]
@@ -231,7 +242,7 @@ class Transfer:
         return [Send(to=relay_address(peer.host), message=lacking[key]) for key in due]
 
     def _to_announce(self) -> list[VersionComing]:
-        arriving = [(each.manifest, each.pinned, each.path) for each in self._arrivals if each.source is not None]
+        arriving = [(each.manifest, each.pinned, each.path) for each in self._arrivals if not each.travels_later]
         return [
             VersionComing(
                 host=self._members.host,
@@ -253,7 +264,7 @@ class Transfer:
 
     def _will_be_here(self, buffer_id: BufferId) -> bool:
         arrives = any(
-            buffer_id in arrival.hashes or buffer_id == whole_of(arrival.weights) for arrival in self._arrivals
+            buffer_id in arrival.num_chunks or buffer_id == whole_of(arrival.weights) for arrival in self._arrivals
         )
         return arrives or self._shelf.has(buffer_id)
 

@@ -57,7 +57,7 @@ def granted(effects: Iterable[Effect]) -> list[GroupTask]:
 
 def manifest(version: int, epoch: int = 0) -> WeightManifest:
     weights = WeightsId(epoch, version)
-    return WeightManifest(weights=weights, num_bytes=0, chunk_bytes=1, sha256="0", chunk_sha256=(), tensors=())
+    return WeightManifest(weights=weights, num_bytes=0, chunk_bytes=1, identity="0", chunk_hashes=(), tensors=())
 
 
 def served(version: int, epoch: int = 0) -> WeightsServed:

@@ -145,7 +145,7 @@ def forgets_to_assign_again_on_loss(patch: pytest.MonkeyPatch) -> None:
 
 def serves_before_it_hashes(patch: pytest.MonkeyPatch) -> None:
     def trusting(self: Arrival, chunk: ChunkHashed, now: float) -> bool:
-        self.right.setdefault(chunk.buffer_id, set()).add(chunk.index)
+        self.right.setdefault(chunk.buffer_id, {})[chunk.index] = chunk.digest
         return True
 
     patch.setattr(Arrival, "take", trusting)

@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from engine.models.loading import load_decoder, model_tensors
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import ArrivingHashes, TornWeights, chunk_spans, hash_chunks, verify_weights
+from engine.weights.chunks import TornWeights, chunk_spans
+from engine.weights.hashes import ArrivingHashes, hash_chunks, hash_of, hashed, verify_weights
+from engine.weights.port import WeightVersion
 from engine.weights.snapshot import ALIGNMENT, map_weights, pack_weights
 from tests.engine.conftest import MakeLlama
 
 DTYPES = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+
+
+def hashed_version() -> WeightVersion:
+    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1))
+    return replace(weights, manifest=hashed(weights.manifest, weights.buffer, chunk_bytes=128))
 
 
 @given(
@@ -33,8 +40,7 @@ def test_every_bit_survives(layout: list[tuple[torch.dtype, list[int]]], data: s
         count = int(torch.tensor(shape).prod())
         bits = data.draw(st.lists(st.integers(limits.min, limits.max), min_size=count, max_size=count))
         tensors[f"t{index}"] = torch.tensor(bits, dtype=same_size).view(shape).view(dtype)
-    weights = pack_weights(tensors, weights=WeightsId(0, 3), chunk_bytes=100)
-    verify_weights(weights)
+    weights = pack_weights(tensors, weights=WeightsId(0, 3))
     mapped = map_weights(weights)
     assert mapped.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -62,13 +68,13 @@ def test_tied_weights_are_stored_once(make_llama: MakeLlama) -> None:
 
 
 def test_hashes_are_those_of_the_bytes() -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1), chunk_bytes=128)
+    weights = hashed_version()
     content, manifest = bytes(weights.buffer), weights.manifest
-    assert manifest.num_bytes == 448 and len(manifest.chunk_sha256) == 4
-    assert manifest.sha256 == sha256("".join(manifest.chunk_sha256).encode()).hexdigest()
+    assert manifest.num_bytes == 448 and len(manifest.chunk_hashes) == 4
+    assert manifest.identity == sha256("".join(manifest.chunk_hashes).encode()).hexdigest()
     for index, (start, end) in enumerate(chunk_spans(manifest.num_bytes, manifest.chunk_bytes)):
-        assert manifest.chunk_sha256[index] == sha256(content[start:end]).hexdigest()
-    assert manifest.chunk_sha256 == hash_chunks(content, 128)
+        assert manifest.chunk_hashes[index] == hash_of(content[start:end])
+    assert manifest.chunk_hashes == hash_chunks(content, 128)
 
 
 @given(st.integers(0, 200), st.integers(1, 50), st.data())
@@ -83,30 +89,31 @@ def test_hashes_that_are_taken_while_bytes_come_are_those_of_the_whole(
     buffer = bytearray(num_bytes)
     for start, end in parts[:there]:
         buffer[start:end] = content[start:end]
-    with closing(ArrivingHashes(buffer, chunk_bytes, parts[there:])) as hashes:
+    told: dict[int, str] = {}
+    with closing(ArrivingHashes(buffer, chunk_bytes, parts[there:], told.__setitem__)) as hashes:
         for start, end in parts[there:]:
             buffer[start:end] = content[start:end]
             hashes.arrived(start, end)
-        assert hashes.result() == hash_chunks(content, chunk_bytes)
+        assert hashes.result() == hash_chunks(content, chunk_bytes) == tuple(told[index] for index in sorted(told))
 
 
 @given(st.integers(0, 447), st.integers(1, 255))
 def test_one_flipped_byte_is_noticed(position: int, flip: int) -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1), chunk_bytes=128)
+    weights = hashed_version()
     torn = bytearray(weights.buffer)
     torn[position] ^= flip
     with pytest.raises(TornWeights):
         verify_weights(replace(weights, buffer=memoryview(torn)))
-    pairs = zip(weights.manifest.chunk_sha256, hash_chunks(torn, 128), strict=True)
+    pairs = zip(weights.manifest.chunk_hashes, hash_chunks(torn, 128), strict=True)
     assert [told != found for told, found in pairs] == [chunk == position // 128 for chunk in range(4)]
 
 
 def test_a_short_buffer_is_noticed() -> None:
-    weights = pack_weights({"a": torch.arange(100.0)}, weights=WeightsId(0, 1))
+    weights = hashed_version()
     with pytest.raises(TornWeights, match="384 bytes"):
         verify_weights(replace(weights, buffer=weights.buffer[:384]))
 
 
 def test_a_relay_needs_no_torch() -> None:
-    script = "import engine.weights.chunks, sys; print('torch' in sys.modules)"
+    script = "import engine.weights.hashes, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip() == "False"

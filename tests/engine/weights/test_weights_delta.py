@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from engine.bench.relay_publisher import Weights
 from engine.policy.lineage import WeightsId
-from engine.weights.chunks import TornWeights, hash_chunks, hashed, identity_of, verify_weights
+from engine.weights.chunks import TornWeights
 from engine.weights.delta import BLOCK_ELEMENTS, apply_delta, make_delta
+from engine.weights.hashes import hash_chunks, hashed, identity_of, verify_weights
 from engine.weights.port import TensorEntry, WeightDelta, WeightManifest, WeightVersion
 
 Bytes = NDArray[np.uint8]
@@ -34,8 +35,8 @@ def version_of(number: int, content: Bytes, tensors: tuple[TensorEntry, ...]) ->
         weights=WeightsId(0, number),
         num_bytes=len(content),
         chunk_bytes=64,
-        sha256="",
-        chunk_sha256=(),
+        identity="",
+        chunk_hashes=(),
         tensors=tensors,
     )
     buffer = memoryview(content.tobytes())
@@ -79,7 +80,7 @@ def test_the_state_is_the_same_after_any_mix_of_deltas_anchors_drops_and_retries
             assert len(delta.buffer) < num_bytes
             receive(state, delta, event, versions[held])
         held = number
-        assert identity(state) == versions[number].manifest.sha256
+        assert identity(state) == versions[number].manifest.identity
 
 
 def identity(state: bytearray) -> str:
@@ -87,7 +88,7 @@ def identity(state: bytearray) -> str:
 
 
 def receive(state: bytearray, delta: WeightDelta, event: str, base: WeightVersion) -> None:
-    assert delta.manifest.base_sha256 == identity(state) == base.manifest.sha256
+    assert delta.manifest.base_identity == identity(state) == base.manifest.identity
     if event == "broken off" and len(delta.buffer):
         with pytest.raises(TornWeights):
             apply_delta(delta.buffer[:-9], state)
@@ -141,7 +142,7 @@ def test_an_update_at_a_learning_rate_of_a_millionth_travels_as_a_twentieth() ->
     after = version_of(1, weights.bits.view(np.uint8), weights.tensors)
     delta = make_delta(before, after, chunk_bytes=2**20)
     assert delta is not None and len(delta.buffer) <= 0.05 * len(before.buffer)
-    assert delta.manifest.result_sha256 == after.manifest.sha256
+    assert delta.manifest.result_identity == after.manifest.identity
     state = bytearray(before.buffer)
     apply_delta(delta.buffer, state)
     verify_weights(WeightVersion(manifest=after.manifest, buffer=memoryview(state)))

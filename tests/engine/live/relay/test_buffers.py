@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha256
 
 import pytest
 
@@ -12,6 +11,7 @@ from engine.live.weights.segments import FOLDER, Segment
 from engine.pipeline.effects import OpenBuffer
 from engine.pipeline.messages.to_relay import ChunkHashed
 from engine.policy.lineage import WeightsId
+from engine.weights.hashes import hash_of
 from engine.weights.port import BufferId
 
 WHOLE = BufferId(weights=WeightsId(0, 1))
@@ -19,13 +19,12 @@ CONTENT = b"chunk of weights"
 
 
 def opened(arrival: int) -> OpenBuffer:
-    digest = sha256(CONTENT).hexdigest()
     return OpenBuffer(
         arrival=arrival,
         buffer_id=WHOLE,
         num_bytes=len(CONTENT),
         chunk_bytes=len(CONTENT),
-        chunk_sha256=(digest,),
+        chunk_hashes=(hash_of(CONTENT),),
     )
 
 
@@ -60,7 +59,7 @@ def test_a_chunk_that_comes_before_its_memory_waits_for_it(link: socket.socket) 
         room = early.result(timeout=10.0)
     assert room is not None
     room[:] = CONTENT
-    buffers.arrived(link, WHOLE, 0)
+    buffers.arrived(link, WHOLE, 0, hash_of(CONTENT), is_torn=False)
     assert [hashed.arrival for hashed in told] == [1]
 
 

@@ -22,7 +22,7 @@ from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chain_order, chunk_bytes_for
 from engine.spec.job import JobSpec
-from engine.weights.chunks import verify_weights
+from engine.weights.hashes import verify_weights
 
 pytestmark = pytest.mark.ray
 
@@ -165,7 +165,7 @@ def test_a_version_reaches_all_and_replicas_map_it_whole(tier: Tier) -> None:
     for weights in served:
         verify_weights(weights)
         assert weights.buffer.readonly and weights.manifest.weights == changed
-    assert len({weights.manifest.sha256 for weights in served}) == 1
+    assert len({weights.manifest.identity for weights in served}) == 1
 
 
 def test_a_frozen_relay_stops_nobody_and_catches_up(tier: Tier) -> None:

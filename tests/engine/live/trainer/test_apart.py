@@ -6,6 +6,7 @@ Hosts are processes here, with a LAMINAR_STORE_DIR of their own; the store is mo
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class FirstHost:
 
     def weights(self) -> str:
         """Rank 0's own."""
-        return str(self._group._own.snapshot(WeightsId(0, 1)).manifest.sha256)
+        return sha256(self._group._own.snapshot(WeightsId(0, 1)).buffer).hexdigest()
 
     def save(self) -> str:
         """As `CheckpointWriter` does."""

@@ -86,13 +86,16 @@ class TrainerHost:
         """As the relay that leads takes them over."""
         from engine.live.relay.assembly import Assembly
         from engine.live.relay.buffers import WeightBuffers
+        from engine.live.relay.memory import RelayMemory
 
         manifest = self._publishing.publish(WeightsId(0, 1))
         fetch = FetchWeights(
             arrival=1, manifest=manifest, payload=self._publishing.payload(WeightsId(0, 1)), chunk_bytes=2**20
         )
         buffers = WeightBuffers(lambda hashed: None, lambda job: None)
-        content, _ = Assembly(owner=self._links.run, token=self._links.token, buffers=buffers).fetched(fetch)
+        memory = RelayMemory(self._links.run)
+        assembly = Assembly(owner=self._links.run, token=self._links.token, memory=memory, buffers=buffers)
+        content, _ = assembly.fetched(fetch)
         return bytes(content.memory)
 
     def save(self, folder: Path) -> None:

@@ -87,12 +87,15 @@ class TrainingHosts:
     def taken(self, weights: WeightsId) -> bytes:
         from engine.live.relay.assembly import Assembly
         from engine.live.relay.buffers import WeightBuffers
+        from engine.live.relay.memory import RelayMemory
         from engine.pipeline.effects import FetchWeights
 
         payload = self._publishing.payload(weights)
         fetch = FetchWeights(arrival=1, manifest=self._manifest, payload=payload, chunk_bytes=2**20)
         buffers = WeightBuffers(lambda hashed: None, lambda job: None)
-        content, _ = Assembly(owner=self._links.run, token=self._links.token, buffers=buffers).fetched(fetch)
+        memory = RelayMemory(self._links.run)
+        assembly = Assembly(owner=self._links.run, token=self._links.token, memory=memory, buffers=buffers)
+        content, _ = assembly.fetched(fetch)
         assert content.segment is not None
         content.segment.remove()
         return bytes(content.memory)

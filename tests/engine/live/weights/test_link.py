@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -19,12 +19,13 @@ from engine.live.relay.actor import look_into
 from engine.live.relay.body import RelayBody
 from engine.live.weights import handover as handover_module
 from engine.live.weights.handover import Handover, pull
-from engine.live.weights.link import Listener, Reach, call
+from engine.live.weights.link import Listener, call
+from engine.live.weights.offered_bytes import OfferedBytes, Reach
 from engine.live.weights.segments import FOLDER, Segment, map_shared, sweep
 from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_relay import WeightsOffered
-from engine.pipeline.messages.to_trainer import VersionStored
+from engine.pipeline.messages.to_relay import ClaimSeen, WeightsOffered
+from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
 from engine.pipeline.relay.brain import RelayBrain
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights, chunk_spans
@@ -32,6 +33,8 @@ from engine.weights.port import TensorEntry, WeightManifest, WeightVersion
 
 TOKEN = b"t" * 32
 NUM_BYTES = 3 * 2**20
+CHUNK_BYTES = 2**18
+NUM_CHUNKS = NUM_BYTES // CHUNK_BYTES
 WITHIN_S = 30.0
 
 
@@ -48,8 +51,8 @@ def weights(version: int, *, seed: int = 0) -> WeightVersion:
         weights=WeightsId(0, version),
         num_bytes=NUM_BYTES,
         chunk_bytes=2**20,
-        sha256="",
-        chunk_sha256=(),
+        identity="",
+        chunk_hashes=(),
         tensors=(entry,),
     )
     return WeightVersion(manifest=manifest, buffer=content.view(np.uint8).data)
@@ -57,10 +60,11 @@ def weights(version: int, *, seed: int = 0) -> WeightVersion:
 
 class LyingWire:
     """Between a sender and a listener; changes a byte of every stretch that it is told to, of what the caller sends or
-    of the answers."""
+    of the answers. It may hold these up after some bytes."""
 
-    def __init__(self, reach: Reach, *, lies: int, of_answers: bool = False) -> None:
-        self._behind, self.lies, self._of_answers = reach, lies, of_answers
+    def __init__(self, reach: Reach, *, lies: int = 0, of_answers: bool = False, holds_at: int = 2**62) -> None:
+        self._behind, self.lies, self._of_answers, self._holds_at = reach, lies, of_answers, holds_at
+        self.goes_on = Event()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.reach = Reach(address="127.0.0.1", port=self._socket.getsockname()[1])
         Thread(target=self._accept, daemon=True).start()
@@ -76,6 +80,8 @@ class LyingWire:
         num_bytes = 0
         while stretch := self._received(source):
             num_bytes += len(stretch)
+            if may_lie and num_bytes >= self._holds_at:
+                self.goes_on.wait(WITHIN_S)
             if may_lie and self.lies and num_bytes > 2**18 and len(stretch) > 1_000:
                 self.lies -= 1
                 stretch = stretch[:500] + bytes([stretch[500] ^ 1]) + stretch[501:]
@@ -96,16 +102,20 @@ class Pair:
     def __init__(self, *, lies: int) -> None:
         self._loops: dict[Address, Loop] = {}
         self._lies = lies
+        self._silent: list[Address] = []
         self.wire: LyingWire | None = None
         self.to_trainer: list[Message] = []
         for host in (0, 1):
             address = relay_address(host)
-            self._loops[address] = Loop(name=str(address), build=partial(self._build, host), send=self._send)
+            send = partial(self._send, sender=address)
+            self._loops[address] = Loop(name=str(address), build=partial(self._build, host), send=send)
 
-    def _send(self, to: Address, message: Message) -> None:
+    def _send(self, to: Address, message: Message, *, sender: Address = TRAINER) -> None:
+        if sender in self._silent:
+            return
         if to == TRAINER:
             self.to_trainer.append(message)
-        elif to in self._loops:
+        elif to in self._loops and to not in self._silent:
             self._loops[to].deliver(message)
 
     def _build(self, host: int) -> Body:
@@ -113,19 +123,35 @@ class Pair:
             if host == 1:
                 self.wire = LyingWire(reach, lies=self._lies)
                 reach = self.wire.reach
-            return RelayBrain(host=host, hosts=(0, 1), reach=reach)
+            return RelayBrain(host=host, hosts=(0, 1), reach=reach, cut=lambda *size: CHUNK_BYTES)
 
         return RelayBody(
             brain=brain,
             owner=f"test{os.getpid()}-relay{host}",
             listen="127.0.0.1",
             token=TOKEN,
-            post=self._send,
+            post=partial(self._send, sender=relay_address(host)),
             on_loop=lambda what: self._loops[relay_address(host)].call(what),
         )
 
-    def offer(self, manifest: WeightManifest, payload: object) -> None:
-        self._send(relay_address(0), WeightsOffered(manifest=manifest, pinned=False, payload=payload))
+    def offer(self, manifest: WeightManifest, payload: object, *, to: int = 0) -> None:
+        self._send(relay_address(to), WeightsOffered(manifest=manifest, pinned=False, payload=payload))
+
+    def agree(self) -> bool:
+        """With whoever wants to lead."""
+        for wish in self.to_trainer:
+            if isinstance(wish, MasterElected) and wish.incarnation is not None:
+                seen = ClaimSeen(claim=wish.claim, incarnation=wish.incarnation)
+                self._send(relay_address(wish.host), seen)
+                return True
+        return False
+
+    def silence(self, host: int) -> None:
+        """It is as dead to everybody."""
+        self._silent.append(relay_address(host))
+
+    def chunks(self, host: int) -> int:
+        return look_into(self._loops[relay_address(host)], lambda body: body.buffers.num_chunks)
 
     def visible(self, host: int) -> frozenset[WeightsId]:
         return look_into(self._loops[relay_address(host)], lambda body: body.brain.visible)
@@ -159,6 +185,57 @@ def test_a_byte_changed_on_the_wire_is_fetched_again_and_never_seen(handover: Ha
         assert pair.bytes_of(0, version) == pair.bytes_of(1, version) == bytes(sent.buffer)
         wait_until(lambda: VersionStored(weights=WeightsId(0, 1)) in pair.to_trainer)
     finally:
+        pair.close()
+
+
+@pytest.fixture
+def far(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> tuple[WeightVersion, OfferedBytes, LyingWire]:
+    """A version on another host, of which two thirds come and then nothing."""
+    monkeypatch.setattr(handover_module, "PULL_BYTES", CHUNK_BYTES)
+    sent = weights(1)
+    handover.keep(sent)
+    part = handover.part(sent.manifest.weights)
+    assert part.reach is not None
+    wire = LyingWire(part.reach, of_answers=True, holds_at=NUM_BYTES * 2 // 3)
+    return sent, OfferedBytes(parts=(replace(part, shared=replace(part.shared, memory="far"), reach=wire.reach),)), wire
+
+
+@pytest.mark.parametrize("lies", [0, 2])
+def test_chunks_are_passed_on_before_the_rest_has_come_and_shown_when_all_of_it_is_right(
+    far: tuple[WeightVersion, OfferedBytes, LyingWire], lies: int
+) -> None:
+    sent, offered, trainers_wire = far
+    pair = Pair(lies=lies)
+    try:
+        wait_until(lambda: pair.wire is not None)
+        pair.offer(sent.manifest, offered)
+        wait_until(lambda: pair.chunks(1) >= NUM_CHUNKS // 2)
+        assert not pair.visible(0) and not pair.visible(1)
+        trainers_wire.goes_on.set()
+        wait_until(lambda: WeightsId(0, 1) in pair.visible(0) & pair.visible(1))
+        assert pair.bytes_of(0, WeightsId(0, 1)) == pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
+        assert pair.chunks(1) == NUM_CHUNKS
+    finally:
+        pair.close()
+
+
+def test_a_relay_whose_head_dies_at_two_thirds_shows_nothing_of_it_and_then_the_whole(
+    handover: Handover, far: tuple[WeightVersion, OfferedBytes, LyingWire]
+) -> None:
+    sent, offered, trainers_wire = far
+    pair = Pair(lies=0)
+    try:
+        wait_until(lambda: pair.wire is not None)
+        pair.offer(sent.manifest, offered)
+        wait_until(lambda: pair.chunks(1) >= NUM_CHUNKS // 2)
+        pair.silence(0)
+        wait_until(pair.agree)
+        assert not pair.visible(1)
+        pair.offer(sent.manifest, handover.payload(sent.manifest.weights), to=1)
+        wait_until(lambda: WeightsId(0, 1) in pair.visible(1))
+        assert pair.bytes_of(1, WeightsId(0, 1)) == bytes(sent.buffer)
+    finally:
+        trainers_wire.goes_on.set()
         pair.close()
 
 
@@ -203,7 +280,7 @@ def test_what_was_handed_over_outlives_the_trainer_and_costs_no_copy(handover: H
     room = handover.allocate(1_000)
     room[:] = b"x" * 1_000
     manifest = WeightManifest(
-        weights=WeightsId(0, 1), num_bytes=1_000, chunk_bytes=10, sha256="", chunk_sha256=(), tensors=()
+        weights=WeightsId(0, 1), num_bytes=1_000, chunk_bytes=10, identity="", chunk_hashes=(), tensors=()
     )
     handover.keep(WeightVersion(manifest=manifest, buffer=room.toreadonly()))
     shared = handover.part(manifest.weights).shared

@@ -50,8 +50,8 @@ def manifest_of(version: WeightsId) -> WeightManifest:
         weights=version,
         num_bytes=NUM_CHUNKS,
         chunk_bytes=1,
-        sha256="+".join(chunks),
-        chunk_sha256=chunks,
+        identity="+".join(chunks),
+        chunk_hashes=chunks,
         tensors=(),
     )
 
@@ -120,6 +120,7 @@ class RelayWorld:
             incarnation=incarnation,
             anchor_every=self._anchor_every,
             reach=f"{host}/{incarnation}",
+            cut=lambda *size: 1,
         )
         relay = Relay(brain, self._body(host, incarnation), incarnation)
         self.relays[host] = relay
@@ -203,7 +204,7 @@ class RelayWorld:
         demand(newest >= relay.newest, f"went back from {relay.newest} to {newest}")
         relay.newest = newest
         for version in relay.brain.visible:
-            is_whole = relay.body.chunks_of(version) == manifest_of(version).chunk_sha256
+            is_whole = relay.body.chunks_of(version) == manifest_of(version).chunk_hashes
             demand(is_whole, f"version {version} is visible, torn")
 
     def _check_master(self, host: int, relay: Relay, message: Message) -> None:
@@ -266,7 +267,8 @@ class RelayWorld:
                     if isinstance(effect, PublishWeights):
                         self.kept[effect.weights] = manifest_of(effect.weights)
                     manifest = self.kept[effect.weights]
-                    offer = WeightsOffered(manifest=manifest, pinned=effect.pinned, payload=manifest.chunk_sha256)
+                    payload = manifest.chunk_hashes
+                    offer = WeightsOffered(manifest=manifest.cut, pinned=effect.pinned, payload=payload)
                     self._post(TRAINER, effect.to, offer)
                 case ForgetWeights():
                     self.kept.pop(effect.weights, None)

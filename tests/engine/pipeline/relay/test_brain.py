@@ -1,8 +1,18 @@
 """A relay never shows anything torn, and keeps what somebody may still want."""
 
+from dataclasses import replace
 from typing import Any
 
-from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, OpenBuffer, Send, ServeWeights
+from engine.pipeline.effects import (
+    AssembleWeights,
+    DropBuffer,
+    Effect,
+    FetchWeights,
+    ForwardChunk,
+    OpenBuffer,
+    Send,
+    ServeWeights,
+)
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_driver import WeightsTaken
 from engine.pipeline.messages.to_relay import (
@@ -38,8 +48,8 @@ def manifest(number: int, epoch: int = 0) -> WeightManifest:
         weights=version(number, epoch),
         num_bytes=2,
         chunk_bytes=1,
-        sha256="whole",
-        chunk_sha256=("a", "b"),
+        identity="whole",
+        chunk_hashes=("a", "b"),
         tensors=(),
     )
 
@@ -57,7 +67,7 @@ def arrive(
     brain: RelayBrain,
     number: int,
     chunks: tuple[str, ...] = ("a", "b"),
-    sha256: str = "whole",
+    identity: str = "whole",
     *,
     pinned: bool = False,
     epoch: int = 0,
@@ -66,9 +76,9 @@ def arrive(
     [fetch] = of(effects, FetchWeights)
     buffer_id = BufferId(weights=version(number, epoch))
     for index, chunk in enumerate(chunks):
-        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=buffer_id, index=index, sha256=chunk), 0.0)
+        effects += brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=buffer_id, index=index, digest=chunk), 0.0)
     if of(effects, AssembleWeights):
-        effects += brain.handle(BufferHashed(arrival=fetch.arrival, sha256=sha256), 0.0)
+        effects += brain.handle(BufferHashed(arrival=fetch.arrival, identity=identity), 0.0)
     return effects
 
 
@@ -89,16 +99,16 @@ def test_a_whole_version_is_stored_announced_and_served() -> None:
 def test_a_version_is_invisible_until_its_last_hash_matches() -> None:
     brain = RelayBrain()
     [fetch] = of(offer(brain, 1), FetchWeights)
-    brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=whole(1), index=0, sha256="a"), 0.0)
+    brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=whole(1), index=0, digest="a"), 0.0)
     assert want(brain) == []
-    refused = brain.handle(BufferHashed(arrival=fetch.arrival, sha256="whole"), 0.0)
+    refused = brain.handle(BufferHashed(arrival=fetch.arrival, identity="whole"), 0.0)
     assert of(refused, VersionRefused) and brain.visible == frozenset()
 
 
 def test_a_chunk_or_a_whole_with_another_hash_is_refused() -> None:
-    for chunks, sha256 in ((("a", "x"), "whole"), (("a", "b"), "other")):
+    for chunks, identity in ((("a", "x"), "whole"), (("a", "b"), "other")):
         brain = RelayBrain()
-        assert of(arrive(brain, 1, chunks, sha256), VersionRefused)
+        assert of(arrive(brain, 1, chunks, identity), VersionRefused)
         assert brain.visible == frozenset()
         assert of(arrive(brain, 1), VersionStored), "the next copy is as welcome as the first"
 
@@ -163,7 +173,7 @@ def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() ->
     effects = brain.handle(coming(1, host=1), 0.0)
     [opened] = of(effects, OpenBuffer)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (0, 1)),)
-    brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=0, sha256="a"), 0.1)
+    brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=0, digest="a"), 0.1)
     for at in range(1, 9):  # the one before falls silent, the one before that speaks up
         brain.handle(Tick(), at * 0.5)
         brain.handle(synced(0, serial=at), at * 0.5)
@@ -174,7 +184,7 @@ def test_a_follower_asks_only_for_what_it_lacks_when_another_sends_the_rest() ->
 def test_a_chunk_with_another_hash_is_asked_for_again_and_nothing_else() -> None:
     brain = RelayBrain(host=1, hosts=(0, 1))
     [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
-    effects = brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=1, sha256="torn"), 0.0)
+    effects = brain.handle(ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=1, digest="torn"), 0.0)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
 
 
@@ -183,13 +193,92 @@ def test_a_relay_reports_what_travelled_to_it_and_how_long_it_took() -> None:
     (taken,) = of(arrive(master, 1), WeightsTaken)
     assert (taken.host, taken.by, taken.num_bytes) == (0, "copy", manifest(1).num_bytes)
     [opened] = of(follower.handle(coming(1), 2.0), OpenBuffer)
-    for index, sha256 in enumerate("ab"):
-        chunk = ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=index, sha256=sha256)
+    for index, digest in enumerate("ab"):
+        chunk = ChunkHashed(arrival=opened.arrival, buffer_id=whole(1), index=index, digest=digest)
         effects = follower.handle(chunk, 3.0)
     assert not of(effects, WeightsTaken), "it is not whole yet"
-    effects = follower.handle(BufferHashed(arrival=opened.arrival, sha256="whole"), 4.5)
+    effects = follower.handle(BufferHashed(arrival=opened.arrival, identity="whole"), 4.5)
     (taken,) = of(effects, WeightsTaken)
     assert (taken.host, taken.by, taken.num_bytes, taken.seconds) == (1, "whole", manifest(1).num_bytes, 2.5)
+
+
+def unhashed(number: int) -> VersionComing:
+    announced = coming(number)
+    return replace(announced, manifest=announced.manifest.cut)
+
+
+def took(opened: OpenBuffer, index: int, digest: str, *, is_torn: bool = False) -> ChunkHashed:
+    return ChunkHashed(arrival=opened.arrival, buffer_id=opened.buffer_id, index=index, digest=digest, is_torn=is_torn)
+
+
+def wanted_by(host: int, number: int) -> ChunksWanted:
+    return ChunksWanted(
+        host=host,
+        incarnation=0,
+        claim=0,
+        weights=version(number),
+        wants=((whole(number), (0, 1)),),
+        knows_hashes=False,
+        reach=None,
+    )
+
+
+def test_who_leads_passes_chunks_on_while_the_rest_comes_and_tells_the_hashes_at_the_end() -> None:
+    brain = RelayBrain(host=0, hosts=(0, 1), cut=lambda *size: 1)
+    brain.handle(synced(1), 0.0)
+    effects = brain.handle(WeightsOffered(manifest=manifest(1).cut, pinned=False, payload=None), 0.0)
+    [fetch], [announced] = of(effects, FetchWeights), of(effects, VersionComing)
+    assert not announced.manifest.is_hashed and announced.manifest.num_chunks == 2
+    assert not of(brain.handle(wanted_by(1, 1), 0.1), ForwardChunk), "it has not come yet"
+    for index, digest in enumerate("ab"):
+        effects = brain.handle(ChunkHashed(arrival=fetch.arrival, buffer_id=whole(1), index=index, digest=digest), 0.2)
+        assert [forward.index for forward in of(effects, ForwardChunk)] == [index]
+        assert not of(effects, VersionComing) and brain.visible == frozenset()
+    effects = brain.handle(WeightsHashed(arrival=fetch.arrival, manifest=manifest(1)), 0.3)
+    [announced] = of(effects, VersionComing)
+    assert announced.manifest == manifest(1) and brain.newest == version(1)
+    assert not of(effects, ForwardChunk), "each goes once"
+
+
+def test_a_version_whose_hashes_are_not_told_yet_is_shown_to_nobody() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1, 2))
+    [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
+    assert opened.chunk_hashes == ()
+    for index, digest in enumerate("ab"):
+        effects = brain.handle(took(opened, index, digest), 0.1)
+        assert not of(effects, AssembleWeights) and brain.visible == frozenset()
+    assert of(brain.handle(coming(1), 0.2), AssembleWeights)
+    brain.handle(BufferHashed(arrival=opened.arrival, identity="whole"), 0.3)
+    assert brain.newest == version(1)
+
+
+def test_hashes_that_are_told_before_the_last_chunk_stop_nothing() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
+    brain.handle(took(opened, 0, "a"), 0.1)
+    effects = brain.handle(coming(1), 0.2)
+    assert not of(effects, AssembleWeights) and not of(effects, ChunksWanted), "it was asked for, and is on its way"
+    assert not of(brain.handle(unhashed(1), 0.3), OpenBuffer), "old news"
+    assert of(brain.handle(took(opened, 1, "b"), 0.4), AssembleWeights)
+
+
+def test_what_came_otherwise_than_the_hashes_say_is_fetched_anew() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
+    brain.handle(took(opened, 0, "a"), 0.1)
+    brain.handle(took(opened, 1, "x"), 0.1)
+    effects = brain.handle(coming(1), 0.2)
+    assert of(effects, DropBuffer) and not of(effects, AssembleWeights)
+    [again], [wanted] = of(effects, OpenBuffer), of(effects, ChunksWanted)
+    assert again.chunk_hashes == ("a", "b") and wanted.wants == ((whole(1), (0, 1)),) and wanted.knows_hashes
+    assert brain.handle(took(opened, 1, "b"), 0.3) == [], "news of what was given up"
+
+
+def test_a_chunk_that_is_not_what_its_sender_says_is_asked_for_again() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
+    effects = brain.handle(took(opened, 1, "x", is_torn=True), 0.1)
+    assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
 
 
 def test_a_stale_masters_word_is_refused() -> None:

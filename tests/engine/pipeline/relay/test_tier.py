@@ -8,6 +8,7 @@ from engine.pipeline.messages.addresses import TRAINER, relay_address
 from engine.policy.lineage import WeightsId
 from engine.sim.chance import Chance
 from engine.sim.faults import Faults
+from engine.weights.port import BufferId
 from tests.engine.pipeline.relay.relay_world import NUM_CHUNKS, RelayWorld
 
 SEEDS_PER_TEST = 10
@@ -119,6 +120,34 @@ def test_a_relay_that_dies_in_a_broadcast_is_skipped_and_delivered_chunks_are_no
     world.run_for(20)
     assert [relay.body.num_useless_chunks for relay in world.live] == [0, 0, 0, 0]
     assert newest in world.stored
+
+
+def chunks_of(world: RelayWorld, host: int, version: WeightsId) -> int:
+    buffer = world.relays[host].body._buffers.get(BufferId(weights=version))
+    return 0 if buffer is None else len(buffer.chunks)
+
+
+def test_the_last_relay_has_nearly_all_chunks_when_the_first_has_the_last() -> None:
+    world = calm(4)
+    newest = world.publish()
+    world.run_until(lambda: chunks_of(world, 0, newest) == NUM_CHUNKS, within_s=2)
+    assert world.relays[0].brain.newest < newest, "nobody has its hashes yet"
+    assert chunks_of(world, 3, newest) >= NUM_CHUNKS - 4, "one chunk a hop, and one that comes"
+    world.run_until(lambda: world.everyone_has(newest), within_s=0.1)
+    assert world.num_chunks_carried == 3 * NUM_CHUNKS
+
+
+def test_when_who_leads_dies_in_mid_version_the_others_go_on_from_what_they_have() -> None:
+    world = calm(4)
+    newest = world.publish()
+    world.run_until(lambda: chunks_of(world, 0, newest) == NUM_CHUNKS * 2 // 3, within_s=2)
+    world.kill(0)
+    world.run_for(0.1)  # what was on its way comes
+    held, carried = [chunks_of(world, host, newest) for host in (2, 3)], world.num_chunks_carried
+    assert min(held) >= NUM_CHUNKS // 2
+    world.run_until(lambda: world.everyone_has(newest) and world.leaders == [1], within_s=15)
+    assert world.num_chunks_carried - carried == 2 * NUM_CHUNKS - sum(held)
+    assert [relay.body.num_useless_chunks for relay in world.live] == [0, 0, 0]
 
 
 def test_a_frozen_relay_does_not_hold_up_the_others_and_catches_up() -> None:
