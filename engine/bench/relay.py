@@ -1,10 +1,10 @@
 """Weights on their way: how long the trainer stands still, when the last relay has them, verified, and how long a
 replica stands still to take them.
 
-Relays are real: a process each, links over TCP, shared memory, every hash taken. Versions travel whole and as deltas in
-turns. On one machine all of them share its cores and its loopback, so the time to the last relay grows with their
-number here, where on hosts of their own it would not; the stall must not grow anywhere. In turns with them the same
-bytes go through a chain of as many bare sockets (`loopback`).
+Relays are real: a process each, links over TCP, shared memory, every hash taken. Versions travel whole and as deltas,
+the slower one now and then. On one machine all of them share its cores and its loopback, so the time to the last relay
+grows with their number here, where on hosts of their own it would not; the stall must not grow anywhere. In turns with
+them the same bytes go through a chain of as many bare sockets (`loopback`).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own
 from engine.live.relay.actor import RelayActor
-from engine.live.relay.body import RelayView
+from engine.live.relay.view import RelayView
 from engine.live.weights.segments import FOLDER, sweep
 from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address
 from engine.pipeline.messages.to_relay import WeightsWanted
@@ -35,7 +35,7 @@ from engine.spec.job import JobSpec
 
 WITHIN_S: Final = 300.0
 LOOK_EVERY_S: Final = 0.02
-# Whole and delta in turns.
+# After so many of the one that was sooner, the other.
 ANCHOR_EVERY: Final = 2
 # Of what is free; the rest is the machine's own, and what processes have besides versions.
 MEMORY_SHARE: Final = 0.85
@@ -77,7 +77,7 @@ def _rows_of(num_relays: int, sizes_mb: Sequence[int], repeats: int, remark: Cal
             for _ in range(ANCHOR_EVERY + 1):  # pages, links and heartbeats are there before anything is measured
                 tier.publish()
             taken, bare = [], []
-            for _ in range(repeats * (ANCHOR_EVERY if num_relays > 1 else 1)):
+            for _ in range(repeats * (ANCHOR_EVERY + 1 if num_relays > 1 else 1)):
                 taken.append(tier.publish())
                 bare.append(loopback(size_mb * 10**6) if num_relays > 1 else 0.0)
             yield from _rows_of_size(num_relays, size_mb, taken, Spread.of(bare).median, tier.num_buried)

@@ -153,6 +153,13 @@ class MakeDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SealWeights:
+    """Take the sha256 of a version, when nothing waits. Answered by `WeightsSealed`, unless it is dropped before."""
+
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeWeights:
     """Send `WeightsServed` with the bytes of this version."""
 
@@ -281,6 +288,7 @@ Effect = (
     | ForwardChunk
     | AssembleWeights
     | MakeDelta
+    | SealWeights
     | ServeWeights
     | DropBuffer
     | PublishWeights

@@ -6,5 +6,6 @@ lineage      the tree of weights, and staleness in it
 pace         the time that a piece of work may take
 recovery     signs that a part is gone, or a run beyond help
 relay_chain  the order of relays, and the one that leads
+travel       a version whole, or what changed
 repack       the tails to move, to free slots
 """

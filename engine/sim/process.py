@@ -31,7 +31,7 @@ TICK_S: Final = 0.5
 BEAT_S: Final = 0.5
 WATCHED: Final = frozenset(get_args(PartKind))
 # As live: one writes checkpoints, some hold weights and hash them.
-NUM_WORKERS: Final[dict[Kind, int]] = {"trainer": 1, "relay": 3}
+NUM_WORKERS: Final[dict[Kind, int]] = {"trainer": 1, "relay": 4}
 
 
 class Brain(Protocol):

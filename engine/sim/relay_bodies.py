@@ -17,9 +17,17 @@ from engine.pipeline.effects import (
     ForwardChunk,
     MakeDelta,
     OpenBuffer,
+    SealWeights,
     ServeWeights,
 )
-from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed, WeightsHashed
+from engine.pipeline.messages.to_relay import (
+    BufferHashed,
+    ChunkHashed,
+    DeltaMade,
+    FetchFailed,
+    WeightsHashed,
+    WeightsSealed,
+)
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.policy.lineage import WeightsId
 from engine.sim.bodies import TORN, Beside, Later, Post, carried
@@ -32,6 +40,7 @@ OPEN_S: Final = 0.001
 FETCH_S: Final = 0.03
 ASSEMBLE_S: Final = 0.02
 DELTA_S: Final = 0.02
+SEAL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,8 @@ class RelayBody:
                 self._assemble(effect)
             case MakeDelta():
                 self._make_delta(effect)
+            case SealWeights():
+                self._work("seal", SEAL_S, lambda: self._seal(effect.weights))
             case ServeWeights():
                 self._serve(effect)
             case DropBuffer():
@@ -190,6 +201,10 @@ class RelayBody:
         self._buffers[delta.buffer_id] = WeightBuffer(arrival=0, chunks={0: chunk})
         made = DeltaMade(weights=effect.weights, delta=delta)
         self._work("delta", DELTA_S, lambda: self._later(0.0, made))
+
+    def _seal(self, weights: WeightsId) -> None:
+        if BufferId(weights=weights) in self._buffers:
+            self._later(0.0, WeightsSealed(weights=weights, sha256="+".join(self.chunks_of(weights))))
 
     def _serve(self, effect: ServeWeights) -> None:
         manifest, chunks = self._manifests[effect.weights], self.chunks_of(effect.weights)

@@ -15,7 +15,8 @@ import ray
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import Body, Loop
 from engine.live.process.links import Links
-from engine.live.relay.body import RelayBody, RelayView
+from engine.live.relay.body import RelayBody
+from engine.live.relay.view import RelayView
 from engine.live.weights.segments import sweep
 from engine.pipeline.messages.addresses import relay_address
 from engine.pipeline.messages.message import Message

@@ -14,13 +14,14 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 from engine.live.body.loop import BodyCall
 from engine.live.relay.assembly import Assembly, all_here
 from engine.live.relay.buffers import WeightBuffer, WeightBuffers
 from engine.live.relay.memory import RelayMemory
+from engine.live.relay.sealing import Sealers
+from engine.live.relay.view import RelayView
 from engine.live.weights.link import Listener, Senders, receive_chunks
 from engine.live.weights.offered_bytes import Reach
 from engine.pipeline.effects import (
@@ -31,11 +32,19 @@ from engine.pipeline.effects import (
     ForwardChunk,
     MakeDelta,
     OpenBuffer,
+    SealWeights,
     ServeWeights,
 )
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.messages.message import Message
-from engine.pipeline.messages.to_relay import BufferHashed, ChunkHashed, DeltaMade, FetchFailed, WeightsHashed
+from engine.pipeline.messages.to_relay import (
+    BufferHashed,
+    ChunkHashed,
+    DeltaMade,
+    FetchFailed,
+    WeightsHashed,
+    WeightsSealed,
+)
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.pipeline.relay.arrivals import whole_of
 from engine.pipeline.relay.brain import RelayBrain
@@ -49,24 +58,6 @@ log = logging.getLogger(__name__)
 
 # One for what takes long, one beside it for the next version. Memory has its own.
 WORKERS: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayView:
-    """A view of a relay, for whoever looks into a run."""
-
-    pid: int
-    claim: int
-    leads: bool
-    visible: frozenset[WeightsId]
-    num_chunks: int
-    """Chunks that came over links and were right."""
-    num_bytes: int
-    """Of these chunks."""
-    num_useless_chunks: int
-    """Chunks that came although they were here already."""
-    num_buried: int
-    """Times that it declared a neighbour dead."""
 
 
 class RelayBody:
@@ -94,11 +85,12 @@ class RelayBody:
         )
         self._memory = RelayMemory(owner)
         self.buffers = WeightBuffers(
-            tell=lambda message: on_loop(lambda body: [message]),
+            tell=self._tell,
             submit=lambda job: self._memory.submit(self._guarded(job)),
             free=self._memory.free_here,
         )
         self._assembly = Assembly(owner=owner, token=token, memory=self._memory, buffers=self.buffers)
+        self._sealers = Sealers()
         self._listener = None if listen is None else Listener(listen, token, self._receive)
         self._senders = Senders(token)
         self._manifests: dict[WeightsId, WeightManifest] = {}
@@ -121,6 +113,7 @@ class RelayBody:
             claim=self.brain.claim,
             leads=self.brain.leads,
             visible=self.brain.visible,
+            seals=dict(self.brain.seals),
             num_chunks=self.buffers.num_chunks,
             num_bytes=self.buffers.num_bytes,
             num_useless_chunks=self.buffers.num_useless_chunks,
@@ -147,6 +140,8 @@ class RelayBody:
                 self._submit(lambda: self._assemble(effect))
             case MakeDelta():
                 self._make_delta(effect)
+            case SealWeights():
+                self._seal(effect.weights)
             case ServeWeights():
                 self._serve(effect)
             case DropBuffer():
@@ -169,6 +164,15 @@ class RelayBody:
         assert content is not None and content.segment is not None, f"version {effect.weights} is visible and not here"
         manifest = self._manifests[effect.weights]
         self._post(effect.to, WeightsServed(manifest=manifest, payload=content.segment.shared))
+
+    def _seal(self, weights: WeightsId) -> None:
+        content = self.buffers.get(whole_of(weights))
+        if content is not None:
+            self._sealers.seal(
+                content,
+                is_here=lambda: self.buffers.get(whole_of(weights)) is content,
+                sealed=lambda digest: self._tell(WeightsSealed(weights=weights, sha256=digest)),
+            )
 
     def _make_delta(self, effect: MakeDelta) -> None:
         base, new = self._version(effect.base), self._version(effect.weights)

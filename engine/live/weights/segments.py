@@ -29,7 +29,9 @@ from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_s
 _MEMORY: Final = Path("/dev/shm")
 FOLDER: Final = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 PREFIX: Final = "laminar-"
-_MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; Python has no name for it
+# Linux 5.14; Python has no names for them
+_MADV_POPULATE_READ: Final = 22
+_MADV_POPULATE_WRITE: Final = 23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +114,12 @@ class Segment:
             self._descriptor = -1
 
 
-def _find_pages(mapped: mmap.mmap, first: int, last: int) -> None:
+def _find_pages(mapped: mmap.mmap, first: int, last: int, how: int = _MADV_POPULATE_WRITE) -> None:
     """So that a copy does not have to. Piece by piece: no other thread of the process runs meanwhile."""
     with suppress(OSError):  # an older kernel
         for start, end in chunk_spans(last - first, PIECE_BYTES):
             with at_work("map", num_bytes=end - start):
-                mapped.madvise(_MADV_POPULATE_WRITE, first + start, end - start)
+                mapped.madvise(how, first + start, end - start)
 
 
 def _take_memory(descriptor: int, parts: Iterable[tuple[int, int]]) -> None:
@@ -153,7 +155,8 @@ def let_go_of(memory: memoryview) -> None:
 def map_shared(shared: SharedBytes) -> memoryview:
     with _opened(shared, os.O_RDONLY) as (_, descriptor):
         mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)
-        return memoryview(mapped)[: shared.num_bytes]
+    _find_pages(mapped, 0, len(mapped), _MADV_POPULATE_READ)
+    return memoryview(mapped)[: shared.num_bytes]
 
 
 def sweep() -> list[str]:

@@ -64,6 +64,8 @@ class RelaySynced:
     """The versions that the sender and every live relay after it hold."""
     released: tuple[WeightsId, ...]
     wants_reply: bool
+    seals: tuple[tuple[WeightsId, str], ...] = ()
+    """The sha256 of what it holds, as far as they were taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,14 @@ class FetchFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSealed:
+    """The sha256 of a version that is shown, by its chunks."""
+
+    weights: WeightsId
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaMade:
     weights: WeightsId
     delta: DeltaManifest | None
@@ -154,5 +164,6 @@ ToRelay = (
     | ChunkHashed
     | BufferHashed
     | FetchFailed
+    | WeightsSealed
     | DeltaMade
 )

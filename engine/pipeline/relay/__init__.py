@@ -6,4 +6,5 @@ shelf     things here: visible versions, deltas to the newest
 arrivals  versions on their way in, chunk by chunk
 sending   the chunks that others asked for
 transfer  a version's way through
+seals     what lies here, against what lies at the relay before
 """

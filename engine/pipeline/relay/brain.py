@@ -30,13 +30,15 @@ from engine.pipeline.messages.to_relay import (
     VersionReleased,
     WeightsHashed,
     WeightsOffered,
+    WeightsSealed,
     WeightsWanted,
 )
 from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
 from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
 from engine.pipeline.relay.members import Members
+from engine.pipeline.relay.seals import Seal, Seals
 from engine.pipeline.relay.shelf import Shelf
-from engine.pipeline.relay.transfer import Transfer
+from engine.pipeline.relay.transfer import Transfer, fault
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chunk_bytes_for, master_of
 
@@ -64,9 +66,10 @@ class RelayBrain:
         self._incarnation, self._num_hosts, self._cut = incarnation, len(hosts), cut
         self._shelf = Shelf(anchor_every=anchor_every)
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
+        self._seals = Seals()
         self._peers: dict[int, RelaySynced] = {}
-        self._offered: dict[WeightsId, None] = {}
-        """The versions of which the trainer waits to hear."""
+        self._offered: dict[WeightsId, float] = {}
+        """The versions of which the trainer waits to hear → when it offered them first."""
         self._replicas: dict[int, int] = {}
         """Replica → incarnation."""
         self._serial = 0
@@ -90,16 +93,20 @@ class RelayBrain:
         return self._members.leads
 
     @property
+    def seals(self) -> tuple[Seal, ...]:
+        return self._seals.own
+
+    @property
     def num_buried(self) -> int:
         return self._members.num_buried
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         self._members.notice_time(now)
         before = self.newest
-        effects = self._on(message, now)
+        effects = [*self._on(message, now), *self._give_up_what_differs()]
         if self.newest > before:
             effects += self._tell_replicas()
-        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm()]
+        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm(now)]
 
     def _on(self, message: Message, now: float) -> list[Effect]:
         match message:
@@ -107,6 +114,9 @@ class RelayBrain:
                 return self._transfer.on_chunk(message, now)
             case WeightsHashed() | BufferHashed() | FetchFailed():
                 return self._transfer.on_whole(message, now)
+            case WeightsSealed():
+                self._seals.take(message.weights, message.sha256)
+                return []
             case DeltaMade():
                 return self._transfer.on_delta_made(message)
             case WeightsOffered():
@@ -134,7 +144,7 @@ class RelayBrain:
     def _on_offered(self, message: WeightsOffered, now: float) -> list[Effect]:
         if not self._members.leads:
             return self._say_who_leads()
-        self._offered[message.manifest.weights] = None
+        self._offered.setdefault(message.manifest.weights, now)
         chunk_bytes = self._cut(message.manifest.num_bytes, self._num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
@@ -144,7 +154,7 @@ class RelayBrain:
         leader = MasterElected(host=master_of(self.claim), incarnation=None, claim=self.claim, held=())
         return [Send(to=TRAINER, message=leader)]
 
-    def _confirm(self) -> list[Effect]:
+    def _confirm(self, now: float) -> list[Effect]:
         if not self._members.leads:
             return []  # what it was offered while it led may be here alone; the one that leads now answers for it
         settled = set(self._settled())
@@ -155,7 +165,7 @@ class RelayBrain:
             if not self._transfer.is_arriving(weights)
         ]
         for weights in stored:
-            del self._offered[weights]
+            self._shelf.is_everywhere(weights, after_s=now - self._offered.pop(weights))
         return [Send(to=TRAINER, message=VersionStored(weights=weights)) for weights in stored]
 
     # ── among relays ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -171,6 +181,8 @@ class RelayBrain:
             return []
         before = self._peers.get(message.host)
         self._peers[message.host] = message
+        if message.host == self._members.upstream:
+            self._seals.hear(message.seals)
         effects = self._transfer.on_peer_synced(before, message)
         if message.wants_reply or message.claim < self.claim:
             effects.append(self._sync(message.host, wants_reply=False))
@@ -182,6 +194,13 @@ class RelayBrain:
         if message.claim < self.claim:
             return [self._sync(message.host, wants_reply=False)]  # it does not know yet who leads
         return self._transfer.on_coming(message, now)
+
+    def _give_up_what_differs(self) -> list[Effect]:
+        effects: list[Effect] = []
+        for weights in self._seals.broken(self._shelf.visible):
+            said = fault(f"version {weights}: its memory differs from that of the relay before")
+            effects += [said, *self._shelf.discard(weights)]
+        return effects
 
     def _announce(self, now: float) -> list[Effect]:
         host = self._members.downstream
@@ -199,6 +218,7 @@ class RelayBrain:
             settled=self._settled(),
             released=self._shelf.released,
             wants_reply=wants_reply,
+            seals=self._seals.own,
         )
         return Send(to=relay_address(host), message=message)
 

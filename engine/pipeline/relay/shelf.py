@@ -11,6 +11,7 @@ from typing import Final
 from engine.pipeline.effects import DropBuffer, Effect, MakeDelta
 from engine.pipeline.relay.arrivals import Arrival, Path, whole_of
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
+from engine.policy.travel import Kind, Travel
 from engine.weights.port import BufferId, DeltaManifest, WeightManifest
 
 # Releases are remembered so that relays can tell each other; far more than evaluations can be under way.
@@ -25,6 +26,7 @@ class Shelf:
         self._manifests: dict[WeightsId, WeightManifest] = {}
         self._line: Path = ()
         self._since_anchor = 0
+        self._travel = Travel(again_after=anchor_every)
         self._undecided: set[WeightsId] = set()
         """A delta to this version is being made."""
         self._released: dict[WeightsId, None] = {}
@@ -42,7 +44,15 @@ class Shelf:
     @property
     def expects_delta(self) -> bool:
         """From the newest version to the next."""
-        return self.newest != NO_WEIGHTS and self._since_anchor + 1 < self._anchor_every
+        is_anchor = self._since_anchor + 1 >= self._anchor_every
+        return self.newest != NO_WEIGHTS and not is_anchor and self._travel.prefers_delta
+
+    def is_everywhere(self, weights: WeightsId, *, after_s: float) -> None:
+        manifest = self._manifests.get(weights)
+        if manifest is not None:
+            is_delta = any(delta.weights == weights for delta in self._line)
+            kind: Kind = "delta" if is_delta else "whole"
+            self._travel.took(kind, num_bytes=manifest.num_bytes, seconds=after_s)
 
     def put(self, arrival: Arrival) -> list[Effect]:
         before, manifest = self.newest, arrival.manifest
@@ -52,7 +62,7 @@ class Shelf:
             return []  # an older one, for an evaluation: it is no part of the line
         if arrival.path:
             return self._extend(arrival.path)
-        if not arrival.travels_later or not self.expects_delta:
+        if not arrival.travels_later:
             return self._begin_anew()
         self._since_anchor += 1
         self._undecided.add(arrival.weights)
@@ -95,6 +105,12 @@ class Shelf:
         for weights in gone:
             del self.visible[weights], self._manifests[weights]
         return [DropBuffer(buffer_id=whole_of(weights)) for weights in gone]
+
+    def discard(self, weights: WeightsId) -> list[Effect]:
+        """It is not what it should be: it has to come again, and nothing can be made of it."""
+        del self.visible[weights], self._manifests[weights]
+        self._undecided.discard(weights)
+        return [DropBuffer(buffer_id=whole_of(weights)), *self._begin_anew()]
 
     # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

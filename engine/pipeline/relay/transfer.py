@@ -15,7 +15,7 @@ Invariants:
 from dataclasses import replace
 from typing import Final
 
-from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, Send
+from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, SealWeights, Send
 from engine.pipeline.messages.addresses import DRIVER, TRAINER, relay_address
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_relay import (
@@ -89,7 +89,7 @@ class Transfer:
             if arrival.source is None:
                 return self._refuse(arrival, reason, now)
             wants = ((message.buffer_id, (message.index,)),)
-            return [*self._ask(arrival, wants), _fault(f"version {arrival.weights}: {reason}")]
+            return [*self._ask(arrival, wants), fault(f"version {arrival.weights}: {reason}")]
         return [*self._sending.on_chunk(message.buffer_id, message.index, now), *self._assemble(arrival)]
 
     def _assemble(self, arrival: Arrival) -> list[Effect]:
@@ -117,7 +117,7 @@ class Transfer:
             case FetchFailed() if arrival.source is None:
                 return self._refuse(arrival, message.reason, now)
             case FetchFailed():  # it is announced again once the relay before has forgotten this order
-                return [*self._give_up(arrival), _fault(f"version {arrival.weights}: {message.reason}")]
+                return [*self._give_up(arrival), fault(f"version {arrival.weights}: {message.reason}")]
 
     def _show(self, arrival: Arrival, now: float) -> list[Effect]:
         """It is whole: from now on replicas may have it."""
@@ -128,10 +128,10 @@ class Transfer:
         for older in self._arrivals:
             if older.weights < self._shelf.newest and not older.pinned:
                 effects += self._give_up(older)
-        return [*effects, *self._start_next(now), *self.evict()]
+        return [*effects, SealWeights(weights=arrival.weights), *self._start_next(now), *self.evict()]
 
     def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
-        effects = [*self._give_up(arrival), _fault(f"version {arrival.weights}: {reason}")]
+        effects = [*self._give_up(arrival), fault(f"version {arrival.weights}: {reason}")]
         if arrival.source is None:
             return [*effects, _refused(arrival, reason)]
         again = self._arrivals.open(
@@ -296,5 +296,5 @@ def _refused(arrival: Arrival, reason: str) -> Send:
     return Send(to=TRAINER, message=refused)
 
 
-def _fault(message: str) -> Effect:
+def fault(message: str) -> Effect:
     return Send(to=DRIVER, message=FaultReported(component="relay", message=message, action="asked for it again"))

@@ -12,7 +12,7 @@ from engine.bench.relay_publisher import PublisherActor
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.relay.actor import RelayActor
-from engine.live.relay.body import RelayView
+from engine.live.relay.view import RelayView
 from engine.live.weights.offered_bytes import map_version
 from engine.live.weights.segments import FOLDER, PREFIX, sweep
 from engine.pipeline.messages.addresses import TRAINER, relay_address, rollout_address

@@ -68,10 +68,19 @@ class Relay:
 
 
 class RelayWorld:
-    def __init__(self, *, seed: int, num_relays: int, faults: Faults | None = None, anchor_every: int = 20) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        num_relays: int,
+        faults: Faults | None = None,
+        anchor_every: int = 20,
+        chunk_s: float = 0.001,
+    ) -> None:
+        """`chunk_s`: a link's time for a chunk."""
         self.faults = faults or Faults()
         self.kernel = Kernel()
-        self._seed, self._num_relays, self._anchor_every = seed, num_relays, anchor_every
+        self._seed, self._num_relays, self._anchor_every, self._chunk_s = seed, num_relays, anchor_every, chunk_s
         self._network = Chance(seed, "network")
         self.cut: set[frozenset[Address]] = set()
         self.relays: dict[int, Relay] = {}
@@ -240,8 +249,8 @@ class RelayWorld:
             elif relay.is_alive:
                 relay.body.on_carried(chunk)
 
-        # One link keeps its order: a chunk a millisecond is all that matters of its speed here.
-        self.kernel.after(0.001 + 0.001 * chunk.index, arrive)
+        # One link keeps its order, which is all that matters of it here.
+        self.kernel.after(self._chunk_s * (1 + chunk.index), arrive)
 
     # ── the trainer ───────────────────────────────────────────────────────────────────────────────────────────────
 

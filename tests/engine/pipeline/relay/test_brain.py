@@ -10,11 +10,12 @@ from engine.pipeline.effects import (
     FetchWeights,
     ForwardChunk,
     OpenBuffer,
+    SealWeights,
     Send,
     ServeWeights,
 )
 from engine.pipeline.messages.message import Tick
-from engine.pipeline.messages.to_driver import WeightsTaken
+from engine.pipeline.messages.to_driver import FaultReported, WeightsTaken
 from engine.pipeline.messages.to_relay import (
     BufferHashed,
     ChunkHashed,
@@ -26,6 +27,7 @@ from engine.pipeline.messages.to_relay import (
     VersionReleased,
     WeightsHashed,
     WeightsOffered,
+    WeightsSealed,
     WeightsWanted,
 )
 from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
@@ -279,6 +281,34 @@ def test_a_chunk_that_is_not_what_its_sender_says_is_asked_for_again() -> None:
     [opened] = of(brain.handle(unhashed(1), 0.0), OpenBuffer)
     effects = brain.handle(took(opened, 1, "x", is_torn=True), 0.1)
     assert of(effects, ChunksWanted)[0].wants == ((whole(1), (1,)),)
+
+
+def test_what_lies_here_otherwise_than_at_the_relay_before_is_given_up_and_comes_again() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
+    for index, digest in enumerate("ab"):
+        brain.handle(took(opened, index, digest), 0.1)
+    [sealing] = of(brain.handle(BufferHashed(arrival=opened.arrival, identity="whole"), 0.2), SealWeights)
+    assert sealing.weights == version(1)
+    before = replace(synced(0), held=(version(1),), seals=((version(1), "right"),))
+    assert not of(brain.handle(before, 0.3), DropBuffer), "it is not sealed here yet"
+    effects = brain.handle(WeightsSealed(weights=version(1), sha256="other"), 0.4)
+    assert of(effects, DropBuffer)[0].buffer_id == whole(1) and of(effects, FaultReported)
+    assert brain.visible == frozenset()
+    assert of(brain.handle(coming(1), 0.5), OpenBuffer), "as it has it no more, it is announced again"
+
+
+def test_a_right_seal_changes_nothing() -> None:
+    brain = RelayBrain(host=1, hosts=(0, 1))
+    [opened] = of(brain.handle(coming(1), 0.0), OpenBuffer)
+    for index, digest in enumerate("ab"):
+        brain.handle(took(opened, index, digest), 0.1)
+    brain.handle(BufferHashed(arrival=opened.arrival, identity="whole"), 0.2)
+    brain.handle(WeightsSealed(weights=version(1), sha256="right"), 0.3)
+    brain.handle(replace(synced(0), held=(version(1),), seals=((version(1), "right"),)), 0.4)
+    assert brain.newest == version(1)
+    [told] = of(brain.handle(replace(synced(0, serial=2), wants_reply=True), 0.5), RelaySynced)
+    assert told.seals == ((version(1), "right"),)
 
 
 def test_a_stale_masters_word_is_refused() -> None:

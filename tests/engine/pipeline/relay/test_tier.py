@@ -83,8 +83,8 @@ def test_after_any_of_many_storms(first: int) -> None:
         check(seed)
 
 
-def calm(num_relays: int, *, anchor_every: int = 1) -> RelayWorld:
-    world = RelayWorld(seed=1, num_relays=num_relays, anchor_every=anchor_every)
+def calm(num_relays: int, *, anchor_every: int = 1, chunk_s: float = 0.001) -> RelayWorld:
+    world = RelayWorld(seed=1, num_relays=num_relays, anchor_every=anchor_every, chunk_s=chunk_s)
     world.run_for(1.0)
     return world
 
@@ -99,13 +99,25 @@ def test_in_peace_every_chunk_crosses_every_hop_once() -> None:
 
 
 def test_followers_that_have_the_version_before_get_only_what_changed() -> None:
-    world = calm(4, anchor_every=20)
+    world = calm(4, anchor_every=20, chunk_s=0.05)
     first = world.publish()
     world.run_until(lambda: world.everyone_has(first), within_s=2)
     whole = world.num_chunks_carried
     for _ in range(5):
         world.run_until(partial(world.everyone_has, world.publish()), within_s=2)
     assert whole == 3 * NUM_CHUNKS and world.num_chunks_carried == whole + 5 * 3
+
+
+def test_on_fast_links_versions_travel_whole_and_what_changed_is_tried_now_and_then() -> None:
+    world = calm(4, anchor_every=4, chunk_s=0.0001)
+    carried = []
+    for _ in range(12):
+        before, newest = world.num_chunks_carried, world.publish()
+        world.run_until(partial(world.everyone_has, newest), within_s=2)
+        world.run_for(0.1)
+        carried.append((world.num_chunks_carried - before) // 3)
+    whole = NUM_CHUNKS
+    assert carried == [whole, 1, whole, whole, whole, whole, 1, whole, whole, whole, whole, 1]
 
 
 @pytest.mark.parametrize("victim", [1, 2, 3])
