@@ -59,7 +59,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         rows = [
             row
             for num_relays in arguments.relays
-            for row in _rows_of(num_relays, arguments.sizes, arguments.repeats, remarks.append)
+            for row in rows_of(num_relays, arguments.sizes, arguments.repeats, remarks.append)
         ]
     finally:
         disconnect()
@@ -67,7 +67,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     return Report(bench="relay", rows=rows, remarks=remarks)
 
 
-def _rows_of(num_relays: int, sizes_mb: Sequence[int], repeats: int, remark: Callable[[str], None]) -> Iterator[Row]:
+def rows_of(num_relays: int, sizes_mb: Sequence[int], repeats: int, remark: Callable[[str], None]) -> Iterator[Row]:
     with _tier(num_relays) as tier, chain(num_relays - 1) as loopback:
         for wanted_mb in sizes_mb:
             size_mb = min(wanted_mb, _largest_mb(num_relays))
@@ -135,6 +135,7 @@ class Tier:
         version = ray.get(self.publisher.publish.remote())
         wait_until(lambda: ray.get(self.publisher.published.remote(version)) is not None)
         published: Published = ray.get(self.publisher.published.remote(version))
+        wait_until(lambda: all(version in self._view(relay).seals for relay in self.relays))  # and the cores are free
         return published, self._view(self.relays[-1]).num_bytes - before.num_bytes
 
     @property

@@ -1,6 +1,6 @@
 """A replica that a relay serves: the seconds for which an install holds up its decoding, beside one copy of the bytes.
 
-What it does is what a torch engine's replica does: map the version, and copy every tensor into the model's.
+What it does is what a torch engine's replica does: map the version, copy every tensor into the model's, unmap beside.
 """
 
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine.live.weights.offered_bytes import map_version
+from engine.live.weights.offered_bytes import map_version, unmap_beside
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_rollout import WeightsServed
 from engine.weights.chunks import copy_bytes
@@ -42,7 +42,10 @@ class InstallerActor:
         taken = []
         for _ in range(1 + repeats):
             started = time.perf_counter()
-            installer.install(map_version(served.manifest, served.payload), model)  # and unmap it
+            version = map_version(served.manifest, served.payload)
+            installer.install(version, model)
+            unmap_beside(version)
+            del version
             installed = time.perf_counter()
             copy_bytes(there, memory)
             taken.append((installed - started, time.perf_counter() - installed))

@@ -2,6 +2,7 @@
 
 Invariant: an effect is plain data. Carrying it out twice must be as harmless as the brain's messages are.
 """
+# Over budget: every brain's orders side by side, each a few lines; divided they would have to be searched for.
 
 from dataclasses import dataclass
 from typing import Literal

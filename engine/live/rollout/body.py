@@ -14,7 +14,7 @@ from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
-from engine.live.weights.offered_bytes import map_version
+from engine.live.weights.offered_bytes import map_version, unmap_beside
 from engine.pipeline.effects import (
     Effect,
     HandOverSequences,
@@ -141,6 +141,7 @@ class RolloutBody:
             interrupted = slot.engine.export(list(slot.decoding), leave=True, with_kv=False)
         with at_work("install", num_bytes=manifest.num_bytes):
             slot.install(weights, manifest.weights)
+        unmap_beside(weights)
         self._slots.newest = slot
         if interrupted:
             slot.engine.submit(interrupted)

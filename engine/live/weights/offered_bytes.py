@@ -6,8 +6,9 @@ Invariant: a payload is a name for bytes, never the bytes.
 """
 
 from dataclasses import dataclass
+from threading import Thread
 
-from engine.live.weights.segments import SharedBytes, map_shared, own_memory
+from engine.live.weights.segments import SharedBytes, let_go_of, map_shared, own_memory
 from engine.weights.chunks import TornWeights
 from engine.weights.port import WeightManifest, WeightVersion
 from engine.weights.spans import Spans
@@ -49,3 +50,8 @@ def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
     if payload.num_bytes != manifest.num_bytes:
         raise TornWeights(f"weights={manifest.weights}: {payload.num_bytes} bytes, not {manifest.num_bytes}")
     return WeightVersion(manifest=manifest, buffer=map_shared(payload))
+
+
+def unmap_beside(version: WeightVersion) -> None:
+    """So that decoding goes on meanwhile."""
+    Thread(target=let_go_of, args=(version.buffer,), name="unmap", daemon=True).start()

@@ -62,7 +62,7 @@ class Segment:
         is_taken: bool = True,
         is_own: bool = True,
     ) -> None:
-        """`is_own`: this process made the file."""
+        """`is_taken`: the memory is there, and its pages shall be found now. `is_own`: this process made the file."""
         self._path, self._descriptor = path, descriptor
         self.is_own = is_own
         mapped = mmap.mmap(descriptor, max(1, num_bytes), flags=mmap.MAP_SHARED)
@@ -100,7 +100,7 @@ class Segment:
                 path.hardlink_to(source)
             except FileNotFoundError as error:
                 raise WeightsGone(f"{shared.name} is gone") from error
-            return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory, is_own=False)
+            return cls(path, os.dup(descriptor), shared.num_bytes, memory=shared.memory, is_taken=False, is_own=False)
 
     @property
     def is_removed(self) -> bool:
