@@ -38,7 +38,7 @@ LOOK_EVERY_S: Final = 0.02
 # After so many of the one that was sooner, the other.
 ANCHOR_EVERY: Final = 2
 # Of what is free; the rest is the machine's own, and what processes have besides versions.
-MEMORY_SHARE: Final = 0.85
+MEMORY_SHARE: Final = 0.9
 
 
 class LoopbackLinks(Links):
@@ -107,7 +107,9 @@ def _rows_of_size(
             **arrivals.columns("last_relay_s"),
         }
         if num_relays > 1:
-            row |= {"loopback_s": rounded(loopback_s), "times_loopback": round(arrivals.median / loopback_s, 2)}
+            after_s = Spread.of([published.everywhere_s - published.stall_s for published, _ in ours]).median
+            row |= {"after_the_stall_s": rounded(after_s), "loopback_s": rounded(loopback_s)}
+            row |= {"times_loopback": round(after_s / loopback_s, 2)}
         yield row | {"declared_dead": num_buried}
 
 

@@ -8,13 +8,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
-from typing import Final
 
 from engine.live.relay.buffers import WeightBuffer
 from engine.weights.hashes import HASHERS
-
-# Decoding, links and checks come first; nothing waits for a seal.
-NICENESS: Final = 19
 
 
 class Sealers:
@@ -40,4 +36,5 @@ class Sealers:
 
 
 def _stand_back() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    """For whatever else wants a core: decoding, links and checks come first."""
+    os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))

@@ -106,7 +106,8 @@ class RelayBrain:
         effects = [*self._on(message, now), *self._give_up_what_differs()]
         if self.newest > before:
             effects += self._tell_replicas()
-        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm(now)]
+        seals = self._seals.due(self._settled())
+        return [*effects, *self._tell_neighbours(), *self._announce(now), *self._confirm(now), *seals]
 
     def _on(self, message: Message, now: float) -> list[Effect]:
         match message:

@@ -15,7 +15,7 @@ Invariants:
 from dataclasses import replace
 from typing import Final
 
-from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, SealWeights, Send
+from engine.pipeline.effects import AssembleWeights, DropBuffer, Effect, FetchWeights, Send
 from engine.pipeline.messages.addresses import DRIVER, TRAINER, relay_address
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_relay import (
@@ -128,7 +128,7 @@ class Transfer:
         for older in self._arrivals:
             if older.weights < self._shelf.newest and not older.pinned:
                 effects += self._give_up(older)
-        return [*effects, SealWeights(weights=arrival.weights), *self._start_next(now), *self.evict()]
+        return [*effects, *self._start_next(now), *self.evict()]
 
     def _refuse(self, arrival: Arrival, reason: str, now: float) -> list[Effect]:
         effects = [*self._give_up(arrival), fault(f"version {arrival.weights}: {reason}")]
