@@ -187,7 +187,7 @@ class Traffic:
 
     def begin(self) -> None:
         self._tell_data(BatchWanted(step=1))
-        manifest = WeightManifest(weights=WEIGHTS, num_bytes=0, chunk_bytes=1, sha256="", chunk_sha256=(), tensors=())
+        manifest = WeightManifest(weights=WEIGHTS, num_bytes=0, chunk_bytes=1, identity="", chunk_hashes=(), tensors=())
         for replica in self._replicas:
             self._tell(replica, WeightsServed(manifest=manifest, payload=None))
         for _ in range(3):  # the evaluation before training, then everybody's first group
