@@ -1,7 +1,7 @@
 """Seals: the sha256 of versions that are shown, taken afterwards and compared with that of the relay before.
 
-Hashes of the wire and of memory are for accidents on the way. A seal is of what lies here when everything is done. It is
-taken when the relays after this one have the version too, so that nothing waits for it and no core is taken from them.
+Hashes of the wire and of memory are for accidents on the way. A seal is of what lies here when everything is done: when
+the relays after this one have the version too, so that nothing waits for it and no core is taken from them.
 
 Invariant: what lies here otherwise than at the relay before is given up, and comes again.
 """
