@@ -87,7 +87,18 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
         num_bytes=tokens * kv_bytes_of_token(shape),
         how=f"{tokens:,} tokens × {kv_bytes_of_token(shape):,} B",
     )
-    there = () if plan.takes_kv_at_once else (cache,)
+    at_once = plan.takes_kv_at_once
+    return Need(
+        of="Each replica's device",
+        always=(weights, positions, experts, cache) if at_once else (weights, positions, experts),
+        phases=_phases(shape, plan, () if at_once else (cache,)),
+        margins=device_margins(num_devices=1),
+    )
+
+
+def _phases(shape: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tuple[Phase, ...]:
+    """`grown`: a cache that grows."""
+    of_token = layer_pass_bytes(shape, plan)
     attended = Term(
         what="keys and values of a layer, gathered",
         num_bytes=attended_bytes(shape, plan),
@@ -95,33 +106,26 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
     )
     read_in = Term(
         what="reading prompts in",
-        num_bytes=plan.read_in_tokens * layer_pass_bytes(shape, plan),
-        how=f"{plan.read_in_tokens:,} tokens × {layer_pass_bytes(shape, plan):,} B",
+        num_bytes=plan.read_in_tokens * of_token,
+        how=f"{plan.read_in_tokens:,} tokens × {of_token:,} B",
     )
-    rows = Term(what="one token of each row", num_bytes=plan.max_batch * layer_pass_bytes(shape, plan))
+    rows = Term(what="one token of each row", num_bytes=plan.max_batch * of_token)
     logits = Term(
         what="logits of a step",
         num_bytes=sampled_bytes(shape, plan),
         how=f"{plan.max_batch:,} rows × {shape.vocab_size:,}",
     )
+    outputs = Term(what="what they are made of", num_bytes=rows_bytes(shape, plan))
     scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
-    phases = [
-        Phase(what=READ_IN, terms=(*there, read_in)),
-        Phase(what=READ_ON, terms=(*there, attended, scores, read_in)),
-        Phase(what=COMPUTED, terms=(*there, attended, rows)),
-        Phase(
-            what=DRAWN, terms=(*there, logits, Term(what="what they are made of", num_bytes=rows_bytes(shape, plan)))
-        ),
-        Phase(what=INSTALLED, terms=(*there, Term(what="what is made anew", num_bytes=installed_bytes(shape, plan)))),
-    ]
-    if not plan.takes_kv_at_once:
-        before = Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2)
-        phases.append(Phase(what="while the cache grows", terms=(cache, before)))
-    return Need(
-        of="Each replica's device",
-        always=(weights, positions, experts, cache) if plan.takes_kv_at_once else (weights, positions),
-        phases=tuple(phases),
-        margins=device_margins(num_devices=1),
+    installed = Term(what="what is made anew, or added", num_bytes=installed_bytes(shape, plan))
+    before = tuple(Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2) for cache in grown)
+    return (
+        Phase(what=READ_IN, terms=(*grown, read_in)),
+        Phase(what=READ_ON, terms=(*grown, attended, scores, read_in)),
+        Phase(what=COMPUTED, terms=(*grown, attended, rows)),
+        Phase(what=DRAWN, terms=(*grown, logits, outputs)),
+        Phase(what=INSTALLED, terms=(*grown, installed)),
+        *(Phase(what="while the cache grows", terms=(*grown, each)) for each in before),
     )
 
 
@@ -246,6 +250,6 @@ def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     made_anew = shape.stored_bytes * module if plan.is_vllm else 0
     if not plan.merges:
         return made_anew
-    matrix = max(shape.mlp_width, shape.attention_width, shape.width) * shape.width
+    matrix = max(shape.mlp_width if shape.num_dense else 0, shape.attention_width) * shape.width
     beside = shape.stored_bytes * shape.key_width * shape.width if plan.is_vllm else 0
     return max(ADDED_BYTES * matrix + beside, 2 * made_anew)

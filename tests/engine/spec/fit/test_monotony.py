@@ -116,8 +116,8 @@ def test_a_replica_with_more_of_anything_never_needs_less(
         takes_kv_at_once=True,
         read_in_tokens=1_024,
     )
-    for grows in (False, True):
-        plan = replace(plan, takes_kv_at_once=not grows)
+    for grows, is_vllm in ((False, False), (True, False), (False, True)):
+        plan = replace(plan, takes_kv_at_once=not grows, is_vllm=is_vllm)
         for more in (replace(plan, max_batch=2 * rows, kv_tokens=2 * tokens), replace(plan, cuts=True)):
             assert replica_need(shape, more).counted >= replica_need(shape, plan).counted
         assert replica_need(shape, replace(plan, weight_slots=slots + 1)).certain > replica_need(shape, plan).certain
