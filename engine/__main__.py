@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.bench.command import bench
-from engine.fit_command import fit
+from engine.fit_command import fit, shape_if_known
 from engine.live.body.replaying import replay
 from engine.live.process.interruptions import obey_signals
 from engine.live.process.ray_session import disconnect, start_own
@@ -30,6 +30,7 @@ from engine.spec.facts import (
     StepTrained,
 )
 from engine.spec.job import JobSpec
+from engine.spec.presets import filled
 
 
 def main() -> int:
@@ -70,6 +71,7 @@ def main() -> int:
     if step is not None and not 1 <= step <= spec.training.steps:
         print(f"--record-step: one of the job's steps, 1 to {spec.training.steps}, got {step}", file=sys.stderr)
         return 2
+    spec = filled(spec, shape_if_known(spec.model.source))
     return run_here(spec, arguments.out, arguments.resume_from, record=arguments.record, record_step=step)
 
 

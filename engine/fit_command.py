@@ -25,6 +25,7 @@ from engine.spec.fit.table import table_lines
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import replica_misfit, trainer_misfit
 from engine.spec.job import JobSpec
+from engine.spec.presets import filled
 
 DEMO_FOLDER: Final = Path(__file__).parent / "models" / "demo"
 
@@ -45,6 +46,7 @@ def fit(words: Sequence[str]) -> int:
     try:
         spec = JobSpec.model_validate_json(arguments.spec.read_bytes())
         shape = shape_of(arguments.model or spec.model.source)
+        spec = filled(spec, shape)
         teacher = shape_of(spec.algorithm.teacher.source) if spec.algorithm.has_teacher else None
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}")
@@ -69,6 +71,13 @@ def shape_of(source: str) -> ModelShape:
         return known_shape(source)
     folder = DEMO_FOLDER if source == "demo" else Path(source)
     return ModelShape.of_config(json.loads((folder / "config.json").read_text()))
+
+
+def shape_if_known(source: str) -> ModelShape | None:
+    try:
+        return shape_of(source)
+    except (OSError, ValueError):  # whoever loads the model says what is wrong with it
+        return None
 
 
 def arithmetic(

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from backend.errors import FieldError, field_errors, plain_message
 from backend.pages.spec_fields import SHOWN, SpecField, field_at, plain_bound, put_at, spec_fields, value_at
 from engine.spec.job import JobSpec
+from engine.spec.presets import as_said
 
 _NAMES = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
 
@@ -51,7 +52,7 @@ class JobForm:
 
     @classmethod
     def showing(cls, spec: JobSpec) -> "JobForm":
-        document = spec.model_dump(mode="json")
+        document = as_said(spec)
         return cls(texts={each.path: each.text_of(value_at(document, each.path)) for each in spec_fields()}, spec=spec)
 
     @classmethod
@@ -95,7 +96,8 @@ class JobForm:
     def _judge(self) -> None:
         document: dict[str, Any] = {}
         for each in spec_fields():
-            put_at(document, each.path, each.value_of(self.texts[each.path]))
+            if self.texts[each.path].strip() or not each.is_preset:
+                put_at(document, each.path, each.value_of(self.texts[each.path]))
         try:
             self.spec = JobSpec.model_validate(document)
         except ValidationError as failure:

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from engine.spec.job import JobSpec
+from engine.spec.presets import PRESET_NUMBERS
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "words", "settings", "code"]
 
@@ -68,6 +69,8 @@ class SpecField:
     choices: tuple[str, ...] = ()
     bounds: Mapping[str, float] = field(default_factory=dict)
     """Of ge, gt, le, lt, min_length, max_length."""
+    is_preset: bool = False
+    """Left empty, it is the model's preset, or the default where the model has none."""
 
     @property
     def id(self) -> str:
@@ -178,6 +181,7 @@ def _walk(model: type[BaseModel], way: tuple[str, ...]) -> Iterator[SpecField]:
                 optional=optional,
                 choices=(_YES, _NO) if kind == "flag" else choices,
                 bounds=_bounds(info),
+                is_preset=path in PRESET_NUMBERS,
             )
 
 

@@ -7,7 +7,7 @@ Invariants:
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,14 +27,17 @@ from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
 from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.presets import filled, in_force
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
 from backend.pages.forms import JobForm
+from backend.pages.spec_fields import SpecField, field_at, put_at, value_at
 from backend.pages.starting_specs import StartingPoint, starting_point_sent, starting_spec_asked_for
 from backend.pages.submit_targets import SubmitTarget, submit_targets_of
 from backend.pages.views import user_of
 from engine.spec.job import JobSpec
+from engine.spec.presets import PRESET_NUMBERS, Preset, says
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,60}")
 NO_CHECKPOINT = "The checkpoint is gone, or not of this project's team: choose another place, or begin with the model."
@@ -57,7 +60,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
     target = next((each for each in targets if each.value == request.POST.get("target")), None)
     if target is None:
         form.errors.setdefault("", []).append("Choose a project and a pool of yours.")
-    if target is None or form.spec is None:
+    if target is None or form.spec is None or "look" in request.POST:
         return _show(request, form, targets, target=target)
     return _submit(request, form, form.spec, targets, target)
 
@@ -119,7 +122,8 @@ def _show(
     """`arithmetic`: by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
-    fit = fit_of(form.spec, target.pool) if form.spec and target else None
+    spec = filled(form.spec) if form.spec else None
+    fit = fit_of(spec, target.pool) if spec and target else None
     context = {
         "form": form,
         "targets": targets,
@@ -132,7 +136,8 @@ def _show(
         if form.spec and target
         else "",
         "curl_url": curl.api_url("/jobs"),
-        "outlook": _outlook(form.spec, target, now=database_now()) if form.spec and target else "",
+        "outlook": _outlook(spec, target, now=database_now()) if spec and target else "",
+        "presets": _told(in_force(spec)) if spec else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
@@ -140,9 +145,18 @@ def _show(
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
 
 
+def _told(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:
+    """Of each its field, its value as it would be typed, and why."""
+    fields = ((field_at(each.path), each) for each in presets)
+    return [(found, found.text_of(each.value) or "empty", each.reason) for found, each in fields if found is not None]
+
+
 def _body(spec: JobSpec, target: SubmitTarget, starting_point: StartingPoint) -> dict[str, Any]:
     """The body that the API wants; settings that have their default are left out, as it fills them in."""
     slim = {"name": spec.name} | spec.model_dump(mode="json", exclude_defaults=True)
+    for path in PRESET_NUMBERS:  # what is said at its default is left out of no call: a preset would take its place
+        if says(spec, path):
+            put_at(slim, path, value_at(spec.model_dump(mode="json"), path))
     start = {"start_from": starting_point.start_from} if starting_point.start_from else {}
     return {"project": target.project.pk, "pool": target.pool.name} | start | {"spec": slim}
 

@@ -160,7 +160,8 @@ class AlgorithmSpec(Strict):
     clip_high: float | None = knob(
         None,
         "algorithm.clip_high",
-        f"How far a ratio may rise before it is clipped. Empty: the algorithm's own, {own_clips('clip_high')}.",
+        "How far a ratio may rise before it is clipped. Left out: by the model; of a small one the algorithm's own, "
+        f"{own_clips('clip_high')}.",
         gt=0,
         le=10,
     )
@@ -255,7 +256,11 @@ class TrainerSpec(Strict):
         "where that is 8 GB at most, else recomputed.",
     )
     micro_batch_tokens: int = Field(
-        8_192, ge=16, le=4_194_304, description="Tokens in one forward and backward pass; bounds the memory."
+        8_192,
+        ge=16,
+        le=4_194_304,
+        description="Tokens in one forward and backward pass; bounds the memory. Left out: by the model; 8,192 of a "
+        "small one.",
     )
     sequence_parallel: int = knob(
         1,
@@ -279,7 +284,9 @@ class RolloutSpec(Strict):
         description="Relays that hold weights; replicas are divided among them. On a cluster, a host each.",
     )
     max_batch: int = Field(64, ge=1, le=4_096, description="Sequences that one replica decodes together.")
-    max_new_tokens: int = Field(80, ge=1, le=131_072, description="Longer responses are cut.")
+    max_new_tokens: int = Field(
+        80, ge=1, le=131_072, description="Longer responses are cut. Left out: by the model; 80 of a small one."
+    )
     temperature: float = Field(1.0, gt=0, le=4, description="1 samples from the model as it is.")
     top_p: float = Field(1.0, gt=0, le=1, description="Only the likeliest tokens that make up this probability.")
     top_k: int = Field(0, ge=0, le=1_000_000, description="Only so many of the likeliest tokens; 0: all.")

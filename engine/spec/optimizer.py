@@ -9,7 +9,9 @@ from engine.spec.strict import Strict
 
 
 class OptimizerSpec(Strict):
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's step size.")
+    learning_rate: float = Field(
+        3e-4, gt=0, le=1, description="AdamW's step size. Left out: by the model; 0.0003 of a small one."
+    )
     warmup_steps: int = Field(5, ge=0, le=100_000, description="Steps over which the learning rate rises from zero.")
     course: Literal["constant", "cosine", "linear"] = knob(
         "constant",

@@ -125,6 +125,23 @@ def test_a_model_that_the_devices_cannot_hold_is_refused_with_the_arithmetic(
     assert "moments, float32" in page and not Job.objects.exists()
 
 
+def test_what_a_model_asks_for_is_shown_before_it_is_submitted_and_what_is_typed_stays(
+    world: World, owner: Client, model_of_32b: str
+) -> None:
+    world.pool.device_gb = None
+    world.pool.save()
+    typed = {"model__source": model_of_32b, "rollout__max_new_tokens": "80"}
+    page = unescape(text_of(send(owner, filled(world, **typed, look="1"))))
+    assert not Job.objects.exists() and "What the model asks for" in page
+    assert re.search(r'href="#f-optimizer-learning_rate">Learning rate</a>: 1e-06</dt><dd>What models of 7 and 32', page)
+    assert '#f-rollout-max_new_tokens">' not in page, "it is not the model's"
+    assert 'name="optimizer.learning_rate" value=""' in page
+    assert '"max_new_tokens": 80' in page and '"learning_rate"' not in page, "the call says what was typed alone"
+    send(owner, filled(world, **typed))
+    spec = Job.objects.get().spec
+    assert (spec["optimizer"]["learning_rate"], spec["rollout"]["max_new_tokens"]) == (1e-6, 80)
+
+
 @pytest.mark.parametrize("target", ["", "x/y", "proj_0/pool_0"])
 def test_a_target_that_is_not_ones_own_is_refused(world: World, owner: Client, target: str) -> None:
     response = send(owner, filled(world, target=target))

@@ -12,6 +12,7 @@ from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
 from backend.jobs.submitting.templates import templates
 from engine.spec.job import JobSpec
+from engine.spec.presets import as_said
 
 router = Router(tags=["Catalogue"])
 
@@ -35,4 +36,4 @@ def job_spec_schema(request: HttpRequest) -> dict[str, Any]:
 
 
 def _represent(name: str, spec: JobSpec) -> TemplateOut:
-    return TemplateOut(name=name, title=spec.name, spec=spec.model_dump(mode="json"))
+    return TemplateOut(name=name, title=spec.name, spec=as_said(spec))

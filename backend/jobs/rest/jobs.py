@@ -27,6 +27,7 @@ from backend.jobs.rest.representations import (
     AttemptOut,
     FitOut,
     JobOut,
+    PresetOut,
     PreviewOut,
     represent_attempt,
     represent_job,
@@ -34,6 +35,7 @@ from backend.jobs.rest.representations import (
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
 from backend.jobs.submitting.destination import destination_of, the_only_pool
 from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.presets import filled, in_force
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.pools.selectors import pools_of
@@ -105,24 +107,26 @@ def submit(
     "/jobs:preview", auth=MAY_READ, response={200: PreviewOut} | problems(400, 413, 415, 422), summary="Try out a spec"
 )
 def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
-    """Nothing is submitted: the spec with all defaults filled in, whether the job would start at once, and whether it
-    fits the pool's devices."""
+    """Nothing is submitted: the spec with all presets and defaults filled in, why the model has these presets, whether
+    the job would start at once, and whether it fits the pool's devices."""
     caller, now = caller_of(request), database_now()
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
+    spec = filled(body.spec)
     try:
-        refuse_spec(body.spec, caller.team, pool)
+        refuse_spec(spec, caller.team, pool)
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
-    fit = fit_of(body.spec, pool)
-    reason = outlook(body.spec, team_id=caller.team.pk, pool=pool, now=now)
+    fit = fit_of(spec, pool)
+    reason = outlook(spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(
-        spec=body.spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json"),
+        presets=[PresetOut(path=each.path, value=each.value, reason=each.reason) for each in in_force(spec)],
         pool=pool.name,
-        devices=body.spec.num_devices,
-        trajectories_per_step=body.spec.trajectories_per_step,
+        devices=spec.num_devices,
+        trajectories_per_step=spec.trajectories_per_step,
         starts_at_once=reason is None,
         reason=reason or "",
-        message="" if reason is None else waiting_message(reason, devices=body.spec.num_devices, pool=pool),
+        message="" if reason is None else waiting_message(reason, devices=spec.num_devices, pool=pool),
         fit=None
         if fit is None
         else FitOut(fits=fit.misfit is None, message=fit.sentence, arithmetic=list(fit.arithmetic)),

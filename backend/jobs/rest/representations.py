@@ -112,8 +112,20 @@ class FitOut(BaseModel):
     arithmetic: list[str] = Field(description="A line a term, for a person.")
 
 
+class PresetOut(BaseModel):
+    """A setting that the model's size and family ask for."""
+
+    path: str = Field(description="In the spec, such as optimizer.learning_rate.")
+    value: float | int | str | None = Field(description="Null: as the empty setting has it.")
+    reason: str
+
+
 class PreviewOut(BaseModel):
     spec: dict[str, Any]
+    presets: list[PresetOut] = Field(
+        description="Those of the model that this spec has, whether it says so or left them out. None of a model that "
+        "is small, or not known here."
+    )
     pool: str
     devices: int
     trajectories_per_step: int

@@ -59,6 +59,11 @@ def shapes_of(spec: JobSpec) -> Shapes | None:
     return Shapes(model=model, teacher=teachers[0] if teachers else None, are_read=all(stored))
 
 
+def shape_of(source: str) -> ModelShape | None:
+    """None: it is not known."""
+    return _stored_shape(source) or _public_shape(source)
+
+
 def fit_of(spec: JobSpec, pool: ResourcePool) -> Fit | None:
     """None: it is not known."""
     if pool.device_gb is None:

@@ -20,6 +20,7 @@ from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
+from backend.jobs.submitting.presets import filled
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start
 from backend.jobs.submitting.validation import needs_validation
 from backend.pools.decide import WaitingReason
@@ -52,7 +53,8 @@ def submit_job(
     data: Mapping[str, Any] | None = None,
     quotas: Sequence[TeamQuota] | None = None,
 ) -> Job:
-    """The job waits in the pool's line; the scheduler hears of it when this transaction commits.
+    """The job waits in the pool's line; the scheduler hears of it when this transaction commits. What its spec does not
+    say, its model's presets do.
 
     `start_from` is the id of a checkpoint of the team's; `quotas` are the pool's, if they were read already. Raises
     `SpecRefused`, `NotFound`, `Denied`, `CeilingReached`.
@@ -61,6 +63,7 @@ def submit_job(
     if by.key is not None:
         refuse_other_project(by.key, project.pk)
         refuse_checkpoint_beyond_project(by.key, start_from)
+    spec = filled(spec)
     refuse_spec(spec, team, pool, quotas=quotas)
     start = _start(team, spec, start_from)
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED

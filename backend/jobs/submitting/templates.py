@@ -1,6 +1,7 @@
 """The job templates that ship with the engine: specs to start from, by name.
 
-Invariant: every template is a valid `JobSpec`, with all defaults filled in; a broken file fails loudly at first use.
+Invariant: every template is a valid `JobSpec`, with all defaults filled in but those that depend on the model; a broken
+file fails loudly at first use.
 """
 
 from collections.abc import Mapping

@@ -9,7 +9,7 @@ Invariants:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 STORED_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -32,6 +32,8 @@ class ModelShape:
     stored_bytes: int
     """Of a weight in the folder, and in a rollout."""
     max_positions: int
+    family: str = field(default="", compare=False)
+    """By its config.json."""
     qkv_bias: bool = False
     qk_norm: bool = False
     """Of each head."""
@@ -50,9 +52,9 @@ class ModelShape:
     @classmethod
     def of_config(cls, raw: Mapping[str, Any]) -> Self:
         """From a Hugging Face config.json. Raises `ValueError`."""
-        for field in UNCOUNTED:
-            if raw.get(field):
-                raise ValueError(f"config.json: {field} must be 0 to be counted here, got {raw[field]!r}")
+        for other in UNCOUNTED:
+            if raw.get(other):
+                raise ValueError(f"config.json: {other} must be 0 to be counted here, got {raw[other]!r}")
         dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
         if dtype not in STORED_BYTES:
             raise ValueError(f"config.json: dtype must be one of {', '.join(STORED_BYTES)}, got {dtype!r}")
@@ -70,6 +72,7 @@ class ModelShape:
             tied=bool(raw.get("tie_word_embeddings", False)),
             stored_bytes=STORED_BYTES[dtype],
             max_positions=int(raw.get("max_position_embeddings", 2048)),
+            family=model_type,
             qkv_bias=model_type == "qwen2" or bool(raw.get("attention_bias", model_type == "glm4")),
             qk_norm=model_type.startswith("qwen3"),
             wide_qk_norm=model_type == "olmo2",

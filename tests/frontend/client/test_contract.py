@@ -11,7 +11,16 @@ import pytest
 from backend.rest import api
 from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
 from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, SaidLine, Smaller, Wait
-from frontend.client.laminar_client.answers.jobs import Attempt, Cancelled, CancelledJobs, Fault, Fit, Job, Preview
+from frontend.client.laminar_client.answers.jobs import (
+    Attempt,
+    Cancelled,
+    CancelledJobs,
+    Fault,
+    Fit,
+    Job,
+    Preset,
+    Preview,
+)
 from frontend.client.laminar_client.answers.models import Model, ModelVersion, ModelWithVersions
 from frontend.client.laminar_client.answers.people import AuditEntry, Invitation, Member, NewInvitation
 from frontend.client.laminar_client.answers.pools import Holder, InLine, Pool, PoolQuota, Queue, Quota
@@ -117,6 +126,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 READ_AS = {
     Me: "MeOut", Project: "ProjectOut", Template: "TemplateOut", Job: "JobOut", Preview: "PreviewOut", Fit: "FitOut",
+    Preset: "PresetOut",
     Event: "EventOut", EventPage: "EventsOut", Attempt: "AttemptOut", Metrics: "MetricsOut", LogLine: "LineOut",
     LogLines: "LinesOut", Trajectory: "TrajectoryOut", Explanation: "ExplainOut", Wait: "WaitOut",
     Smaller: "SmallerOut", Failure: "FailureExplained", Evidence: "Evidence", SaidLine: "SaidLine",

@@ -1,5 +1,6 @@
 """A job, and what was done to it."""
 
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
@@ -68,6 +69,15 @@ class Fit(Answer):
 
 
 @record
+class Preset(Answer):
+    """A setting that the model's size and family ask for."""
+
+    path: str
+    value: float | int | str | None
+    reason: str
+
+
+@record
 class Preview(Answer):
     spec: dict[str, Any]
     pool: str
@@ -77,6 +87,7 @@ class Preview(Answer):
     reason: str
     message: str
     fit: Fit | None = None
+    presets: list[Preset] = field(default_factory=list)
 
 
 @record

@@ -55,6 +55,9 @@ def preview(
     session.show(f"  {found.trajectories_per_step} trajectories a step")
     if found.fit is not None:
         session.show(Text(f"  {plain(found.fit.message)}", "" if found.fit.fits else "yellow"))
+    if found.presets:
+        rows = [(each.path, "empty" if each.value is None else str(each.value), each.reason) for each in found.presets]
+        session.show(table("preset", "value", "because", rows=rows))
 
 
 @laminar.command("submit")

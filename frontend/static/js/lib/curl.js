@@ -31,7 +31,7 @@ export function specOf(form) {
   const spec = {};
   for (const input of form.querySelectorAll("[data-kind]")) {
     const value = valueOf(input);
-    if (JSON.stringify(value) === JSON.stringify(JSON.parse(input.dataset.default))) continue;
+    if ("preset" in input.dataset) { if (value === null) continue; } else if (JSON.stringify(value) === JSON.stringify(JSON.parse(input.dataset.default))) continue;
     const way = input.name.split(".");
     const last = way.pop();
     way.reduce((here, step) => (here[step] ??= {}), spec)[last] = value;

@@ -9,7 +9,9 @@ if (form) {
   const show = () => { code.textContent = curlOf(form); };
   form.addEventListener("input", show);
   show();
-  form.addEventListener("submit", () => { // the token makes a second sending harmless; this only says that it is on its way
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.name === "look") return;
+    // The token makes a second sending harmless; this only says that it is on its way.
     const button = form.querySelector("button.primary");
     setTimeout(() => { button.disabled = true; button.textContent = "Submitting…"; });
   });

@@ -109,6 +109,18 @@ def test_another_teams_project_is_not_found(api: Any, body: Any, other_project: 
     assert nothing_was_written()
 
 
+def test_a_preview_says_what_the_model_asks_for_and_a_job_gets_just_that(api: Any, body: Any) -> None:
+    spec = body["spec"] | {"model": {"source": "Qwen3-8B"}, "rollout": {"max_new_tokens": 80}}
+    seen = api.post("/jobs:preview", {"spec": spec}).json()
+    presets = {each["path"]: each for each in seen["presets"]}
+    assert presets["optimizer.learning_rate"]["value"] == seen["spec"]["optimizer"]["learning_rate"] == 1e-6
+    assert "rollout.max_new_tokens" not in presets and all(each["reason"] for each in presets.values())
+    made = api.post("/jobs", {**body, "spec": spec})
+    assert made.status_code == 202 and made.json()["spec"] == seen["spec"]
+    small = api.post("/jobs:preview", {"spec": body["spec"] | {"model": {"source": "demo"}}}).json()
+    assert small["presets"] == [] and small["spec"]["optimizer"]["learning_rate"] == 3e-4
+
+
 def test_a_preview_submits_nothing_and_says_whether_it_would_start(api: Any, body: Any, make_job: Any) -> None:
     spec = body["spec"]
     seen = api.post("/jobs:preview", {"spec": spec}).json()
