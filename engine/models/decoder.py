@@ -14,7 +14,6 @@ Invariants:
 - tied weights are one parameter.
 """
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.models.mixture import Choose, Mixture, MixtureShape, freely
 from engine.models.operations import add_linear, empty_parameter, gated, rms_norm
+from engine.models.rotary import RopeStretch, rotary_tables, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q_THE, k_TKE, v_TKE) → mixed_TA"""
@@ -36,16 +36,6 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Activations = Literal["kept", "recomputed", "offloaded"]
 """What a layer leaves for the backward pass: all that this will need; its input alone, and the rest is computed again;
 or its input in the host's memory."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeStretch:
-    """Llama 3's rotary scaling: slow turns are slowed further by `factor`, fast ones stay, between them it blends."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_positions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,25 +195,3 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, temperature: float) -> 
     with torch.no_grad():
         entropy_N = -(all_NV.exp() * all_NV).nan_to_num(0.0).sum(dim=-1)
     return logprobs_N, entropy_N
-
-
-def rotate(x_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
-    """Rotary positions. `sin` carries the sign of each half, so turning is one roll instead of a negated copy."""
-    return torch.addcmul(x_THE * cos_T1E, x_THE.roll(x_THE.shape[-1] // 2, -1), sin_T1E)
-
-
-def rotary_tables(config: DecoderConfig) -> tuple[Tensor, Tensor]:
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    turns_h = _stretched(1.0 / (config.rope_theta**half), config.rope_stretch)
-    angles_Ph = torch.outer(torch.arange(config.max_positions).float(), turns_h)
-    sin_Ph = angles_Ph.sin()
-    return torch.cat((angles_Ph, angles_Ph), dim=-1).cos(), torch.cat((-sin_Ph, sin_Ph), dim=-1)
-
-
-def _stretched(turns_h: Tensor, stretch: RopeStretch | None) -> Tensor:
-    if stretch is None:
-        return turns_h
-    turns_of_original_h = stretch.original_positions * turns_h / (2 * math.pi)
-    share_h = (turns_of_original_h - stretch.low_freq_factor) / (stretch.high_freq_factor - stretch.low_freq_factor)
-    share_h = share_h.clamp(0.0, 1.0)
-    return (1 - share_h) * turns_h / stretch.factor + share_h * turns_h

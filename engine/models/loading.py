@@ -16,8 +16,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.models.decoder import Decoder, DecoderConfig, RopeStretch
+from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.mixture import MixtureShape
+from engine.models.rotary import STRETCHES, read_stretch
 from engine.signs import at_work
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
@@ -189,7 +190,7 @@ def read_config(folder: Path) -> DecoderConfig:
         dtype=DTYPES[dtype],
         qkv_bias=model_type == "qwen2",
         qk_norm=model_type in ("qwen3", "qwen3_moe"),
-        rope_stretch=_read_stretch(rope),
+        rope_stretch=read_stretch(rope),
         mixture=_read_mixture(raw) if model_type == "qwen3_moe" else None,
     )
 
@@ -203,18 +204,7 @@ def _refuse_what_is_not_honoured(raw: dict[str, Any], rope: dict[str, Any]) -> N
     for layer_type in raw.get("layer_types") or ():
         _refuse_unless("layer_types", layer_type, "full_attention")
     _refuse_unless("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0, 1.0)
-    _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", "default", "llama3")
-
-
-def _read_stretch(rope: dict[str, Any]) -> RopeStretch | None:
-    if (rope.get("rope_type") or rope.get("type")) != "llama3":
-        return None
-    return RopeStretch(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_positions=int(rope["original_max_position_embeddings"]),
-    )
+    _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", *STRETCHES)
 
 
 def _read_mixture(raw: dict[str, Any]) -> MixtureShape | None:

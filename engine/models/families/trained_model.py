@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.models.decoder import Decoder, DecoderConfig, rotary_tables
+from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.families.family_model import FamilyModel
 from engine.models.families.settings import FAMILIES, FamilyConfig
 from engine.models.loading import MODEL_TYPES, fill_tensors, hugging_face_views, load_decoder, read_config
+from engine.models.rotary import rotary_tables
 
 ModelConfig = DecoderConfig | FamilyConfig
 TrainedModel = Decoder | FamilyModel

@@ -24,7 +24,7 @@ MAX_POSITIONS: Final = 256
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 MAX_STEPS: Final = 5_000  # an engine that never ends is a failed test, not a hanging one
 
-Layout = Literal["llama", "llama3", "qwen2", "qwen3", "qwen3_moe"]
+Layout = Literal["llama", "llama3", "yarn", "qwen2", "qwen3", "qwen3_moe"]
 MakeEngine = Callable[..., RolloutEngine]
 
 
@@ -146,6 +146,8 @@ def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64,
         }
+    if layout == "yarn":
+        rope |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     settings: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 64,

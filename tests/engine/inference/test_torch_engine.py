@@ -67,6 +67,7 @@ def sampled(count: int, prompt: tuple[int, ...], **options: Any) -> list[Sequenc
         ("llama", False, 1),
         ("llama", True, 4),
         ("llama3", False, 2),
+        ("yarn", False, 2),
         ("qwen2", False, 2),
         ("qwen2", True, 1),
         ("qwen3", False, 4),

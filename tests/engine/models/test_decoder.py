@@ -79,7 +79,7 @@ def test_what_is_saved_loads_bit_for_bit_here_and_there(
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("layout", ["llama3", "qwen2", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("layout", ["llama3", "yarn", "qwen2", "qwen3", "qwen3_moe"])
 def test_the_other_layouts_are_those_of_transformers_and_go_back_bit_for_bit(
     tmp_path: Path, layout: Layout, tied: bool
 ) -> None:
@@ -127,7 +127,9 @@ def test_loads_weights_in_several_files(make_llama: MakeLlama, tmp_path: Path) -
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_act": "gelu"}, "hidden_act"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope type"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope setting factor must be a number above 0"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}}, "rope setting mscale must be empty"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope type"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2}}, "rope type"),
         ({"dtype": "float8_e4m3fn"}, "dtype"),
     ],

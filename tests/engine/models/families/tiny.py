@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import torch
 
-BOTH: Final = ("llama", "qwen2", "qwen3")
-"""Families that the decoder knows too."""
+BOTH: Final = ("llama", "qwen2", "qwen3", "qwen3-yarn")
+"""Those that the decoder honours too."""
 WINDOW: Final = 5
 
 COMMON: Final[dict[str, Any]] = {
