@@ -8,6 +8,7 @@ decode_vllm      the half of it in vLLM's environment
 learn            reward against samples and time, for every schedule
 schedules        every schedule on one trace of waits
 repack           repack on and off, and the cost of a move
+repack_pages     that of its pages, between replicas
 relay            the time for which weights stop the trainer, and travel
 relay_publisher  its trainer, which does not train
 relay_install    its replica, which only takes weights

@@ -1,8 +1,9 @@
 """Repack on and off, on the same heavy-tailed trace; and what one move costs with its KV cache and by re-prefill.
 
 The first rows are whole runs of the laminar schedule with one version a replica: only there does a replica drain
-before it takes newer weights, so that emptying it earlier gains something. The last rows move sequences between two
-engines in this process: export, import and the first token after it, so they hold no network.
+before it takes newer weights, so that emptying it earlier gains something. Then sequences move between two engines in
+this process: export, import and the first token after it, so that these rows hold no network. The last rows are of
+pages alone, on their way to another replica of this machine: by the memory that both see, and by a link.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 
 from engine.bench.decode import SHAPES, write_model
+from engine.bench.repack_pages import page_rows
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.bench.runs import Run, own_ray, run_job
 from engine.bench.schedules import GROUP, row, spec_of
@@ -38,7 +40,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         for repack in (True, False):
             run = run_job(spec_of("laminar", "tailed", arguments, repack=repack))
             rows.append({"what": f"repack {'on' if repack else 'off'}", **_of_run(run, arguments)})
-    rows += move_rows(arguments.repeats)
+    rows += [*move_rows(arguments.repeats), *page_rows(arguments.repeats)]
     remark = f"moves: {MOVED} sequences at once, model 2.9M, one thread, in one process"
     return Report(bench="repack", rows=rows, remarks=[remark])
 

@@ -6,20 +6,23 @@ A token lies in slot block · block_tokens + its place in the block, of every la
 
 Invariants:
 - which block is whose is the block manager's; memory is there for every block that it has backed;
-- what `read` gives, `write` puts back bit for bit, in any blocks of any engine of the same layout.
+- what `pages` gives, `write` puts back bit for bit, in any blocks of any engine of the same layout.
 """
 
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine.inference.block_manager import BlockManager, BlockTable
 from engine.inference.memory import untouched_zeros
+from engine.inference.port import KvPages, KvRoom
 from engine.inference.scheduler import Copied
 from engine.models.decoder import DecoderConfig
+from engine.signs import at_work
 
 
 class PageStore:
@@ -90,22 +93,54 @@ class PageStore:
     def copy(self, sources_n: Tensor, slots_n: Tensor) -> None:
         self.scatter(slots_n, *self.gather(sources_n).unbind(1))
 
-    def read(self, table: BlockTable, num_tokens: int) -> memoryview:
-        kv_N2nKE = self.gather(self.on_device(self.slots(table, 0, num_tokens)))
-        return memoryview(kv_N2nKE.contiguous().view(torch.uint8).flatten().cpu().numpy())  # type: ignore[arg-type]
+    def pages(self, table: BlockTable, num_tokens: int, *, version: int, room: KvRoom) -> KvPages | None:
+        """Of its first tokens, layer after layer."""
+        if not num_tokens:
+            return None
+        mixed = not table.shareable
+        pages = KvPages(layout=self.layout, version=version, num_tokens=num_tokens, data=b"", mixed=mixed)
+        memory = room.take(pages, self.num_bytes(num_tokens))
+        if memory is None:
+            return None
+        slots_n = self.on_device(self.slots(table, 0, num_tokens))
+        for layer, (kv_2XKE, room_2nKE) in enumerate(zip(self._kv_N2XKE, self._opened(memory), strict=True), start=1):
+            with at_work("move", num_bytes=room_2nKE.nbytes):
+                room_2nKE.copy_(kv_2XKE.index_select(1, slots_n))
+            room.filled(layer * room_2nKE.nbytes)
+        return replace(pages, data=memory)
+
+    def fitting(self, pages: KvPages, sequence_id: str) -> KvPages | None:
+        if pages.layout != self.layout:
+            return None
+        if len(pages.data) != self.num_bytes(pages.num_tokens):
+            raise ValueError(f"progress of {sequence_id!r}: pages of {len(pages.data)} bytes are torn")
+        return pages
 
     def write(self, table: BlockTable, data: bytes | memoryview, start: int, end: int) -> None:
-        """Tokens start … end - 1 of what `read` gave."""
+        """Tokens start … end - 1 of such pages."""
+        slots_n = self.on_device(self.slots(table, start, end))
+        for kv_2XKE, came_2nKE in zip(self._kv_N2XKE, self._opened(data), strict=True):
+            with at_work("move", num_bytes=came_2nKE.nbytes):
+                kv_2XKE.index_copy_(1, slots_n, came_2nKE[:, start:end].to(self._device))
+
+    def _opened(self, data: bytes | memoryview) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch has no read-only tensors and says so once
             flat = torch.frombuffer(data, dtype=self._kv_N2XKE.dtype)
-        kv_N2nKE = flat.view(num_layers, two, -1, kv_heads, head_dim)[:, :, start:end]
-        slots_n = self.on_device(self.slots(table, start, end))
-        self.scatter(slots_n, *kv_N2nKE.to(self._device).unbind(1))
+        return flat.view(num_layers, two, -1, kv_heads, head_dim)
 
     def _empty(self, num_slots: int, dtype: torch.dtype) -> Tensor:
         num_layers, two, kv_heads, head_dim = self._shape_N2KE
         # Zeros, since what is masked is still multiplied by 0, and memory as it comes may hold a NaN.
         shape = (num_layers, two, num_slots, kv_heads, head_dim)
         return untouched_zeros(shape, dtype=dtype, device=self._device)
+
+
+def copied(pages: KvPages, room: KvRoom) -> KvPages | None:
+    memory = room.take(replace(pages, data=b""), len(pages.data))
+    if memory is None:
+        return None
+    memory[:] = pages.data
+    room.filled(len(memory))
+    return replace(pages, data=memory)

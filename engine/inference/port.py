@@ -9,7 +9,7 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from engine.weights.port import WeightVersion
 
@@ -53,6 +53,9 @@ class SequenceProgress:
     """The experts that the first tokens met (engine/models/routes.py), the prompt's included; of a dense model none."""
 
 
+NOTHING_SAID: Final = SequenceProgress(token_ids=(), logprobs=(), versions=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRequest:
     sequence_id: str
@@ -87,6 +90,29 @@ class EngineView:
     """Tokens that were generated, since the start."""
 
 
+class KvRoom(Protocol):
+    """Memory for the pages of sequences that are exported."""
+
+    def take(self, pages: KvPages, num_bytes: int) -> memoryview | None:
+        """For one of them. `pages`: as they will be, without their data. None: there is none, so it goes without."""
+
+    def filled(self, num_bytes: int) -> None:
+        """The first so many bytes of what was taken last are there: a layer more, or all."""
+
+
+class OwnRoom:
+    """Memory of this process."""
+
+    def take(self, pages: KvPages, num_bytes: int) -> memoryview | None:
+        return memoryview(bytearray(num_bytes))
+
+    def filled(self, num_bytes: int) -> None:
+        """Nobody waits for it."""
+
+
+OWN_ROOM: Final = OwnRoom()
+
+
 class RolloutEngine(Protocol):
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
         """All or none; `ValueError` for what can never run."""
@@ -97,7 +123,9 @@ class RolloutEngine(Protocol):
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         """They come back with the tokens so far. Ids that are not in flight (any more) are passed over."""
 
-    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+    def export(
+        self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
+    ) -> list[SequenceRequest]:
         """As they are now, to go on elsewhere; with `leave` they are gone from here and never come back as outputs.
         Ids that are not in flight (any more) are passed over. `with_kv` is a wish: an engine that cannot, does not."""
 

@@ -20,12 +20,20 @@ from pathlib import Path
 from typing import Final, Literal
 
 import torch
-from torch import Tensor
 
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.cpu_products import lay_out, products_for
-from engine.inference.page_store import PageStore
-from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.page_store import PageStore, copied
+from engine.inference.port import (
+    NOTHING_SAID,
+    OWN_ROOM,
+    EngineView,
+    KvPages,
+    KvRoom,
+    SequenceOutput,
+    SequenceProgress,
+    SequenceRequest,
+)
 from engine.inference.prefill import ChunkBatch
 from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.route_pages import RoutePages
@@ -101,13 +109,11 @@ class TorchRolloutEngine:
 
     @torch.inference_mode()
     def step(self) -> list[SequenceOutput]:
-        plan = self._scheduler.schedule()
-        self._follow(plan)
+        self._follow(self._scheduler.schedule())
         if not self._scheduler.rows:
             return []
         with self._at_forward("decode", len(self._scheduler.rows)):
-            tokens_B, logprobs_B = self._decode()
-            tokens, logprobs = tokens_B.tolist(), logprobs_B.tolist()
+            tokens, logprobs = self._decode()
         return self._collect(tokens, logprobs)
 
     @torch.inference_mode()
@@ -118,9 +124,11 @@ class TorchRolloutEngine:
         return [each.end("aborted") for each in gone]
 
     @torch.inference_mode()
-    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+    def export(
+        self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
+    ) -> list[SequenceRequest]:
         exported = self._scheduler.in_flight(sequence_ids)
-        requests = [self._request_of(each, with_kv=with_kv) for each in exported]
+        requests = [self._request_of(each, room if with_kv else None) for each in exported]
         if leave:
             self._close(self._scheduler.leave(exported))
         return requests
@@ -144,7 +152,7 @@ class TorchRolloutEngine:
     # In and out --------------------------------------------------------------------------------------------------
 
     def _live(self, request: SequenceRequest) -> LiveSequence:
-        begun = request.progress or SequenceProgress(token_ids=(), logprobs=(), versions=())
+        begun = request.progress or NOTHING_SAID
         tokens = [*request.prompt_ids, *begun.token_ids]
         live = LiveSequence(
             request=request,
@@ -156,10 +164,8 @@ class TorchRolloutEngine:
             table=BlockTable(tokens=tokens),
             kind=DrawKind.of(request.sampling),
         )
-        if begun.kv is not None and begun.kv.layout == self._store.layout and begun.kv.version == self._version:
-            if len(begun.kv.data) != self._store.num_bytes(begun.kv.num_tokens):
-                raise ValueError(f"progress of {request.sequence_id!r}: pages of {len(begun.kv.data)} bytes are torn")
-            live.kv = begun.kv
+        if begun.kv is not None and begun.kv.version == self._version:
+            live.kv = self._store.fitting(begun.kv, request.sequence_id)
         if request.sampling.stop:
             self._tokenizer = self._tokenizer or Tokenizer.from_folder(self._folder)
             live.stop = StopWatcher(self._tokenizer, request.sampling.stop)
@@ -171,29 +177,24 @@ class TorchRolloutEngine:
         for live in leaving if self._routes.token_bytes else ():
             self._routes.take_along(live, live.table.blocks, self._scheduler.num_computed(live))
 
-    def _request_of(self, live: LiveSequence, *, with_kv: bool) -> SequenceRequest:
-        pages = live.kv
+    def _request_of(self, live: LiveSequence, room: KvRoom | None) -> SequenceRequest:
         self._take_routes([live])
-        if with_kv and live.table.blocks:
-            num_tokens = self._scheduler.num_computed(live)
-            row = next((row for row, each in enumerate(self._scheduler.rows) if each is live), None)
-            if row is not None:
-                self._rows.flush({row: num_tokens}, self._scheduler.rows)
-            pages = KvPages(
-                layout=self._store.layout,
-                version=self._version,
-                num_tokens=num_tokens,
-                data=self._store.read(live.table, num_tokens),
-                mixed=not live.table.shareable,
-            )
         progress = SequenceProgress(
             token_ids=tuple(live.answer),
             logprobs=tuple(live.logprobs),
             versions=tuple(live.versions),
-            kv=pages if with_kv else None,
+            kv=None if room is None else self._pages_of(live, room),
             routes=bytes(live.routes),
         )
         return replace(live.request, progress=progress if progress.token_ids or progress.kv else None)
+
+    def _pages_of(self, live: LiveSequence, room: KvRoom) -> KvPages | None:
+        if live.kv is not None:  # brought along, and not taken in yet
+            return copied(live.kv, room)
+        num_tokens = self._scheduler.num_computed(live) if live.table.blocks else 0
+        of_row = {row: num_tokens for row, each in enumerate(self._scheduler.rows) if each is live}
+        self._rows.flush(of_row, self._scheduler.rows)
+        return self._store.pages(live.table, num_tokens, version=self._version, room=room)
 
     # Schedule and read in ----------------------------------------------------------------------------------------
 
@@ -221,11 +222,10 @@ class TorchRolloutEngine:
 
     def _join(self, joining: Sequence[LiveSequence]) -> None:
         self._rows.join(joining)
-        seeds = [signed_64(each.request.sampling.seed) for each in joining]
         new = DecodeBatch(
             tokens_B=torch.tensor([each.tokens[-1] for each in joining], device=self._device),
             positions_B=torch.tensor([len(each.tokens) - 1 for each in joining], device=self._device),
-            seeds_B=torch.tensor(seeds, device=self._device),
+            seeds_B=torch.tensor([signed_64(each.request.sampling.seed) for each in joining], device=self._device),
         )
         if self._batch is None:
             self._batch = new
@@ -249,7 +249,7 @@ class TorchRolloutEngine:
 
     # Decode ------------------------------------------------------------------------------------------------------
 
-    def _decode(self) -> tuple[Tensor, Tensor]:
+    def _decode(self) -> tuple[list[int], list[float]]:
         batch = self._batch
         assert batch is not None
         order = self._rows.arrange()
@@ -264,7 +264,7 @@ class TorchRolloutEngine:
         self._rows.advance()
         batch.positions_B = batch.positions_B + 1
         batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
-        return batch.tokens_B, logprobs_B
+        return batch.tokens_B.tolist(), logprobs_B.tolist()
 
     # Collect -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from engine.inference.port import EngineView, KvPages, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.port import (
+    OWN_ROOM,
+    EngineView,
+    KvPages,
+    KvRoom,
+    SequenceOutput,
+    SequenceProgress,
+    SequenceRequest,
+)
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
 from engine.inference.vllm_start import MAX_READ_IN, read_max_positions, read_shapes, start_vllm
@@ -134,9 +142,11 @@ class VllmRolloutEngine:
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]
 
-    def export(self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool) -> list[SequenceRequest]:
+    def export(
+        self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
+    ) -> list[SequenceRequest]:
         names = self._in_flight(sequence_ids)
-        requests = [self._live[name].as_request(self._read_kv(name) if with_kv else None) for name in names]
+        requests = [self._live[name].as_request(self._read_kv(name, room) if with_kv else None) for name in names]
         if leave:
             self._withdraw(names)
         return requests
@@ -247,14 +257,18 @@ class VllmRolloutEngine:
     def _num_bytes(self, num_tokens: int) -> int:
         return self._pages.num_blocks(num_tokens) * self._kv_block_bytes
 
-    def _read_kv(self, name: str) -> KvPages | None:
+    def _read_kv(self, name: str, room: KvRoom) -> KvPages | None:
         """Of everything but the last token, which has none yet. Of a sequence that waits (again): nothing."""
         live = self._live[name]
         num_tokens = len(live.context) - 1
         blocks = self._pages.blocks_of(live.vllm_id, num_tokens) if live.is_prefilled else None
         if not blocks:
             return None
-        (data,) = self._llm.collective_rpc("read_kv", args=(blocks,))
-        return KvPages(
-            layout=self._kv_layout, version=self._version, num_tokens=num_tokens, data=data, mixed=live.is_mixed
+        pages = KvPages(
+            layout=self._kv_layout, version=self._version, num_tokens=num_tokens, data=b"", mixed=live.is_mixed
         )
+        memory = room.take(pages, self._num_bytes(num_tokens))
+        if memory is None:
+            return None
+        self._llm.collective_rpc("read_kv", args=(blocks, memory, room.filled))
+        return replace(pages, data=memory)

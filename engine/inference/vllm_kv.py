@@ -9,7 +9,7 @@ Invariants:
 - the worker's half keeps nothing: everything comes with the step's metadata, so engines in one process do not mix.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,11 +117,16 @@ def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
     return f"vllm {vllm_version}: {len(caches)} layers of {', '.join(sorted(shapes))}", num_bytes
 
 
-def read_pages(layers: dict[str, Any], block_ids: Sequence[int]) -> memoryview:
-    index = torch.tensor(block_ids)
-    blocks = [layer.kv_cache[index.to(layer.kv_cache.device)] for layer in _attention(layers)]
-    whole = torch.cat([each.contiguous().view(torch.uint8).flatten().cpu() for each in blocks])
-    return whole.numpy().data.toreadonly()
+def read_pages(
+    layers: dict[str, Any], block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]
+) -> None:
+    """Layer after layer. `filled`: so many bytes are there."""
+    index, room, at = torch.tensor(block_ids), torch.frombuffer(memory, dtype=torch.uint8), 0
+    for layer in _attention(layers):
+        blocks = layer.kv_cache[index.to(layer.kv_cache.device)].contiguous().view(torch.uint8).flatten()
+        room[at : at + len(blocks)].copy_(blocks)
+        at += len(blocks)
+        filled(at)
 
 
 def write_pages(layers: dict[str, Any], load: PageLoad) -> None:

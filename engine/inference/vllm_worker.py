@@ -7,7 +7,7 @@ Invariants:
 - after `install_weights` no kernel holds a copy of the old weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ class RolloutWorker:
     def kv_layout(self) -> tuple[str, int]:
         return layout_of(_layers(self))
 
-    def read_kv(self, block_ids: Sequence[int]) -> memoryview:
-        return read_pages(_layers(self), block_ids)
+    def read_kv(self, block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]) -> None:
+        read_pages(_layers(self), block_ids, memory, filled)
 
 
 def _layers(worker: Any) -> dict[str, Any]:

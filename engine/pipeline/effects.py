@@ -59,8 +59,8 @@ class StopSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOverSequences:
-    """Stop these and send the host one `SequencesHandedOver` for the group, with their KV cache if the engine can.
-    Samples that have ended meanwhile come as trajectories instead."""
+    """Stop these and send the host one `SequencesHandedOver` for the group; it may come for their KV cache if the
+    engine can export it. Samples that have ended meanwhile come as trajectories instead."""
 
     group: HeldGroup
     """`lease` is the one under which they go on."""
@@ -71,7 +71,7 @@ class HandOverSequences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSequences:
-    """Go on with what another replica handed over, on its KV cache where that fits, else by re-prefill."""
+    """Go on with what another replica handed over, on its KV cache where that comes and fits, else by re-prefill."""
 
     handed: SequencesHandedOver
 

@@ -8,7 +8,6 @@ wording       prompts and observations as tokens, by the model's chat template
 conversation  one sample's tokens, and where it stands
 open_turns    asks to the environment that are not answered yet
 weight_slots  a rollout engine for each version that is held
-moved_kv      keys and values on their way to another replica
 self_report   a replica's news of itself, about once a second
 activity      the use of its time
 """

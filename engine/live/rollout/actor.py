@@ -13,6 +13,7 @@ from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.devices import claim_device
 from engine.live.process.fitting import check_fit
+from engine.live.process.links import Links
 from engine.live.process.memory import arithmetic
 from engine.live.process.settings import vllm_python
 from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rollout_address
@@ -24,8 +25,8 @@ from engine.spec.job import JobSpec
 
 
 class RolloutActor(BodyActor):
-    def __init__(self, *, spec: JobSpec, replica: int, incarnation: int, recordings: Path | None) -> None:
-        self._spec, self._replica, self._incarnation = spec, replica, incarnation
+    def __init__(self, *, spec: JobSpec, replica: int, incarnation: int, links: Links, recordings: Path | None) -> None:
+        self._spec, self._replica, self._incarnation, self._links = spec, replica, incarnation, links
         self._device = "cpu"
         built_with = {"spec": spec.model_dump(mode="json"), "replica": replica, "incarnation": incarnation}
         super().__init__(
@@ -61,7 +62,13 @@ class RolloutActor(BodyActor):
             incarnation=self._incarnation,
             slots=WeightSlots(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
             wording=Wording.of_model(folder, spec.model),
-            wires=Wires(post=self._send, ask=self._ask, observe=self._observe),
+            wires=Wires(
+                post=self._send,
+                ask=self._ask,
+                observe=self._observe,
+                on_loop=lambda call: self._loop.call(call),
+            ),
+            links=self._links,
         )
 
     def memory_needed(self) -> str:

@@ -1,14 +1,19 @@
 """A replica's body: runs its samples, installs weights in place, and hands unfinished samples to another replica.
 
-Invariant: bytes are verified against their manifest before they replace weights.
+Invariants:
+- bytes are verified against their manifest before they replace weights;
+- samples that are handed over go on by their tokens, whether or not their keys and values come after these.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.inference.port import SequenceRequest
+from engine.inference.port import KvPages, SequenceRequest
+from engine.live.body.loop import BodyCall
 from engine.live.environment.turns import Answer, Ask
-from engine.live.rollout.moved_kv import KvBySample
+from engine.live.kv.fetches import Fetches
+from engine.live.kv.offers import Offered, Offers
+from engine.live.process.links import Links
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.samples import Samples
 from engine.live.rollout.self_report import SelfReport
@@ -48,6 +53,8 @@ class Wires:
     post: Callable[[Address, Message], None]
     ask: Callable[[Sequence[Ask]], None]
     observe: Callable[[ReplicaObserved], None]
+    on_loop: Callable[[BodyCall], None]
+    """Called by other threads than the loop's."""
 
 
 class RolloutBody:
@@ -63,6 +70,7 @@ class RolloutBody:
         slots: WeightSlots,
         wording: Wording,
         wires: Wires,
+        links: Links,
     ) -> None:
         self.brain = brain
         self._slots, self._post = slots, wires.post
@@ -70,11 +78,17 @@ class RolloutBody:
             by=rollout_address(replica), ask=wires.ask, timeout_s=spec.environment.turn_timeout_s
         )
         self._samples = Samples(spec=spec, slots=slots, wording=wording, open_turns=self._open_turns)
+        self._offers = Offers(owner=f"{links.run}-replica{replica}", links=links)
+        self._fetches = Fetches(token=links.token, on_loop=wires.on_loop)
         self._self_report = SelfReport(replica=replica, incarnation=incarnation, observe=wires.observe)
 
     @property
     def is_busy(self) -> bool:
         return bool(self._slots.num_decoding or self._samples.have_ended)
+
+    @property
+    def is_awaiting_pages(self) -> bool:
+        return self._samples.are_arriving
 
     def start(self) -> list[Message]:
         return []
@@ -91,9 +105,7 @@ class RolloutBody:
             case HandOverSequences():
                 self._hand_on(effect)
             case ResumeSequences():
-                handed = effect.handed
-                assert isinstance(handed.payload, dict)
-                self._samples.resume(handed.progress, handed.weights, handed.payload)
+                self._take_over(effect.handed)
             case ReportProgress():
                 return [ProgressReported(progress=tuple(self._samples.look_at(effect.heard)))]
             case _:
@@ -110,6 +122,7 @@ class RolloutBody:
         if not self._slots.num_decoding:
             self._self_report.turn_to(self._resting)
         self._send_asks()
+        self._offers.expire(now)
         if not self._self_report.is_due(now):
             return []
         load = self._self_report.measure(
@@ -149,17 +162,37 @@ class RolloutBody:
 
     def _hand_on(self, effect: HandOverSequences) -> None:
         self._self_report.turn_to("move")
-        moved: KvBySample = {}
-        progress = self._samples.take_out(_keys([effect.group]), moved=moved)
+        leaving = self._samples.leaving(_keys([effect.group]))
+        offer = self._offers.open(leaving.samples)
         handed = SequencesHandedOver(
             incarnation=effect.host_incarnation,
             key=effect.group.key,
             lease=effect.group.lease,
             weights=effect.weights,
-            progress=tuple(progress),
-            payload=moved,
+            progress=tuple(leaving.progress),
+            payload=offer.offered,
         )
         self._post(rollout_address(effect.host), handed)
+        self._samples.leave(leaving, offer.room)
+        offer.close()
+
+    def _take_over(self, handed: SequencesHandedOver) -> None:
+        offered = handed.payload
+        coming = offered.samples if isinstance(offered, Offered) else ()
+        by_tokens = [each for each in handed.progress if each.key.sample not in coming]
+        self._samples.resume(by_tokens, handed.weights, {})
+        if isinstance(offered, Offered):
+            with_pages = [each for each in handed.progress if each.key.sample in coming]
+            self._samples.await_pages(with_pages, handed.weights, offered.name)
+            self._fetches.fetch(offered)
+
+    def on_pages(self, offer: bytes, sample: int, pages: KvPages) -> list[Message]:
+        self._samples.on_pages(offer, sample, pages)
+        return self._hand_in()
+
+    def on_pages_ended(self, offer: bytes) -> list[Message]:
+        self._samples.on_pages_ended(offer)
+        return self._hand_in()
 
     def _hand_in(self) -> list[Message]:
         ended = self._samples.hand_in()
@@ -171,7 +204,9 @@ class RolloutBody:
 
     @property
     def _resting(self) -> Doing:
-        return "environment" if self._open_turns.num_open else "idle"
+        if self._open_turns.num_open:
+            return "environment"
+        return "move" if self.is_awaiting_pages else "idle"
 
 
 def _keys(groups: Iterable[HeldGroup]) -> set[SampleKey]:

@@ -20,7 +20,14 @@ from itertools import groupby
 from typing import Final
 
 from engine.environments.port import Observation, Prompt, Turn, Verdict
-from engine.inference.port import KvPages, SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.inference.port import (
+    NOTHING_SAID,
+    KvPages,
+    SamplingParams,
+    SequenceOutput,
+    SequenceProgress,
+    SequenceRequest,
+)
 from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.pipeline.records import (
@@ -90,11 +97,14 @@ class Conversation:
     def request(self, kv: KvPages | None = None) -> SequenceRequest:
         """The next turn, or the rest of one that was begun elsewhere."""
         left = self.sampling.max_new_tokens - sum(self.written)
+        partial = self.partial
+        if kv is not None:  # it may be of a prompt alone
+            partial = replace(partial or NOTHING_SAID, kv=kv)
         return SequenceRequest(
             sequence_id=self.sequence_id,
             prompt_ids=tuple(self._segment_ids()),
             sampling=replace(self.sampling, max_new_tokens=left),
-            progress=None if self.partial is None else replace(self.partial, kv=kv),
+            progress=partial,
         )
 
     def _segment_ids(self) -> Iterable[int]:

@@ -2,7 +2,7 @@
 the environment.
 
     granted ──▶ waits for a place ──▶ prompt asked for ──▶ decoding ⇄ with the environment ──▶ ended
-                                                             └────── between replicas ──────┘
+                                        handed over ──▶ arriving ──┘ (with its pages, or when they do not come)
 
 Invariants:
 - a prompt is rebuilt from its ordinal and a sample's seed from its key, so any replica makes the same request of it;
@@ -12,18 +12,17 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.environments.port import Observation, Prompt, Verdict
-from engine.inference.port import KvPages
+from engine.inference.port import KvPages, KvRoom
 from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, sampling_of
-from engine.live.rollout.moved_kv import KvBySample, MovedKv
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.telling import retold, told
-from engine.live.rollout.weight_slots import WeightSlots
+from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
 from engine.live.rollout.wording import Worded, Wording
 from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
@@ -41,17 +40,44 @@ class Queued:
     weights: WeightsId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arriving:
+    """A sample that was handed over, whose keys and values are on their way."""
+
+    offer: bytes
+    progress: SampleProgress
+    weights: WeightsId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Samples that are about to leave."""
+
+    progress: Sequence[SampleProgress]
+    decoding: Sequence[tuple[WeightSlot, str, int]]
+    """Those of them that have pages: their sequences, and which samples these are."""
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        return tuple(sample for _, _, sample in self.decoding)
+
+
 class Samples:
     def __init__(self, *, spec: JobSpec, slots: WeightSlots, wording: Wording, open_turns: OpenTurns) -> None:
         self._spec, self._slots, self._wording, self._open_turns = spec, slots, wording, open_turns
         self._queued: deque[Queued] = deque()
         self._unprompted: dict[SampleKey, WeightsId] = {}
         """On which weights samples begin whose prompts are not here yet."""
+        self._arriving: dict[SampleKey, Arriving] = {}
         self._ended: list[Trajectory] = []
 
     @property
     def num_queued(self) -> int:
-        return len(self._queued)
+        return len(self._queued) + len(self._arriving)
+
+    @property
+    def are_arriving(self) -> bool:
+        return bool(self._arriving)
 
     @property
     def have_ended(self) -> bool:
@@ -70,8 +96,8 @@ class Samples:
                 self._queued.append(Queued(progress=known, weights=weights))
         self._fill()
 
-    def resume(self, progress: Iterable[SampleProgress], weights: WeightsId, moved: KvBySample) -> None:
-        """From where they were left, here or by another replica."""
+    def resume(self, progress: Iterable[SampleProgress], weights: WeightsId, pages: Mapping[int, KvPages]) -> None:
+        """From where they were left, here or by another replica. `pages`: by sample, of those that have some."""
         fresh: list[SampleKey] = []
         asked: list[Conversation] = []
         for each in progress:
@@ -82,9 +108,28 @@ class Samples:
             elif state.awaits_answer:
                 asked.append(replace(state, weights=weights))
             else:
-                self._submit(replace(state, weights=weights), moved)
+                self._submit(replace(state, weights=weights), pages.get(each.key.sample))
         self._open_turns.prompts(fresh)
         self._open_turns.turns(asked)
+
+    def await_pages(self, progress: Iterable[SampleProgress], weights: WeightsId, offer: bytes) -> None:
+        for each in progress:
+            self._arriving[each.key] = Arriving(offer=offer, progress=each, weights=weights)
+
+    def on_pages(self, offer: bytes, sample: int, pages: KvPages) -> None:
+        for key in self._awaiting(offer):
+            if key.sample == sample:
+                arrived = self._arriving.pop(key)
+                self.resume([arrived.progress], arrived.weights, {sample: pages})
+
+    def on_pages_ended(self, offer: bytes) -> None:
+        """Whatever has not arrived is computed again."""
+        for key in self._awaiting(offer):
+            arrived = self._arriving.pop(key)
+            self.resume([arrived.progress], arrived.weights, {})
+
+    def _awaiting(self, offer: bytes) -> list[SampleKey]:
+        return [key for key, arriving in self._arriving.items() if arriving.offer == offer]
 
     def decode(self) -> None:
         """One step of every engine; whose turn has ended is asked about."""
@@ -108,7 +153,8 @@ class Samples:
         """The places that are free, from the queue."""
         if not self._queued:
             return
-        room = self._spec.rollout.max_batch - self._slots.num_decoding - self._open_turns.num_samples
+        num_open = self._slots.num_decoding + self._open_turns.num_samples + len(self._arriving)
+        room = self._spec.rollout.max_batch - num_open
         begun: dict[WeightsId, list[SampleProgress]] = {}
         for _ in range(min(room, len(self._queued))):
             queued = self._queued.popleft()
@@ -138,7 +184,7 @@ class Samples:
             if failure is not None:
                 self._ended.append(conversation.failed(failure))
             else:
-                self._submit(conversation, {})
+                self._submit(conversation)
 
     def _go_on(self, conversation: Conversation, answer: Answer) -> None:
         conversation.environment_s += answer.seconds
@@ -164,32 +210,67 @@ class Samples:
             self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
             return
         conversation.observe(worded)
-        self._submit(conversation, {})
+        self._submit(conversation)
 
-    def _submit(self, conversation: Conversation, moved: KvBySample) -> None:
+    def _submit(self, conversation: Conversation, pages: KvPages | None = None) -> None:
         slot = self._slots.of(conversation.weights)
-        request = conversation.request(_opened(moved.get(conversation.key.sample)))
+        request = conversation.request(pages)
         try:
             slot.engine.submit([request])
         except ValueError as error:  # this prompt does not fit the model; others do
+            if pages is not None:  # or these are torn: then it goes on without them
+                self._submit(conversation)
+                return
             self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
             return
         slot.decoding[request.sequence_id] = conversation
 
     # ── they leave ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take_out(self, keys: set[SampleKey], *, moved: KvBySample | None = None) -> list[SampleProgress]:
-        """They are gone from here. `moved` gathers their keys and values."""
+    def take_out(self, keys: set[SampleKey]) -> list[SampleProgress]:
+        """They are gone from here."""
+        left = self._not_decoding(keys)
+        for slot, names in self._decoding(keys):
+            for request in slot.engine.export(names, leave=True, with_kv=False):
+                conversation = slot.decoding.pop(request.sequence_id)
+                left.append(conversation.progress(request.progress, slot.named))
+        self._fill()
+        return left
+
+    def leaving(self, keys: set[SampleKey]) -> Leaving:
+        """What they said, which takes no time; next they `leave`."""
+        progress, decoding = self._not_decoding(keys), []
+        for slot, names in self._decoding(keys):
+            for request in slot.engine.export(names, leave=False, with_kv=False):
+                conversation = slot.decoding[request.sequence_id]
+                progress.append(conversation.progress(request.progress, slot.named))
+                decoding.append((slot, request.sequence_id, conversation.key.sample))
+        return Leaving(progress=progress, decoding=decoding)
+
+    def leave(self, leaving: Leaving, room: Callable[[int], KvRoom]) -> None:
+        """They are gone from here. `room`: for the pages of each sample, one after the other."""
+        for slot, name, sample in leaving.decoding:
+            slot.engine.export([name], leave=True, with_kv=True, room=room(sample))
+            del slot.decoding[name]
+        self._fill()
+
+    def _not_decoding(self, keys: set[SampleKey]) -> list[SampleProgress]:
+        """Of those that wait for something, which they do no longer."""
         left = [queued.progress for queued in self._queued if queued.progress.key in keys]
         self._queued = deque(queued for queued in self._queued if queued.progress.key not in keys)
+        left += [self._arriving.pop(key).progress for key in list(self._arriving) if key in keys]
         unprompted = self._open_turns.forget_prompts(keys)
         left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
         for key in unprompted:
             del self._unprompted[key]
-        left += [each.progress(None) for each in self._open_turns.forget_turns(keys)]
-        left += self._exported(keys, moved)
-        self._fill()
-        return left
+        return left + [each.progress(None) for each in self._open_turns.forget_turns(keys)]
+
+    def _decoding(self, keys: set[SampleKey]) -> Iterator[tuple[WeightSlot, list[str]]]:
+        """Their sequences, by the slot that decodes them."""
+        for slot in self._slots:
+            names = [name for name, conversation in slot.decoding.items() if conversation.key in keys]
+            if names:
+                yield slot, names
 
     def look_at(self, heard: Iterable[HeardUpTo]) -> list[SampleProgress]:
         """What is new of those that have their prompt."""
@@ -198,9 +279,8 @@ class Samples:
             told(each, None, self._slots.newest.named, heard=by_key[each.key])
             for each in self._open_turns.open_turns(set(by_key))
         ]
-        for slot in self._slots:
-            wanted = [name for name, conversation in slot.decoding.items() if conversation.key in by_key]
-            for request in slot.engine.export(wanted, leave=False, with_kv=False) if wanted else ():
+        for slot, names in self._decoding(set(by_key)):
+            for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
                 seen.append(told(conversation, request.progress, slot.named, heard=by_key[conversation.key]))
         return seen
@@ -211,18 +291,6 @@ class Samples:
         ended, self._ended = self._ended, []
         return tuple(ended)
 
-    def _exported(self, keys: set[SampleKey], moved: KvBySample | None) -> list[SampleProgress]:
-        exported: list[SampleProgress] = []
-        for slot in self._slots:
-            wanted = [name for name, conversation in slot.decoding.items() if conversation.key in keys]
-            for request in slot.engine.export(wanted, leave=True, with_kv=moved is not None) if wanted else ():
-                conversation = slot.decoding.pop(request.sequence_id)
-                partial = request.progress
-                exported.append(conversation.progress(partial, slot.named))
-                if moved is not None and partial is not None and partial.kv is not None:
-                    moved[conversation.key.sample] = MovedKv.of(partial.kv)
-        return exported
-
 
 def _of_sample(prompt: Prompt, key: SampleKey) -> Prompt:
     """The environment may treat the samples of a group differently: waits are drawn for each."""
@@ -231,7 +299,3 @@ def _of_sample(prompt: Prompt, key: SampleKey) -> Prompt:
 
 def _no_prompt(key: SampleKey) -> Prompt:
     return Prompt(split=key.group.split, ordinal=key.group.ordinal, text="", facts={})
-
-
-def _opened(moved: MovedKv | None) -> KvPages | None:
-    return None if moved is None else moved.opened()

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from engine.inference.port import SequenceProgress
+from engine.inference.port import NOTHING_SAID, SequenceProgress
 from engine.live.rollout.conversation import Conversation, Named
 from engine.pipeline.records import HeardUpTo, SampleProgress, VersionRun
 
 _ROW: Final = np.dtype([("token", "<i4"), ("logprob", "<f4")])
-_NO_PROGRESS: Final = SequenceProgress(token_ids=(), logprobs=(), versions=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ def told(
     conversation: Conversation, partial: SequenceProgress | None, named: Named, *, heard: HeardUpTo
 ) -> SampleProgress:
     """What is new since data heard of it. `partial`: of the turn in progress, whose writers are `named`."""
-    closed, turn = len(conversation.response_ids), partial or _NO_PROGRESS
+    closed, turn = len(conversation.response_ids), partial or NOTHING_SAID
     since, in_turn = heard.num_tokens, max(0, heard.num_tokens - closed)
     versions = [*conversation.versions[since:], *map(named, turn.versions[in_turn:])]
     mark = _mark(conversation, partial)
@@ -90,7 +89,7 @@ def _rows(conversation: Conversation, turn: SequenceProgress, *, since: int, in_
 
 
 def _bare(conversation: Conversation, partial: SequenceProgress | None) -> Conversation:
-    kept = None if partial is None else replace(_NO_PROGRESS, routes=partial.routes)
+    kept = None if partial is None else replace(NOTHING_SAID, routes=partial.routes)
     bare = replace(conversation, response_ids=[], logprobs=[], versions=[], written=[], partial=kept)
     return replace(bare, **_own_lists(bare))
 

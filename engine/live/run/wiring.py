@@ -148,6 +148,7 @@ class Network:
                 return RolloutActor, {
                     "replica": part.number,
                     "incarnation": incarnation,
+                    "links": self._links,
                     "recordings": self._folders.recordings,
                 }
             case "environment":

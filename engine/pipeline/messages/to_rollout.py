@@ -44,8 +44,8 @@ class ProgressHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencesHandedOver:
-    """From another replica's body: the samples of one group, to go on under this lease. The payload is their KV cache
-    where the engine can export it."""
+    """From another replica's body: the samples of one group, to go on under this lease. The payload says where their
+    keys and values are to be had."""
 
     incarnation: int
     """The host's."""

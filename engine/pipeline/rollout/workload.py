@@ -17,7 +17,7 @@ from engine.pipeline.messages.to_rollout import SequencesHandedOver
 from engine.pipeline.records import GroupKey, GroupTask, HandOver, HeldGroup, Reservation, SampleKey, Trajectory
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 
-# A cache of some gigabytes needs seconds on a slow link; then it is quicker to begin from the tokens.
+# Tokens alone come so, once the source has ended its step; later it is quicker to begin from those that data knows.
 AWAIT_S: Final = 6.0
 # Data decides within two seconds what becomes of a reservation.
 RESERVED_FOR_S: Final = 6.0

@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
+from queue import Queue
 
 import pytest
 import torch
@@ -11,8 +13,13 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import processors
 
 from engine.environments.registry import make_environment
+from engine.inference.port import KvPages
 from engine.inference.torch_engine import TorchRolloutEngine
+from engine.live.body.loop import BodyCall
 from engine.live.environment.turns import Answer, Ask
+from engine.live.kv import fetches
+from engine.live.kv.offers import Offered
+from engine.live.process.links import Links
 from engine.live.rollout.body import RolloutBody, Wires
 from engine.live.rollout.weight_slots import WeightSlots
 from engine.live.rollout.wording import Wording
@@ -46,6 +53,15 @@ from engine.policy.schedule import InFlight
 from engine.spec.job import JobSpec
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import pack_weights
+
+
+class LoopbackLinks(Links):
+    def address(self) -> str:
+        return "127.0.0.1"
+
+
+LINKS = LoopbackLinks()
+WITHIN_S = 30.0
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as every actor on a CPU has
 
@@ -93,6 +109,7 @@ class Replica:
         self.environment = make_environment(job.environment, seed=0, data_folder=None)
         self.engines: list[TorchRolloutEngine] = []
         self.observed: list[ReplicaObserved] = []
+        self.calls: Queue[BodyCall] = Queue()
         self.body = RolloutBody(
             spec=job,
             brain=RolloutBrain(plan, replica=number, incarnation=0),
@@ -100,7 +117,8 @@ class Replica:
             incarnation=0,
             slots=WeightSlots(self._make_engine, num_slots=plan.weight_slots),
             wording=Wording(tokenizer or Tokenizer.from_folder(DEMO_FOLDER), None),
-            wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append),
+            wires=Wires(post=self._post, ask=self._ask, observe=self.observed.append, on_loop=self.calls.put_nowait),
+            links=LINKS,
         )
         self.ended: dict[SampleKey, Trajectory] = {}
         self.install(0)
@@ -145,6 +163,15 @@ class Replica:
     def steps(self, number: int) -> None:
         for _ in range(number):
             self.hear(self.body.work())
+
+    def settle(self) -> None:
+        """Until nothing is on its way here."""
+        while self.body.is_awaiting_pages:
+            self.hear(self.calls.get(timeout=WITHIN_S)(self.body))
+
+    def take_over(self, handed: SequencesHandedOver) -> None:
+        self.body.perform(ResumeSequences(handed=handed))
+        self.settle()
 
     def finish(self) -> None:
         for _ in range(1_000):
@@ -213,7 +240,7 @@ def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, ans
     handover = HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)
     source.hear(source.body.perform(handover))
     [handed] = source.handed
-    host.body.perform(ResumeSequences(handed=handed))
+    host.take_over(handed)
     source.finish()
     host.finish()
     assert not source.ended.keys() & host.ended.keys()
@@ -226,15 +253,82 @@ def test_a_move_in_the_middle_changes_no_token(environment: str, steps: int, ans
         assert moved[key].reward == trajectory.reward
 
 
-def test_a_move_carries_the_cache_so_that_nothing_is_computed_twice() -> None:
-    source, host = Replica(), Replica(number=1)
-    source.body.perform(StartSequences(tasks=(TASK,)))
-    source.answer()
-    source.steps(2)
-    source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0))
-    host.body.perform(ResumeSequences(handed=source.handed[0]))
+@pytest.mark.parametrize("is_on_another_host", [False, True])
+def test_a_move_carries_the_cache_so_that_nothing_is_computed_twice(
+    is_on_another_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_on_another_host:
+        monkeypatch.setattr(fetches, "own_memory", lambda: "that of another host")
+    host = Replica(number=1)
+    host.take_over(handed_over(steps=2))
     host.finish()
     assert [engine.view().num_prefilled for engine in host.engines] == [0]
+    assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
+
+
+def handed_over(*, steps: int, is_gone: bool = False) -> SequencesHandedOver:
+    source = Replica()
+    source.body.perform(StartSequences(tasks=(TASK,)))
+    source.answer()
+    source.steps(steps)
+    assert not source.ended
+    source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0))
+    if is_gone:
+        source.body.measure(float("inf"))
+    return source.handed[0]
+
+
+def tokens_of(ended: dict[SampleKey, Trajectory]) -> dict[int, object]:
+    return {key.sample: its.content and its.content.response_ids for key, its in ended.items()}
+
+
+def test_samples_whose_pages_are_gone_are_computed_again_and_say_the_same() -> None:
+    handed = handed_over(steps=2, is_gone=True)
+    assert isinstance(handed.payload, Offered) and set(handed.payload.samples) == set(SAMPLES)
+    host = Replica(number=1)
+    host.take_over(handed)
+    host.finish()
+    assert sum(engine.view().num_prefilled for engine in host.engines) > 0
+    assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
+
+
+def test_pages_that_are_torn_cost_a_prefill_and_no_sample() -> None:
+    handed = handed_over(steps=2)
+    assert isinstance(handed.payload, Offered)
+    host = Replica(number=1)
+    host.body.perform(ResumeSequences(handed=handed))
+    torn = KvPages(layout=host.engines[0]._store.layout, version=0, num_tokens=3, data=b"half")
+    for sample in SAMPLES:
+        host.hear(host.body.on_pages(handed.payload.name, sample, torn))
+    assert not host.body.is_awaiting_pages and not host.ended
+    host.finish()
+    assert tokens_of(host.ended) == tokens_of(unmoved("running_sums"))
+
+
+def test_samples_whose_pages_are_on_their_way_go_on_to_a_third_replica_and_late_pages_change_nothing() -> None:
+    handed = handed_over(steps=2)
+    second, third = Replica(number=1), Replica(number=2)
+    second.body.perform(ResumeSequences(handed=handed))
+    second.body.perform(HandOverSequences(group=replace(HELD, lease=2), host=2, host_incarnation=0, weights=V0))
+    [again] = second.handed
+    assert again.progress == handed.progress and again.payload is None
+    third.take_over(again)
+    third.finish()
+    for _ in (*SAMPLES, "ended"):
+        assert second.calls.get(timeout=WITHIN_S)(second.body) == []
+    second.finish()
+    assert not second.ended and tokens_of(third.ended) == tokens_of(unmoved("running_sums"))
+
+
+def test_samples_whose_pages_are_on_their_way_take_the_places_that_were_kept_for_them() -> None:
+    host = Replica(number=1)
+    host.body.perform(ResumeSequences(handed=handed_over(steps=2)))
+    host.body.perform(on(V0, GroupKey(ordinal=0)))
+    host.body.perform(on(V0, GroupKey(ordinal=1)))
+    assert len(host.asks) == 1, "of eight places four are theirs"
+    host.settle()
+    host.finish()
+    assert len(host.ended) == 12
 
 
 def test_what_is_stopped_never_comes_back_and_says_how_far_it_had_come() -> None:
@@ -347,7 +441,7 @@ def test_a_version_that_is_held_beside_goes_on_on_its_own_weights_after_a_move()
     source.steps(3)
     host.install(1, keeps=(V0,))
     source.hear(source.body.perform(HandOverSequences(group=HELD, host=1, host_incarnation=0, weights=V0)))
-    host.body.perform(ResumeSequences(handed=source.handed[0]))
+    host.take_over(source.handed[0])
     host.finish()
     assert {trajectory.weights for trajectory in host.ended.values()} == {V0}
     assert sum(engine.view().num_prefilled for engine in host.engines) == 0, "its cache fits the slot that it came to"

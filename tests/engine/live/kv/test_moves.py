@@ -1,0 +1,242 @@
+"""Keys and values between two replicas: whole and right, or not at all; and no memory is left, whoever vanishes."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.inference.port import KvPages
+from engine.live.body.loop import BodyCall
+from engine.live.kv.fetches import Fetches, pages_of
+from engine.live.kv.offers import COME_WITHIN_S, Offer, Offered, Offers
+from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, SLOWEST_BYTES_PER_S, Deadline, TornPages, announced, ask
+from engine.live.process.links import Links
+from engine.live.weights.link import STALLED_S, Reach, call
+from engine.live.weights.segments import FOLDER, own_memory, sweep
+from tests.engine.live.weights.test_link import LyingWire, wait_until
+
+LAYERS = 3
+# More than a piece, and no whole number of them.
+LAYER_BYTES = PIECE_BYTES + 4_321
+PAGES = KvPages(layout="of a test", version=4, num_tokens=77, data=b"", mixed=True)
+ELSEWHERE = "of another host"
+
+
+class LoopbackLinks(Links):
+    def address(self) -> str:
+        return "127.0.0.1"
+
+
+def content(sample: int) -> bytes:
+    return np.random.default_rng(sample).integers(0, 256, LAYERS * LAYER_BYTES, dtype=np.uint8).tobytes()
+
+
+def fill(offer: Offer, sample: int, *, num_layers: int = LAYERS) -> None:
+    room = offer.room(sample)
+    memory = room.take(PAGES, LAYERS * LAYER_BYTES)
+    if memory is None:
+        return
+    said = content(sample)
+    for layer in range(num_layers):
+        span = slice(layer * LAYER_BYTES, (layer + 1) * LAYER_BYTES)
+        memory[span] = said[span]
+        room.filled(span.stop)
+
+
+class Source:
+    def __init__(self) -> None:
+        self.links = LoopbackLinks()
+        self.owner = f"test{os.getpid()}-{self.links.run}"
+        self.offers = Offers(owner=self.owner, links=self.links)
+
+    def offer(self, *samples: int) -> tuple[Offer, Offered]:
+        offer = self.offers.open(samples)
+        assert offer.offered is not None
+        return offer, offer.offered
+
+    def pages(self, offered: Offered, *, memory: str = ELSEWHERE) -> Iterator[tuple[int, KvPages]]:
+        return pages_of(offered, self.links.token, memory=memory)
+
+    @property
+    def segments(self) -> list[Path]:
+        return list(FOLDER.glob(f"*{self.owner}*"))
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    source = Source()
+    yield source
+    source.offers.expire(float("inf"))
+    wait_until(lambda: not source.segments)
+
+
+@pytest.mark.parametrize("memory", [own_memory(), ELSEWHERE])
+def test_each_sample_comes_whole_while_the_next_is_still_being_put_in(source: Source, memory: str) -> None:
+    offer, offered = source.offer(0, 2)
+    coming = source.pages(offered, memory=memory)
+    fill(offer, 0)
+    sample, first = next(coming)
+    assert (sample, first) == (0, replace(PAGES, data=first.data)) and bytes(first.data) == content(0)
+    fill(offer, 2)
+    offer.close()
+    [(sample, second)] = coming
+    assert sample == 2 and bytes(second.data) == content(2)
+    wait_until(lambda: not source.segments)
+    assert bytes(first.data) == content(0), "who has mapped it keeps it"
+
+
+def test_a_layer_is_on_its_way_before_the_next_is_there(source: Source) -> None:
+    offer, offered = source.offer(0)
+    fill(offer, 0, num_layers=1)
+    with call(offered.reach, source.links.token) as link:
+        ask(link, offered.name, ELSEWHERE)
+        assert announced(link) is not None
+        deadline = Deadline(LAYER_BYTES)
+        came = deadline.received(link, LAYER_BYTES)
+    assert len(came) == LAYER_BYTES
+
+
+def test_what_an_engine_did_not_put_in_does_not_come(source: Source) -> None:
+    offer, offered = source.offer(0, 1)
+    fill(offer, 1)
+    offer.close()
+    assert [sample for sample, _ in source.pages(offered)] == [1]
+
+
+def test_a_byte_changed_on_the_wire_is_never_seen(source: Source) -> None:
+    offer, offered = source.offer(0, 1)
+    wire = LyingWire(offered.reach, lies=1, of_answers=True)
+    fill(offer, 0)
+    fill(offer, 1)
+    offer.close()
+    came: list[int] = []
+    with pytest.raises(TornPages):
+        for sample, pages in source.pages(replace(offered, reach=wire.reach)):
+            came.append(sample)
+            assert bytes(pages.data) == content(sample)
+    assert wire.lies == 0 and came == []
+
+
+def test_a_host_that_vanishes_in_the_middle_leaves_no_memory_behind(source: Source) -> None:
+    offer, offered = source.offer(0, 1)
+    fill(offer, 0)
+    with call(offered.reach, source.links.token) as link:
+        ask(link, offered.name, ELSEWHERE)
+        assert announced(link) is not None
+    wait_until(lambda: not source.segments)
+    fill(offer, 1)
+    assert not source.segments, "nobody needs it any more"
+
+
+def test_memory_that_nobody_comes_for_is_given_back_and_who_comes_late_gets_nothing(source: Source) -> None:
+    offer, offered = source.offer(0)
+    fill(offer, 0)
+    offer.close()
+    source.offers.expire(0.0)
+    assert source.segments
+    source.offers.expire(float("inf"))
+    assert not source.segments and COME_WITHIN_S > 0
+    with pytest.raises(ConnectionError):
+        list(source.pages(offered))
+
+
+def test_a_stranger_gets_nothing_and_neither_does_who_guesses_a_name(source: Source) -> None:
+    offer, offered = source.offer(0)
+    fill(offer, 0)
+    offer.close()
+    with pytest.raises(OSError):
+        list(pages_of(offered, b"guessed", memory=ELSEWHERE))
+    with pytest.raises(ConnectionError):
+        list(source.pages(replace(offered, name=bytes(NAME_BYTES))))
+    assert [sample for sample, _ in source.pages(offered)] == [0]
+    with pytest.raises(ConnectionError):
+        list(source.pages(offered))  # once
+
+
+def test_a_full_host_moves_samples_without_their_cache(source: Source) -> None:
+    offer, offered = source.offer(0, 1)
+    assert offer.room(0).take(PAGES, 1 << 60) is None
+    fill(offer, 1)
+    offer.close()
+    assert [sample for sample, _ in source.pages(offered)] == [1]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 10**9])
+def test_the_time_for_pages_grows_with_them_and_is_not_renewed_by_drops(num_bytes: int) -> None:
+    now = 0.0
+    deadline = Deadline(num_bytes, clock=lambda: now)
+    near, far = socket.socketpair()
+    with near, far:
+        while now < STALLED_S + num_bytes / SLOWEST_BYTES_PER_S:
+            far.send(b"x")
+            assert deadline.received(near, 1) == b"x"
+            now += 1.0
+        far.send(b"x")
+        with pytest.raises(TimeoutError):
+            deadline.received(near, 1)
+
+
+# ── fetched beside a loop ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ToldBody:
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def on_pages(self, offer: bytes, sample: int, pages: KvPages) -> list[object]:
+        self.told.append((sample, bytes(pages.data)))
+        return []
+
+    def on_pages_ended(self, offer: bytes) -> list[object]:
+        self.told.append("ended")
+        return []
+
+
+def fetched(token: bytes, offered: Offered, within: Callable[[], None] = lambda: None) -> list[object]:
+    body = ToldBody()
+
+    def on_loop(what: BodyCall) -> None:
+        what(body)
+
+    Fetches(token=token, on_loop=on_loop).fetch(offered)
+    within()
+    wait_until(lambda: "ended" in body.told)
+    return body.told
+
+
+def test_a_fetch_ends_when_the_source_is_not_there(source: Source) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    nowhere = Offered(reach=Reach(address="127.0.0.1", port=port), name=bytes(NAME_BYTES), samples=(0,))
+    assert fetched(source.links.token, nowhere) == ["ended"]
+
+
+def test_of_a_source_that_is_killed_in_the_middle_only_what_was_whole_is_used() -> None:
+    script = (
+        "import sys; from tests.engine.live.kv.test_moves import Source, fill; source = Source();"
+        "offer, offered = source.offer(0, 1); fill(offer, 0); fill(offer, 1, num_layers=2);"
+        "print(source.links.token.hex(), offered.name.hex(), offered.reach.port, source.owner, flush=True);"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stdout is not None
+        token, name, port, owner = killed.stdout.readline().split()
+        reach = Reach(address="127.0.0.1", port=int(port))
+        offered = Offered(reach=reach, name=bytes.fromhex(name), samples=(0, 1))
+        coming = pages_of(offered, bytes.fromhex(token), memory=ELSEWHERE)
+        sample, pages = next(coming)
+        assert sample == 0 and bytes(pages.data) == content(0)
+        killed.kill()
+        with pytest.raises(ConnectionError):
+            next(coming)
+    assert len(list(FOLDER.glob(f"*{owner}*"))) == 2
+    sweep()
+    assert not list(FOLDER.glob(f"*{owner}*"))
