@@ -42,6 +42,8 @@ class Plan:
     """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING
     num_relays: int = 1
+    num_environments: int = 1
+    """Workers that give prompts, run tools and grade."""
     weight_slots: int = 1
     """Versions that a replica holds side by side."""
 
@@ -67,6 +69,7 @@ class Plan:
             evaluate_every=spec.evaluation.every,
             max_batch=spec.rollout.max_batch,
             num_relays=spec.rollout.relays,
+            num_environments=spec.environment.workers,
             filters=spec.algorithm.name == "dapo" and spec.algorithm.learns_from_rewards,
             sample_deadline_s=SAMPLE_DEADLINE_S + LONG_TURNS * spec.environment.turn_timeout_s,
             stream_every_s=STREAM_EVERY_S,

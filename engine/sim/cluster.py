@@ -29,11 +29,12 @@ from engine.pipeline.effects import (
 )
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
-from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address, environment_of
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted
 from engine.pipeline.messages.to_manager import PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
+from engine.pipeline.records import SampleKey
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
@@ -94,9 +95,12 @@ class Cluster:
         """The highest of each part that was started or ordered."""
         self._chance = Chance(setting.seed, "network")
         self.network = Network(setting, kernel=kernel, chance=self._chance, processes=self._processes)
-        setting.environment_answers = lambda: self._processes[ENVIRONMENT].is_at_work
+        setting.environment_answers = self._environment_answers
         self._log = Log()
         self._store = CheckpointStore(saved={setting.start_step: DataBrain(setting.plan).progress})
+
+    def _environment_answers(self, key: SampleKey) -> bool:
+        return self._processes[environment_of(key.group.ordinal, self._setting.plan.num_environments)].is_at_work
 
     def parts_of(self, kind: str) -> list[Address]:
         parts = (part for part in self._processes if part.kind == kind)
@@ -118,7 +122,7 @@ class Cluster:
             case "rollout":
                 self._start_replica(part, incarnation)
             case "environment":
-                self._add(part, incarnation, EnvironmentWorker(incarnation=incarnation), tick_after_s=TICK_S)
+                self._add(part, incarnation, EnvironmentWorker(part, incarnation=incarnation), tick_after_s=TICK_S)
             case "manager" | "driver":
                 raise ValueError(f"nobody orders {part}")
 
@@ -130,8 +134,8 @@ class Cluster:
         process.after(TICK_S, process.tick)
 
     def start_manager(self) -> None:
-        unwatched = (MANAGER, DRIVER, ENVIRONMENT)
-        incarnations = {part: number for part, number in self._incarnations.items() if part not in unwatched}
+        unwatched = ("manager", "driver", "environment")
+        incarnations = {part: number for part, number in self._incarnations.items() if part.kind not in unwatched}
         brain = self._brains.manager(
             now=self._kernel.now,
             incarnations=incarnations,
@@ -291,7 +295,7 @@ class Cluster:
             case EndPart():
                 process = self._processes.get(effect.part)
                 if process is not None and process.incarnation == effect.incarnation:
-                    if effect.part != ENVIRONMENT:  # of which the driver's oracle thinks
+                    if effect.part.kind != "environment":  # of which the driver's oracle thinks
                         self._demand_that_it_is_gone(process)
                     self.kill(effect.part)
                 self.network.deliver(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))
@@ -308,7 +312,7 @@ class Cluster:
     def _drive(self, effect: Effect) -> None:
         match effect:
             case EndPart():
-                environment = self._processes[ENVIRONMENT]
+                environment = self._processes[effect.part]
                 is_well = environment.is_alive and self._kernel.now > environment.frozen_until + RESTED_S
                 demand(not is_well, f"{effect}, and nothing is the matter with it")
                 self._manage(effect)

@@ -108,7 +108,8 @@ def from_outside(seed: int, *, num_replicas: int) -> tuple[Blow, ...]:
             kind: Literal["crash", "freeze"] = "crash" if part == "environment" and chance.happens(0.6) else "freeze"
             at, lasts_s = chance.uniform(0.0, LAST_FAULT_S), chance.uniform(0.2, 12.0)
             is_silent = chance.happens(0.5)
-            blows.append(Blow(at=at, part=part, which=0, kind=kind, lasts_s=lasts_s, is_silent=is_silent))
+            which = Chance(seed, f"which {part}").whole(0, 7)
+            blows.append(Blow(at=at, part=part, which=which, kind=kind, lasts_s=lasts_s, is_silent=is_silent))
     return tuple(blows)
 
 

@@ -173,7 +173,7 @@ class RolloutBody:
     def _end(self, sequence: Sequence, plan: int) -> None:
         if sequence.plan != plan or self._held.get(sequence.key) is not sequence:
             return
-        if not self._setting.environment_answers():
+        if not self._setting.environment_answers(sequence.key):
             self._after(ASK_AGAIN_S, lambda: self._end(sequence, plan))
             return
         self._write(sequence, sequence.num_total - sequence.num_done)

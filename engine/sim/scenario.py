@@ -37,6 +37,7 @@ def plan_of(seed: int, schedule: ScheduleName) -> Plan:
         sample_deadline_s=6 * costs_of(seed).token_s * costs_of(seed).max_tokens + 2 * costs_of(seed).longest_s,
         stream_every_s=1.0 if chance.happens(0.5) else 0.0,
         num_relays=min(num_replicas, chance.whole(1, 3)),
+        num_environments=Chance(seed, "environments").whole(1, 3),
     )
 
 

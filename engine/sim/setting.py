@@ -23,6 +23,7 @@ class Setting:
     oracle: Oracle
     start_step: int = 0
     """Of the checkpoint that the run begins with."""
-    environment_answers: Callable[[], bool] = lambda: True
+    environment_answers: Callable[[SampleKey], bool] = lambda key: True
+    """Whether the worker answers that is asked about this sample."""
     hung: set[SampleKey] = field(default_factory=set)
     """Samples that hung once; they do not a second time."""

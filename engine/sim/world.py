@@ -15,10 +15,10 @@ from engine.pipeline.effects import Effect
 from engine.pipeline.messages.addresses import (
     DATA,
     DRIVER,
-    ENVIRONMENT,
     MANAGER,
     TRAINER,
     Address,
+    environment_address,
     relay_address,
     rollout_address,
 )
@@ -111,7 +111,8 @@ class World:
         self._cluster.start_driver(self._driver())
         replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
         relays = [relay_address(host) for host in range(self.plan.num_relays)]
-        for part in (DATA, TRAINER, *relays, *replicas, ENVIRONMENT):
+        environments = map(environment_address, range(self.plan.num_environments))
+        for part in (DATA, TRAINER, *relays, *replicas, *environments):
             self._cluster.start(part, 0)
         self._cluster.start_manager()
         for blow in self.faults.blows:
@@ -190,7 +191,7 @@ class World:
                     self.kernel.after(START_S, self._cluster.start_manager)
                 elif not blow.is_silent:
                     lost = PartLost(part=part, incarnation=process.incarnation, reason="killed")
-                    watched_by = DRIVER if part == ENVIRONMENT else MANAGER
+                    watched_by = DRIVER if part.kind == "environment" else MANAGER
                     self.kernel.after(NOTICE_S, partial(self._deliver, watched_by, lost))
 
     def _ask(self, request: PauseAsked | ResizeAsked) -> None:

@@ -77,6 +77,13 @@ class EnvironmentSpec(Strict):
     turn_timeout_s: float = Field(
         60.0, gt=0, le=86_400, description="A tool or a grader that takes longer is a counted error, not a reward of 0."
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="Processes that give prompts, run tools and grade, on the rollouts' hosts in turns: more where one "
+        "keeps a core busy. Each holds the environment's data.",
+    )
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The environment's worker: prompts, answers and rewards, in a process of its own.
+"""The workers of the environment: prompts, answers and rewards, in processes of their own.
 
 actor         receives turns, sends answers
 turns         messages between replicas and workers; no brain sees them

@@ -27,7 +27,7 @@ from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
 from engine.live.process.kernel_kills import KillTeller
 from engine.live.process.memory import is_out_of_memory
-from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address
+from engine.pipeline.messages.addresses import DRIVER, Address, environment_address
 from engine.sinks.lines import LineKeeper
 from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
@@ -40,17 +40,18 @@ GATHER_S: Final = 0.01
 
 
 class EnvironmentActor:
-    def __init__(self, *, spec: JobSpec, data_folder: Path | None) -> None:
+    def __init__(self, *, spec: JobSpec, worker: int, data_folder: Path | None) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        self._lines, self._kills = LineKeeper(str(ENVIRONMENT)), KillTeller()
+        self._part = str(environment_address(worker))
+        self._lines, self._kills = LineKeeper(self._part), KillTeller()
         logging.getLogger().addHandler(self._lines)
-        log.info("part=%s host=%s pid=%d", ENVIRONMENT, socket.gethostname(), os.getpid())
+        log.info("part=%s host=%s pid=%d", self._part, socket.gethostname(), os.getpid())
         self._spec, self._data_folder = spec, data_folder
         self._peers: dict[Address, Any] = {}
         self._outbox = Outbox()
         self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
         self._asks: SimpleQueue[Sequence[Ask]] = SimpleQueue()
-        for name, loop in ((str(ENVIRONMENT), self._run), ("answers", self._send)):
+        for name, loop in ((self._part, self._run), ("answers", self._send)):
             Thread(target=self._until_it_fails, args=(loop,), name=name, daemon=True).start()
 
     @staticmethod
@@ -76,7 +77,7 @@ class EnvironmentActor:
         except Exception as error:
             log.exception("the environment has stopped")
             failure_class: FailureClass = "memory" if is_out_of_memory(error) else "platform"
-            self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"environment: {error!r}"))
+            self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"{self._part}: {error!r}"))
 
     def _run(self) -> None:
         from engine.environments.registry import make_environment  # heavy imports on this thread, not before

@@ -1,5 +1,6 @@
 """A replica's actor: builds its engine, and passes messages between its body and everybody else."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
 from engine.live.process.memory import arithmetic
 from engine.live.process.settings import vllm_python
-from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, Address, rollout_address
+from engine.pipeline.messages.addresses import DRIVER, Address, environment_of, rollout_address
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
@@ -79,13 +80,16 @@ class RolloutActor(BodyActor):
         self._loop.call(lambda body: body.on_answers(answers))
 
     def met(self, peers: Mapping[Address, Any]) -> None:
-        if ENVIRONMENT in peers:  # a new worker knows of nothing that the one before was asked
+        if any(peer.kind == "environment" for peer in peers):  # it knows of nothing that the one before was asked
             self._loop.call(lambda body: body.ask_again())
 
     def _ask(self, asks: Sequence[Ask]) -> None:
-        worker = self._peers.get(ENVIRONMENT)
-        if worker is not None:  # what is not asked now is asked again
-            worker.ask.remote(asks)
+        by_worker: defaultdict[Address, list[Ask]] = defaultdict(list)
+        for ask in asks:
+            by_worker[environment_of(ask.key.group.ordinal, self._spec.environment.workers)].append(ask)
+        for worker, its in by_worker.items():
+            if worker in self._peers:  # what is not asked now is asked again
+                self._peers[worker].ask.remote(its)
 
     def _observe(self, observed: ReplicaObserved) -> None:
         self._loop.outbox.put(DRIVER, observed)

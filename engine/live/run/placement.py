@@ -1,6 +1,7 @@
 """The places of the actors: one placement group for the job, all of it or nothing.
 
-    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host
+    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host, and
+                                                                      further workers of the environment in turns
     behind them: one for each further rank of the trainer, which may be on other hosts
     an evaluation's bundle 0 has no device: what holds its weights needs a host's memory
     beside it: elastic replicas, those beyond placement.min_replicas, each on the host of its relay
@@ -22,7 +23,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from engine.pipeline.messages.addresses import TRAINER, Address, rollout_address
+from engine.pipeline.messages.addresses import TRAINER, Address, environment_address, rollout_address
 from engine.pipeline.plan import Plan
 from engine.spec.job import JobSpec
 
@@ -96,6 +97,8 @@ def bundle_of(part: Address, spec: JobSpec) -> int:
             return FIRST_HOST_BUNDLE + part.number
         case "rollout":
             return FIRST_HOST_BUNDLE + Plan.from_spec(spec).relay_of(part.number)
+        case "environment" if part.number > 0:
+            return FIRST_HOST_BUNDLE + (part.number - 1) % spec.rollout.relays
         case _:
             return SERVICE_BUNDLE
 
@@ -124,7 +127,9 @@ def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
     num_replicas = sum(plan.relay_of(replica) == host for replica in range(fewest))
     one = resources_of(rollout_address(0), spec, has_gpus=has_gpus)
     whole = {kind: round(amount * num_replicas, 4) for kind, amount in one.items()}
-    return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS, 4)}
+    workers = map(environment_address, range(1, spec.environment.workers))
+    num_services = 1 + sum(bundle_of(worker, spec) == FIRST_HOST_BUNDLE + host for worker in workers)
+    return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS * num_services, 4)}
 
 
 def place(spec: JobSpec, *, check: Callable[[], None]) -> Placement:

@@ -42,7 +42,7 @@ from engine.pipeline.effects import (
 )
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
-from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT, MANAGER, Address
+from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
 from engine.pipeline.messages.to_manager import PartLost, PartReported, ReplicaReported
@@ -152,7 +152,7 @@ class Supervisor:
             except RayError as error:
                 self._on_died(address, incarnation, error)
                 continue
-            if address == ENVIRONMENT:  # it has no brain that would beat: its answer to a poll says that it lives
+            if address.kind == "environment":  # no brain of it beats: its answer to a poll says that it lives
                 self._tell(DRIVER, PartReported(part=address, incarnation=incarnation))
             for to, message in collected:
                 self._on_upward(address, incarnation, to, message)
@@ -187,7 +187,7 @@ class Supervisor:
 
     def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
         self._forget_load(address)
-        watched_by = DRIVER if address == ENVIRONMENT else MANAGER
+        watched_by = DRIVER if address.kind == "environment" else MANAGER
         self._tell(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason))
 
     # ── the brains' body ──────────────────────────────────────────────────────────────────────────────────────────

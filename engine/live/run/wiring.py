@@ -23,7 +23,14 @@ from engine.live.relay.actor import RelayActor
 from engine.live.rollout.actor import RolloutActor
 from engine.live.run.placement import Placement
 from engine.live.trainer.actor import TrainerActor
-from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER, Address, relay_address, rollout_address
+from engine.pipeline.messages.addresses import (
+    DATA,
+    TRAINER,
+    Address,
+    environment_address,
+    relay_address,
+    rollout_address,
+)
 from engine.pipeline.messages.message import Message
 from engine.pipeline.records import DataProgress
 from engine.spec.job import JobSpec
@@ -58,9 +65,8 @@ class Network:
         self.spec, self._placement, self._folders, self._resume = spec, placement, folders, resume
         self._links = Links()
         self._actors: dict[Address, Any] = {}
-        for part in self.parts:
+        for part in (*self.parts, *map(environment_address, range(spec.environment.workers))):
             self._create(part, incarnation=0)
-        self._create(ENVIRONMENT, incarnation=0)
         for address in self._actors:
             self._introduce(address)
 
@@ -152,7 +158,7 @@ class Network:
                     "recordings": self._folders.recordings,
                 }
             case "environment":
-                return EnvironmentActor, {"data_folder": self._folders.data}
+                return EnvironmentActor, {"worker": part.number, "data_folder": self._folders.data}
             case _:
                 raise ValueError(f"no actor is {part}")
 
@@ -169,8 +175,8 @@ class Network:
 
     def _known_to(self, address: Address) -> list[Address]:
         others = [other for other in self._actors if other != address]
-        if address == ENVIRONMENT:
+        if address.kind == "environment":
             return [other for other in others if other.kind == "rollout"]
         if address.kind == "rollout":
             return [other for other in others if other != TRAINER]
-        return [other for other in others if other != ENVIRONMENT]
+        return [other for other in others if other.kind != "environment"]

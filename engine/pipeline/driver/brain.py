@@ -2,7 +2,7 @@
 
     parts ────reports────▶ readiness, phases, the end
     outside ──requests───▶ trainer, data, manager; acknowledged once they have come true
-    time ────────────────▶ the environment's worker replaced; a run in which nothing moves ended
+    time ────────────────▶ an environment's worker replaced; a run in which nothing moves ended
 
 Invariants:
 - a run has exactly one end, and nothing is decided after it;
@@ -20,7 +20,7 @@ from engine.pipeline.driver.requests import Requests
 from engine.pipeline.driver.run_end import RunEnd
 from engine.pipeline.driver.stillness import Stillness
 from engine.pipeline.effects import Effect, EndRun
-from engine.pipeline.messages.addresses import ENVIRONMENT
+from engine.pipeline.messages.addresses import environment_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import (
     AnswersCounted,
@@ -71,7 +71,10 @@ class DriverBrain:
             leave_within_s=leave_within_s,
             only_evaluates=plan.only_evaluates,
         )
-        self._environment = EnvironmentWatch(now=now, patience=patience)
+        self._environments = [
+            EnvironmentWatch(environment_address(worker), now=now, patience=patience)
+            for worker in range(plan.num_environments)
+        ]
         self._stillness = Stillness(now=now, patience=patience, given_up_within_s=plan.given_up_within_s)
         self._end = RunEnd()
         self._has_ended = False
@@ -106,11 +109,11 @@ class DriverBrain:
             case ResizeReported():
                 return [*self._requests.on_resized(message), *self._readiness.on_resized(message.replicas)]
             case PartReported():
-                if message.part == ENVIRONMENT:
-                    self._environment.hear(message, now)
+                for environment in self._environments:
+                    environment.hear(message, now)
                 return []
             case PartLost():
-                return self._environment.on_lost(message, now)
+                return [effect for environment in self._environments for effect in environment.on_lost(message, now)]
             case RunBroken():
                 return [EndRun(outcome="failed", failure_class=message.failure_class, message=message.message)]
             case PartStarted() | PartFinished():
@@ -133,9 +136,11 @@ class DriverBrain:
     def _excuse_absence(self, now: float) -> None:
         away_s, self._present_at = now - self._present_at, now
         if away_s > ABSENT_AFTER_S:
-            self._environment.excuse(away_s)
+            for environment in self._environments:
+                environment.excuse(away_s)
             self._stillness.excuse(away_s)
 
     def _on_tick(self, now: float) -> list[Effect]:
         stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)
-        return [*self._environment.on_tick(now), *self._requests.on_tick(now), *stands_still]
+        environments = [effect for environment in self._environments for effect in environment.on_tick(now)]
+        return [*environments, *self._requests.on_tick(now), *stands_still]

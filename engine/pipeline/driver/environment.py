@@ -1,4 +1,4 @@
-"""The environment's worker: it has no brain, and holds nothing that replicas cannot ask for again.
+"""An environment's worker: it has no brain, and holds nothing that replicas cannot ask for again.
 
 Invariants:
 - one that is gone, or silent for longer than it may be, is ended and replaced, later and later when it keeps dying;
@@ -6,15 +6,15 @@ Invariants:
 """
 
 from engine.pipeline.effects import Effect, EndPart, EndRun, Send, StartPart
-from engine.pipeline.messages.addresses import DRIVER, ENVIRONMENT
+from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.policy.recovery import GiveUp, Patience, after_loss
 
 
 class EnvironmentWatch:
-    def __init__(self, *, now: float, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, part: Address, *, now: float, patience: Patience) -> None:
+        self._part, self._patience = part, patience
         self._incarnation = 0
         self._heard_at, self._has_spoken = now, False
         self._lost_at: list[float] = []
@@ -22,7 +22,7 @@ class EnvironmentWatch:
         """It is gone, and its successor starts then."""
 
     def hear(self, report: PartReported, now: float) -> None:
-        if report.incarnation == self._incarnation:
+        if report.part == self._part and report.incarnation == self._incarnation:
             self._heard_at, self._has_spoken = now, True
 
     def excuse(self, away_s: float) -> None:
@@ -30,7 +30,8 @@ class EnvironmentWatch:
         self._heard_at += away_s
 
     def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
-        if lost.incarnation != self._incarnation or self._start_due_at is not None:
+        is_of_another = lost.part != self._part or lost.incarnation != self._incarnation
+        if is_of_another or self._start_due_at is not None:
             return []
         return self._replace(lost.reason, now)
 
@@ -44,14 +45,14 @@ class EnvironmentWatch:
 
     def _replace(self, reason: str, now: float) -> list[Effect]:
         self._lost_at.append(now)
-        ended = EndPart(part=ENVIRONMENT, incarnation=self._incarnation)  # it may only be frozen
+        ended = EndPart(part=self._part, incarnation=self._incarnation)  # it may only be frozen
         decision = after_loss(self._lost_at, now)
         if isinstance(decision, GiveUp):
-            message = f"the environment keeps dying: {reason}"
+            message = f"the {self._part} keeps dying: {reason}"
             return [ended, EndRun(outcome="failed", failure_class="user_code", message=message)]
         self._start_due_at = now + decision.after_s
         action = f"what was asked is asked again; a replacement starts in {decision.after_s:.0f} s"
-        fault = FaultReported(component="environment", message=reason, action=action)
+        fault = FaultReported(component=str(self._part), message=reason, action=action)
         return [ended, Send(to=DRIVER, message=fault), *self._start_due(now)]
 
     def _start_due(self, now: float) -> list[Effect]:
@@ -59,4 +60,4 @@ class EnvironmentWatch:
             return []
         self._incarnation += 1
         self._heard_at, self._has_spoken, self._start_due_at = now, False, None
-        return [StartPart(part=ENVIRONMENT, incarnation=self._incarnation)]
+        return [StartPart(part=self._part, incarnation=self._incarnation)]

@@ -1,6 +1,7 @@
 """Addresses of the parts: each a kind and, where there are several of it, a number.
 
-As text, in logs and recordings, they are "rollout/3", "relay/0", "trainer"; only `Address.parse` reads that.
+As text, in logs and recordings, they are "rollout/3", "relay/0", "trainer"; only `Address.parse` reads that. Most jobs
+have one environment: the first is "environment", and the next "environment/1".
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Final, Literal, get_args
 Kind = Literal["rollout", "relay", "data", "trainer", "environment", "manager", "driver"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 NUMBERED: Final[frozenset[Kind]] = frozenset(("rollout", "relay"))
+NUMBERED_BESIDE_THE_FIRST: Final[frozenset[Kind]] = frozenset(("environment",))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -18,7 +20,8 @@ class Address:
     """0 where there is one of its kind."""
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.number}" if self.kind in NUMBERED else self.kind
+        is_one_of_several = self.kind in NUMBERED or (self.kind in NUMBERED_BESIDE_THE_FIRST and self.number > 0)
+        return f"{self.kind}/{self.number}" if is_one_of_several else self.kind
 
     __repr__ = __str__
 
@@ -35,7 +38,6 @@ class Address:
 
 DATA: Final = Address("data")
 TRAINER: Final = Address("trainer")
-ENVIRONMENT: Final = Address("environment")
 MANAGER: Final = Address("manager")
 DRIVER: Final = Address("driver")
 
@@ -46,6 +48,15 @@ def rollout_address(replica: int) -> Address:
 
 def relay_address(host: int) -> Address:
     return Address("relay", host)
+
+
+def environment_address(worker: int) -> Address:
+    return Address("environment", worker)
+
+
+def environment_of(ordinal: int, num_environments: int) -> Address:
+    """The worker that is asked about a prompt: always the same one, so it remembers what it said to another replica."""
+    return environment_address(ordinal % num_environments)
 
 
 RELAY: Final = relay_address(0)

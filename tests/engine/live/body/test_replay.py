@@ -13,7 +13,15 @@ from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
-from engine.pipeline.messages.addresses import DATA, DRIVER, ENVIRONMENT, MANAGER, TRAINER, Address, rollout_address
+from engine.pipeline.messages.addresses import (
+    DATA,
+    DRIVER,
+    MANAGER,
+    TRAINER,
+    Address,
+    environment_address,
+    rollout_address,
+)
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
 from engine.pipeline.messages.to_driver import PauseAsked
@@ -71,6 +79,7 @@ def test_every_component_decides_again_what_it_decided() -> None:
 
 
 SPEC = JobSpec(name="recorded")
+ENVIRONMENT = environment_address(0)
 PLAN = Plan.from_spec(SPEC)
 DOCUMENT = SPEC.model_dump(mode="json")
 

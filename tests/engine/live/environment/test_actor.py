@@ -35,7 +35,7 @@ def cannot_be_answered(actor: Any) -> None:
 
 @pytest.mark.parametrize("fault", [asks_what_is_none, cannot_be_answered])
 def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], None]) -> None:
-    actor: Any = EnvironmentActor(spec=JobSpec(name="x"), data_folder=None)
+    actor: Any = EnvironmentActor(spec=JobSpec(name="x"), worker=0, data_folder=None)
     fault(actor)
     failed = (message for _ in range(30) for _, message in actor.collect(1.0) if isinstance(message, BodyFailed))
     assert "environment" in next(failed).message

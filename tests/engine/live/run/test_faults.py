@@ -70,7 +70,7 @@ def test_every_part_killed_in_turn_and_nothing_is_lost_or_doubled(tmp_path: Path
 
     kinds = ["TrainerActor", "DataActor", "RelayActor", "EnvironmentActor", "RolloutActor"]
     sink = Blows({6 + 10 * at: kill(kind) for at, kind in enumerate(kinds)})
-    finished = run(spec(steps=60), tmp_path, sink)
+    finished = run(spec(steps=60, environment={"workers": 2}), tmp_path, sink)
     adds_up(finished, sink, steps=60)
     struck = [fault.component.partition("/")[0] for fault in sink.of(FaultDetected)]
     assert {"trainer", "data", "relay", "environment", "rollout"} <= set(struck)

@@ -5,14 +5,17 @@ from typing import Any
 import pytest
 
 from engine.live.run.placement import (
+    FIRST_HOST_BUNDLE,
+    SERVICE_BUNDLE,
     SERVICE_CPUS,
     TRAINER_BUNDLE,
+    bundle_of,
     bundles,
     num_ranks,
     refuse_what_needs_gpus,
     resources_of,
 )
-from engine.pipeline.messages.addresses import TRAINER
+from engine.pipeline.messages.addresses import TRAINER, environment_address
 from engine.spec.job import JobSpec
 
 
@@ -37,6 +40,17 @@ def test_what_holds_an_evaluations_weights_is_one_process_without_an_accelerator
     assert num_ranks(asked) == 1 and bundles(asked, has_gpus=True)[TRAINER_BUNDLE] == {"CPU": SERVICE_CPUS}
     for has_gpus in (True, False):
         assert resources_of(TRAINER, asked, has_gpus=has_gpus) == {"CPU": SERVICE_CPUS}
+
+
+def test_workers_of_the_environment_are_dealt_over_the_hosts_of_the_rollouts() -> None:
+    asked, one = spec(steps=9, environment={"workers": 6}), spec(steps=9)
+    workers = [bundle_of(environment_address(worker), asked) for worker in range(6)]
+    assert workers == [SERVICE_BUNDLE, *[FIRST_HOST_BUNDLE, FIRST_HOST_BUNDLE + 1] * 2, FIRST_HOST_BUNDLE]
+    for has_gpus in (True, False):
+        more = zip(bundles(asked, has_gpus=has_gpus), bundles(one, has_gpus=has_gpus), strict=True)
+        added = [many["CPU"] - few["CPU"] for many, few in more]
+        counted = [workers[1:].count(bundle) * SERVICE_CPUS for bundle in range(len(added))]
+        assert added == pytest.approx(counted)
 
 
 def test_without_accelerators_every_device_is_a_part_of_a_core() -> None:

@@ -16,7 +16,7 @@ from engine.pipeline.effects import (
     Send,
     StartPart,
 )
-from engine.pipeline.messages.addresses import DATA, ENVIRONMENT, TRAINER, rollout_address
+from engine.pipeline.messages.addresses import DATA, TRAINER, environment_address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested
 from engine.pipeline.messages.to_driver import (
@@ -42,6 +42,7 @@ from engine.policy.pace import LOOP, Piece
 from engine.policy.recovery import MAX_LOSSES, Patience
 from tests.engine.pipeline.brain_builders import PLAN, of
 
+ENVIRONMENT = environment_address(0)
 LIMIT_S = 50.0
 PATIENCE = Patience(silent_s=5.0, start_s=60.0, nothing_moves_s=LIMIT_S)
 LOADED = (
@@ -55,10 +56,10 @@ READY = AnnounceReady(num_replicas=2, num_parameters=9)
 class Told:
     """A driver that is told one thing after the other."""
 
-    def __init__(self, *, start_step: int = 0) -> None:
+    def __init__(self, *, start_step: int = 0, num_environments: int = 1) -> None:
         self.now = 0.0
         self.brain = DriverBrain(
-            PLAN,
+            replace(PLAN, num_environments=num_environments),
             now=self.now,
             num_replicas=2,
             max_replicas=4,
@@ -217,6 +218,17 @@ def test_an_environment_that_is_gone_is_replaced_and_the_word_of_the_dead_does_n
     assert (fault.component, fault.message) == ("environment", "killed")
     assert driver.tell(lost, PartReported(part=ENVIRONMENT, incarnation=0)) == []
     assert driver.wait(PATIENCE.start_s - 10, incarnation=0) == [], "it may still be starting"
+
+
+def test_of_several_environments_only_the_one_that_is_gone_is_replaced() -> None:
+    driver = Told(num_environments=3)
+    gone = environment_address(2)
+    told = driver.tell(PartLost(part=gone, incarnation=0, reason="killed"))
+    assert [effect.part for effect in told if isinstance(effect, EndPart | StartPart)] == [gone, gone]
+    driver.wait(1)  # the first alone speaks
+    assert driver.wait(PATIENCE.silent_s, alive=False) == []
+    silent = driver.wait(1, alive=False)
+    assert [effect.part for effect in silent if isinstance(effect, EndPart)] == [ENVIRONMENT], "others may be starting"
 
 
 def test_an_environment_that_is_silent_is_replaced_and_one_that_answers_is_not() -> None:
