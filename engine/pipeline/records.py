@@ -240,3 +240,4 @@ class BufferView:
 
 
 pickled_by_values(WeightsId, GroupKey, SampleKey, VersionRun, TrajectoryContent, Trajectory, CompleteGroup, HeldGroup)
+pickled_by_values(SampleProgress, Growth, GroupTask)

@@ -11,8 +11,20 @@ from engine.environments.port import Prompt, Turn
 from engine.live.environment.turns import Answer, Ask
 from engine.pickling import pickled_by_values
 from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.to_data import ProgressStreamed
+from engine.pipeline.messages.to_rollout import WorkGranted
 from engine.pipeline.packed import Floats, Ints
-from engine.pipeline.records import Failure, GroupKey, SampleKey, Trajectory, TrajectoryContent
+from engine.pipeline.records import (
+    Failure,
+    GroupKey,
+    GroupTask,
+    Growth,
+    SampleKey,
+    SampleProgress,
+    Trajectory,
+    TrajectoryContent,
+    VersionRun,
+)
 from engine.policy.lineage import WeightsId
 
 KEY = SampleKey(group=GroupKey(ordinal=3), sample=1)
@@ -28,11 +40,34 @@ CONTENT = TrajectoryContent(
 )
 TRAJECTORY = Trajectory(key=KEY, weights=WeightsId(0, 2), reward=1.0, num_tokens=1, content=CONTENT)
 
+GROWTH = Growth(
+    weights=WeightsId(0, 2),
+    ordinals=Ints.of([3]),
+    samples=Ints.of([1]),
+    tellings=Ints.of([7]),
+    marks=Ints.of([0]),
+    since=Ints.of([20]),
+    num_new=Ints.of([1]),
+    said=b"12345678",
+)
+PROGRESS = SampleProgress(
+    key=KEY, num_tokens=2, runs=(VersionRun(weights=WeightsId(0, 2), num_tokens=2),), said=b"1" * 16
+)
+STREAMED = ProgressStreamed(replica=1, incarnation=0, serial=2, progress=(PROGRESS,), growth=(GROWTH,))
+GRANTED = WorkGranted(incarnation=0, tasks=(GroupTask(key=KEY.group, samples=(1,), progress=(PROGRESS,)),))
+
 
 @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
 @pytest.mark.parametrize(
     "sent",
-    [TRAJECTORY, replace(TRAJECTORY, failure=Failure(kind="error", reason="x")), ASK, Answer(id=ASK.id, said=PROMPT)],
+    [
+        TRAJECTORY,
+        replace(TRAJECTORY, failure=Failure(kind="error", reason="x")),
+        ASK,
+        Answer(id=ASK.id, said=PROMPT),
+        STREAMED,
+        GRANTED,
+    ],
 )
 def test_a_record_arrives_as_it_was_sent(sent: object, dumps: object) -> None:
     assert callable(dumps)

@@ -62,7 +62,7 @@ from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
-from engine.policy.lineage import WeightsId
+from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
 
@@ -99,6 +99,8 @@ class DataBrain:
         self._commit = Commit(self._state.snapshot, last_serial=0 if recovered is None else recovered.serial)
         self._assignment = Assignment(self._state, incarnation=incarnation)
         self._wanted_step: int | None = None
+        self._judged_by: tuple[int, Lineage] | None = None
+        self._num_judged = 0
         self._listens = recovered is not None
         self._listens_until: float | None = None
         self._is_pausing = False
@@ -270,16 +272,25 @@ class DataBrain:
         if self._wanted_step is None:
             return []
         state = self._state
-        stale = [group.key.ordinal for group in state.ready if not all(map(state.may_train, group.trajectories))]
-        if stale:
-            self._record(GroupsDropped(ordinals=tuple(stale)))
+        self._drop_what_is_stale()
         chosen = oldest_first(len(state.ready), num_groups=self._plan.groups_per_step)
         if chosen is None:
             return []
         ordinals = tuple(sorted(state.ready[position].key.ordinal for position in chosen))
         self._record(BatchMade(step=self._wanted_step, ordinals=ordinals))
-        self._wanted_step = None
+        self._wanted_step = self._judged_by = None
         return [self._send_batch()]
+
+    def _drop_what_is_stale(self) -> None:
+        """What was ready before was judged then, unless the weights to train are others now: nothing is taken from
+        among it but here, and by a batch."""
+        state = self._state
+        by = (state.trained_version, state.lineage)
+        fresh = state.ready[self._num_judged :] if self._judged_by == by else state.ready
+        stale = [group.key.ordinal for group in fresh if not all(map(state.may_train, group.trajectories))]
+        if stale:
+            self._record(GroupsDropped(ordinals=tuple(stale)))
+        self._judged_by, self._num_judged = by, len(state.ready)
 
     def _send_batch(self) -> Effect:
         state = self._state

@@ -39,6 +39,8 @@ class KnownReplica:
     told_to_hold: WeightsId | None = None
     """The weights that it was last told to hold, or says that it was."""
     missing: WeightsId | None = None
+    is_touched: bool = True
+    """Something of it has changed since it was looked at for a grant."""
     # To be said with the next grant:
     confirmed: list[SampleKey] = field(default_factory=list)
     tasks: list[GroupTask] = field(default_factory=list)
@@ -55,6 +57,7 @@ class KnownReplica:
 
     def hear(self, message: ReplicaSynced) -> bool:
         """True if it is news."""
+        self.is_touched = True
         self.confirmed += [trajectory.key for trajectory in message.finished]
         if message.serial <= self.serial:
             return False
@@ -94,6 +97,7 @@ class KnownReplica:
 
     def grant(self, to_hold: WeightsId | None) -> Send | None:
         """The message for the replica; None if there is nothing to say."""
+        self.is_touched = False
         awaited = frozenset(reservation.lease for reservation in self.reservations)
         speaks = self.tasks or self.confirmed or self.revoked or self.handovers or self.is_released
         if not speaks and to_hold == self.told_to_hold and awaited == self.told_to_reserve:

@@ -107,6 +107,7 @@ class Mover:
             replica.reservations = tuple(
                 reservation for move in self._pending if move.host == host for reservation in move.reservations
             )
+            replica.is_touched = True
 
     # ── what becomes of them ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,6 +149,7 @@ class Mover:
                         group.exact = move.weights
                     self._partials.keep_what_fits(group, move.weights)
                     host.tasks.append(group.task(is_handed_over=True))
+                    host.is_touched = True
                     host.is_empty = False
                     self.num_moved += len(group.missing)
 

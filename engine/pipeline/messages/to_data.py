@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.pickling import pickled_by_values
 from engine.pipeline.records import DataProgress, Growth, HeldGroup, Move, SampleProgress, Trajectory
 from engine.policy.lineage import WeightsId
 
@@ -112,3 +113,5 @@ ToData = (
     | PauseRequested
     | Persisted
 )
+
+pickled_by_values(ReplicaSynced, ProgressStreamed)

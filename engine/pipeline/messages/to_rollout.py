@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from engine.pickling import pickled_by_values
 from engine.pipeline.records import (
     GroupKey,
     GroupTask,
@@ -138,3 +139,5 @@ ToRollout = (
     | ProgressReported
     | LoadMeasured
 )
+
+pickled_by_values(WorkGranted, ProgressHeard)
