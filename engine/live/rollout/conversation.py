@@ -35,7 +35,6 @@ from engine.pipeline.records import (
     NO_BREAKS,
     Failure,
     SampleKey,
-    SampleProgress,
     Trajectory,
     TrajectoryContent,
     VersionRun,
@@ -137,26 +136,6 @@ class Conversation:
         self.logprobs += [0.0] * num
         self.versions += [self.versions[-1] if self.versions else self.weights] * num
         self.written += [False] * num
-
-    # ── between replicas ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def progress(self, partial: SequenceProgress | None, named: Named | None = None) -> SampleProgress:
-        """A copy: this one may go on. `partial`: of the turn in progress, whose writers are `named`."""
-        versions = [*self.versions]
-        if partial is not None and named is not None:
-            versions += map(named, partial.versions)
-        state = replace(
-            self,
-            response_ids=[*self.response_ids],
-            logprobs=[*self.logprobs],
-            versions=[*self.versions],
-            written=[*self.written],
-            breaks=[*self.breaks],
-            turns=[*self.turns],
-            observed=[*self.observed],
-            partial=None if partial is None else replace(partial, kv=None),
-        )
-        return SampleProgress(key=self.key, num_tokens=len(versions), runs=_runs(versions), state=state)
 
     # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,7 +21,7 @@ from engine.inference.port import KvPages, KvRoom
 from engine.live.environment.turns import Answer, Said
 from engine.live.rollout.conversation import Conversation, sampling_of
 from engine.live.rollout.open_turns import OpenTurns
-from engine.live.rollout.telling import retold, told
+from engine.live.rollout.telling import retold, told, told_whole
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
 from engine.live.rollout.wording import Worded, Wording
 from engine.pipeline.records import Failure, GroupTask, HeardUpTo, SampleKey, SampleProgress, Trajectory
@@ -117,19 +117,16 @@ class Samples:
             self._arriving[each.key] = Arriving(offer=offer, progress=each, weights=weights)
 
     def on_pages(self, offer: bytes, sample: int, pages: KvPages) -> None:
-        for key in self._awaiting(offer):
-            if key.sample == sample:
-                arrived = self._arriving.pop(key)
-                self.resume([arrived.progress], arrived.weights, {sample: pages})
+        self._arrive(offer, {sample}, {sample: pages})
 
     def on_pages_ended(self, offer: bytes) -> None:
         """Whatever has not arrived is computed again."""
-        for key in self._awaiting(offer):
-            arrived = self._arriving.pop(key)
-            self.resume([arrived.progress], arrived.weights, {})
+        self._arrive(offer, {key.sample for key in self._arriving}, {})
 
-    def _awaiting(self, offer: bytes) -> list[SampleKey]:
-        return [key for key, arriving in self._arriving.items() if arriving.offer == offer]
+    def _arrive(self, offer: bytes, samples: set[int], pages: Mapping[int, KvPages]) -> None:
+        its = {key for key, each in self._arriving.items() if each.offer == offer and key.sample in samples}
+        for arrived in [self._arriving.pop(key) for key in sorted(its, key=lambda key: key.sample)]:
+            self.resume([arrived.progress], arrived.weights, pages)
 
     def decode(self) -> None:
         """One step of every engine; whose turn has ended is asked about."""
@@ -233,7 +230,7 @@ class Samples:
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=True, with_kv=False):
                 conversation = slot.decoding.pop(request.sequence_id)
-                left.append(conversation.progress(request.progress, slot.named))
+                left.append(told_whole(conversation, request.progress, slot.named))
         self._fill()
         return left
 
@@ -243,7 +240,7 @@ class Samples:
         for slot, names in self._decoding(keys):
             for request in slot.engine.export(names, leave=False, with_kv=False):
                 conversation = slot.decoding[request.sequence_id]
-                progress.append(conversation.progress(request.progress, slot.named))
+                progress.append(told_whole(conversation, request.progress, slot.named))
                 decoding.append((slot, request.sequence_id, conversation.key.sample))
         return Leaving(progress=progress, decoding=decoding)
 
@@ -263,7 +260,8 @@ class Samples:
         left += [SampleProgress(key=key, num_tokens=0, runs=()) for key in unprompted]
         for key in unprompted:
             del self._unprompted[key]
-        return left + [each.progress(None) for each in self._open_turns.forget_turns(keys)]
+        named = self._slots.newest.named  # nobody's, between turns
+        return left + [told_whole(each, None, named) for each in self._open_turns.forget_turns(keys)]
 
     def _decoding(self, keys: set[SampleKey]) -> Iterator[tuple[WeightSlot, list[str]]]:
         """Their sequences, by the slot that decodes them."""

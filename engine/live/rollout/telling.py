@@ -50,10 +50,13 @@ def told(
     )
 
 
+def told_whole(conversation: Conversation, partial: SequenceProgress | None, named: Named) -> SampleProgress:
+    """To whoever goes on with it."""
+    return told(conversation, partial, named, heard=HeardUpTo(key=conversation.key, telling=0))
+
+
 def retold(progress: SampleProgress) -> Conversation | None:
     """The conversation that was told, to go on with; None of one that has not even its prompt."""
-    if isinstance(progress.state, Conversation):  # as replicas give them to each other
-        return progress.state
     if not isinstance(progress.state, Rest):
         return None
     rest, closed = progress.state.conversation, progress.state.num_closed

@@ -5,6 +5,7 @@ from dataclasses import replace
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress
 from engine.live.rollout.conversation import TOLD_ANEW, Conversation
+from engine.live.rollout.telling import retold, told_whole
 from engine.live.rollout.wording import Heard, Worded
 from engine.pipeline.records import GroupKey, SampleKey, VersionRun
 from engine.policy.lineage import WeightsId
@@ -115,13 +116,13 @@ def test_what_goes_on_elsewhere_is_a_copy_that_says_how_far_the_turn_had_come() 
     talk.add_turn(output(3, version=7), heard("one"), named)
     observe(talk, [8, 8], "seen")
     partial = SequenceProgress(token_ids=(5,), logprobs=(-5.0,), versions=(8,))
-    moved = talk.progress(partial, named)
+    moved = told_whole(talk, partial, named)
     observe(talk, [9], "later")
-    assert moved.num_tokens == 4
+    assert moved.num_tokens == 4 and len(moved.said) == 4 * 8
     assert [run.num_tokens for run in moved.runs] == [3, 1]
-    assert isinstance(moved.state, Conversation)
-    assert moved.state.response_ids == [3, 8, 8]
-    request = moved.state.request()
+    went_on = retold(moved)
+    assert went_on is not None and went_on.response_ids == [3, 8, 8]
+    request = went_on.request()
     assert request.progress == partial
     assert request.prompt_ids == (1, 2, 3, 8, 8)
 
