@@ -21,7 +21,8 @@ from typing import Final
 from engine.inference.port import KvPages
 from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, Head, announce, asked, await_thanks, give, mark
 from engine.live.process.links import Links
-from engine.live.weights.link import STALLED_S, Listener, Reach
+from engine.live.weights.link import STALLED_S, Listener
+from engine.live.weights.offered_bytes import Reach
 from engine.live.weights.segments import Segment, let_go_of
 from engine.signs import at_work
 from engine.weights.chunks import chunk_spans

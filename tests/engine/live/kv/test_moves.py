@@ -17,7 +17,8 @@ from engine.live.kv.fetches import Fetches, pages_of
 from engine.live.kv.offers import COME_WITHIN_S, Offer, Offered, Offers
 from engine.live.kv.wire import NAME_BYTES, PIECE_BYTES, SLOWEST_BYTES_PER_S, Deadline, TornPages, announced, ask
 from engine.live.process.links import Links
-from engine.live.weights.link import STALLED_S, Reach, call
+from engine.live.weights.link import STALLED_S, call
+from engine.live.weights.offered_bytes import Reach
 from engine.live.weights.segments import FOLDER, own_memory, sweep
 from tests.engine.live.weights.test_link import LyingWire, wait_until
 

@@ -153,8 +153,8 @@ def test_a_new_segment_reads_what_is_told_anew_and_every_token_that_was_sampled_
     talk.add_turn(replace(output(5, 6), routes=b"ABCDE"), heard("two"), named)
     observe(talk, [8], "seen")
     assert talk.request().prompt_ids == (1, 7, 8, 9, 5, 6, 8)
-    moved = talk.progress(None).state
-    assert isinstance(moved, Conversation) and moved.request() == talk.request()
+    moved = retold(told_whole(talk, None, named))
+    assert moved is not None and moved.request() == talk.request() and moved.breaks == talk.breaks
     talk.add_turn(output(2), heard("three"), named)
     trajectory = talk.judged(VERDICT)
     content = trajectory.content
