@@ -74,8 +74,8 @@ def as_said(spec: JobSpec) -> dict[str, Any]:
 
 def _presets(spec: JobSpec, shape: ModelShape) -> Iterator[Preset]:
     yield _learning_rate(spec)
-    yield _new_tokens(shape)
-    longest = spec.rollout.max_new_tokens if says(spec, "rollout.max_new_tokens") else _new_tokens(shape).value
+    yield _new_tokens(spec, shape)
+    longest = spec.rollout.max_new_tokens if says(spec, "rollout.max_new_tokens") else _new_tokens(spec, shape).value
     assert isinstance(longest, int)
     yield Preset(
         path="trainer.micro_batch_tokens",
@@ -117,9 +117,10 @@ def _learning_rate(spec: JobSpec) -> Preset:
     return Preset(path=path, value=of_all, reason=reason)
 
 
-def _new_tokens(shape: ModelShape) -> Preset:
+def _new_tokens(spec: JobSpec, shape: ModelShape) -> Preset:
     thinks = shape.family in THINKING
-    most = max(shape.max_positions // 2, 1)
+    cache = spec.rollout.kv_tokens // spec.rollout.num_weight_slots or shape.max_positions
+    most = max(min(shape.max_positions, cache) // 2, 1)  # a prompt wants room beside it
     reason = (
         "This family thinks before it answers; it may take four times as many, and the longest answer sets the pace."
         if thinks

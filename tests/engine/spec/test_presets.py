@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from engine.spec import presets
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
-from engine.spec.presets import PRESET_NUMBERS, as_said, filled, in_force, says
+from engine.spec.presets import PRESET_NUMBERS, Preset, as_said, filled, in_force, says
 
 
 def job(**parts: Any) -> JobSpec:
@@ -86,6 +87,16 @@ def test_a_family_that_thinks_may_say_more_and_none_more_than_half_of_its_contex
     short = ModelShape.of_config({**config, "max_position_embeddings": 2_048})
     said = [filled(job(), shape).rollout.max_new_tokens for shape in (QWEN, plain, short)]
     assert said[0] > said[1] and said[2] == 1_024
+    small_cache = job(rollout={"kv_tokens": 4_096, "weight_slots": 2})
+    assert filled(small_cache, QWEN).rollout.max_new_tokens == 1_024
+
+
+def test_a_preset_that_does_not_fit_the_spec_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Preset(path="rollout.max_new_tokens", value=-1, reason="wrong.")
+    right = Preset(path="optimizer.learning_rate", value=1e-6, reason="right.")
+    monkeypatch.setattr(presets, "_presets", lambda *_: iter((wrong, right)))
+    spec = filled(job(), QWEN)
+    assert (spec.rollout.max_new_tokens, spec.optimizer.learning_rate) == (80, 1e-6)
 
 
 def test_the_longest_answer_that_the_spec_allows_fits_a_micro_batch() -> None:
