@@ -39,8 +39,6 @@ class Assignment:
         self._state = state
         self._last_lease = incarnation * LEASES_PER_INCARNATION
         self._keeps_version = state.plan.schedule.keeps_version
-        self._looked_with: tuple[WeightsId | None] | None = None
-        """What replicas were last told to hold for training, where no evaluation had a say."""
         self.replicas = KnownReplicas()
         self.partials = PartialPool(keeps_version=self._keeps_version)
         self.moves = Mover(books=state.books, replicas=self.replicas, new_lease=self._new_lease, partials=self.partials)
@@ -136,7 +134,6 @@ class Assignment:
         if task.progress and self._keeps_version:
             task = replace(task, exact=weights)
         replica.tasks.append(task)
-        replica.is_touched = True
 
     def _is_coming(self, group: OpenGroup) -> bool:
         source = None if group.source is None else self.replicas.of(group.source)
@@ -204,16 +201,8 @@ class Assignment:
             while any(self._assign_one(each, now, prompts) for each in sorted(with_room, key=lambda each: -each.wants)):
                 pass
         to_hold = None if prompts is None else prompts.to_hold()
-        grants = [replica.grant(self._to_hold(replica, to_hold)) for replica in self._to_look_at(to_hold)]
-        return [grant for grant in grants if grant is not None]
-
-    def _to_look_at(self, to_hold: WeightsId | None) -> list[KnownReplica]:
-        """Those of which something has changed: each message is of one among hundreds. What evaluations want of a
-        replica may change with any other."""
-        before, self._looked_with = self._looked_with, None if self._state.evaluations else (to_hold,)
-        if self._looked_with is not None and self._looked_with == before:
-            return [replica for replica in self.replicas if replica.is_touched]
-        return list(self.replicas)
+        alike = None if self._state.evaluations else (to_hold,)  # what they want of one may change with any other
+        return self.replicas.grants(lambda replica: self._to_hold(replica, to_hold), alike=alike)
 
     def _assign_one(self, replica: KnownReplica, now: float, prompts: PromptPool) -> bool:
         if not replica.is_open or replica.is_leaving or self.moves.is_source(replica.owner):

@@ -5,7 +5,7 @@ Invariants:
 - grants since the last sync are taken off the replica's room, so no more is granted than it said it has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from engine.pipeline.data.accounts import Owner
@@ -93,7 +93,7 @@ class KnownReplica:
     def take_room(self, num_samples: int) -> None:
         self.wants -= num_samples
         self.room -= num_samples
-        self.is_empty = False
+        self.is_empty, self.is_touched = False, True
 
     def grant(self, to_hold: WeightsId | None) -> Send | None:
         """The message for the replica; None if there is nothing to say."""
@@ -120,6 +120,7 @@ class KnownReplica:
 class KnownReplicas:
     def __init__(self) -> None:
         self._replicas: dict[int, KnownReplica] = {}
+        self._alike: object = None
 
     def __iter__(self) -> Iterator[KnownReplica]:
         return iter(self._replicas.values())
@@ -137,6 +138,15 @@ class KnownReplicas:
     def add(self, number: int, incarnation: int) -> KnownReplica:
         replica = self._replicas[number] = KnownReplica(number=number, incarnation=incarnation)
         return replica
+
+    def grants(self, to_hold: Callable[[KnownReplica], WeightsId | None], *, alike: object) -> list[Send]:
+        """For those of which something has changed: each message is of one among hundreds. `alike`: what says of all of
+        them what they should hold; None: that may have changed for any."""
+        is_as_before = alike is not None and alike == self._alike
+        self._alike = alike
+        looked_at = [replica for replica in self if replica.is_touched or not is_as_before]
+        grants = [replica.grant(to_hold(replica)) for replica in looked_at]
+        return [grant for grant in grants if grant is not None]
 
     def remove(self, owner: Owner) -> None:
         if self.of(owner) is not None:
