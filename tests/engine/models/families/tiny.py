@@ -30,6 +30,7 @@ VARIANTS: Final[dict[str, dict[str, Any]]] = {
     "qwen2": {"tie_word_embeddings": True},
     "qwen2-windows": {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+    "qwen3-windows": {"head_dim": 8, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3-yarn": {
         "head_dim": 8,
         "rope_parameters": {

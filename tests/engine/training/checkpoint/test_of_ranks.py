@@ -108,6 +108,7 @@ def load_on_four(world: World, model: Path, of_two: Path, into: Path) -> None:
 
     pytest.MonkeyPatch().setattr(stored_state._Stored, "read", counted)
     trainer = trainer_of("whole", model, world)
+    read.clear()  # of the model and its reference
     trainer.load(of_two / "whole")
     tell(into, world, str(sum(read)))
     save(trainer, into / "again")

@@ -38,7 +38,7 @@ from tests.engine.training.trainer_conformance import (
 )
 
 # Those that the decoder knows too are its own; with a setting that it refuses they are not.
-FAMILIES: Final = ("llama-biases", "qwen2-windows", "mistral-windows", "glm4", "olmo2", "phi3")
+FAMILIES: Final = ("llama-biases", "qwen2-windows", "qwen3-windows", "mistral-windows", "glm4", "olmo2", "phi3")
 SHARERS: Final = (1, 2)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
