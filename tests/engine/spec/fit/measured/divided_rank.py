@@ -22,14 +22,14 @@ from engine.training.fsdp.sharding import ShardedPart, Sharding
 from engine.training.parts.layout import own_part
 from engine.training.parts.lora import Adapter
 from engine.training.parts.trained import critic_part, policy_part
-from engine.training.port import TrainingTrajectory
 from engine.training.ranks.passes import CriticPass, PolicyPass
 from engine.training.ranks.sequence_parallel import Sharers
 from engine.training.ranks.world import World
 from engine.training.settings import TrainerSettings
-from engine.training.step.micro_batch import MicroBatch, batch_step
+from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.scoring import Critic
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def peak_of_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     assert plan.division == "fsdp"
     with one_of(plan.num_devices) as world:
         sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
-        batch = _one_answer(plan, world)
+        batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True), LiveBytes() as live:
             _Rank(shape, plan, sharding).make_a_step(batch)
         peak: int = live.peak
@@ -52,7 +52,7 @@ def sent_by_a_rank(shape: ModelShape, plan: TrainerPlan) -> int:
     """For one micro-batch."""
     with one_of(plan.num_devices) as world:
         sharding = Sharding(world, CPU, torch.bfloat16 if plan.products == "bfloat16" else torch.float32)
-        batch = _one_answer(plan, world)
+        batch = _part_of_one_answer(plan, world)
         with FakeTensorMode(allow_non_fake_inputs=True):
             rank = _Rank(shape, plan, sharding)
             with _Sent() as sent:
@@ -83,16 +83,9 @@ def one_of(num_ranks: int) -> Iterator[World]:
         torch_distributed.destroy_process_group()
 
 
-def _one_answer(plan: TrainerPlan, world: World) -> MicroBatch:
+def _part_of_one_answer(plan: TrainerPlan, world: World) -> MicroBatch:
     """This rank's part of it."""
-    answer = TrainingTrajectory(
-        group=0,
-        prompt_ids=(1,),
-        response_ids=(2,) * plan.pass_tokens,
-        behaviour_logprobs=(0.0,) * plan.pass_tokens,
-        reward=1.0,
-    )
-    [batch] = batch_step([answer], max_tokens=plan.pass_tokens + 1, device="cpu").micro_batches
+    batch = one_answer(plan.pass_tokens)
     sharers = plan.sequence_parallel
     return Sharers(world, num_sharers=sharers).share(batch) if sharers > 1 else batch
 

@@ -13,10 +13,9 @@ from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Activations, Products, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import HANDED_OVER, trainer_need
-from engine.training.port import TrainingTrajectory
-from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import score_tokens
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
 NUM_TOKENS, NUM_LAYERS = 8_192, 12
@@ -52,14 +51,7 @@ def peaks_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> tuple[int, int]:
         model.hold_activations(plan.activations)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        answer = TrainingTrajectory(
-            group=0,
-            prompt_ids=(1,),
-            response_ids=(2,) * plan.tokens,
-            behaviour_logprobs=(0.0,) * plan.tokens,
-            reward=1.0,
-        )
-        [batch] = batch_step([answer], max_tokens=plan.tokens + 1, device=DEVICE).micro_batches
+        batch = one_answer(plan.tokens, device=DEVICE)
         with LiveBytes(on=DEVICE) as device, LiveBytes(on="cpu") as host:
             scores = score_tokens(model, batch, temperature=1.0, compute_dtype="float32", train_entropy=False)
             scores.logprobs_N.sum().backward()  # type: ignore[no-untyped-call]

@@ -11,10 +11,9 @@ from engine.spec.fit.known_models import known_shape
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, Activations, Products, TrainerPlan
 from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import HANDED_OVER, trainer_need
-from engine.training.port import TrainingTrajectory
-from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import score_tokens
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config
 
 NUM_TOKENS = 8_192  # a micro-batch of today's default
@@ -27,14 +26,7 @@ def peak_of_a_pass(shape: ModelShape, plan: TrainerPlan) -> int:
         model.hold_activations(plan.activations)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        answer = TrainingTrajectory(
-            group=0,
-            prompt_ids=(1,),
-            response_ids=(2,) * plan.tokens,
-            behaviour_logprobs=(0.0,) * plan.tokens,
-            reward=1.0,
-        )
-        [batch] = batch_step([answer], max_tokens=plan.tokens + 1, device="cpu").micro_batches
+        batch = one_answer(plan.tokens)
         with LiveBytes() as live:
             scores = score_tokens(model, batch, temperature=1.0, compute_dtype=plan.products, train_entropy=False)
             scores.logprobs_N.sum().backward()  # type: ignore[no-untyped-call]

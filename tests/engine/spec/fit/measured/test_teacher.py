@@ -16,10 +16,9 @@ from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.teacher import asking_phases, teacher_bytes
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import trainer_misfit
-from engine.training.port import TrainingTrajectory
-from engine.training.step.micro_batch import batch_step
 from engine.training.step.scoring import score_tokens
 from tests.engine.spec.fit.measured.memory_of_a_pass import LiveBytes
+from tests.engine.spec.fit.measured.one_answer import one_answer
 from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 
 NUM_TOKENS = 8_192
@@ -30,14 +29,7 @@ def peak_of_asking(shape: ModelShape, plan: TrainerPlan) -> int:
     """Beside weights."""
     with FakeTensorMode(), torch.no_grad():
         model = Decoder(decoder_config(shape), torch.float32)
-        answer = TrainingTrajectory(
-            group=0,
-            prompt_ids=(1,),
-            response_ids=(2,) * plan.tokens,
-            behaviour_logprobs=(0.0,) * plan.tokens,
-            reward=1.0,
-        )
-        [batch] = batch_step([answer], max_tokens=plan.tokens + 1, device="cpu").micro_batches
+        batch = one_answer(plan.tokens)
         with LiveBytes() as live:
             score_tokens(model, batch, temperature=1.0, compute_dtype=plan.products, train_entropy=False)
         peak: int = live.peak
