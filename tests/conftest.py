@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from engine.inference.vllm_interpreter import find_vllm_python
+from engine.inference.vllm.interpreter import find_vllm_python
 
 
 @pytest.fixture(scope="session")

@@ -206,7 +206,7 @@ def _vllm(folder: Path, arguments: argparse.Namespace, remarks: list[str]) -> It
 
 
 def _vllm_python() -> str | None:
-    from engine.inference.vllm_interpreter import find_vllm_python
+    from engine.inference.vllm.interpreter import find_vllm_python
 
     try:
         return str(find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))

@@ -8,7 +8,7 @@ from engine.bench.decode import timed_engine
 
 
 def main() -> None:
-    from engine.inference.vllm_engine import VllmRolloutEngine
+    from engine.inference.vllm.engine import VllmRolloutEngine
 
     folder, max_batch, new_tokens = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     engine = VllmRolloutEngine(folder, max_batch=max_batch, device="cpu")

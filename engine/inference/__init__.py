@@ -13,10 +13,5 @@ cpu_products      the fastest product on this processor, measured
 memory            zeroed memory, free until touched
 sampling          one token a row, by seed and position
 stop              stop strings in a growing answer
-vllm_engine       vLLM behind the same port
-vllm_start        the start of one, quiet and in this process
-vllm_interpreter  the Python that it runs in
-vllm_worker       new weights in place, pages handed out
-vllm_kv           a sequence moved from one vLLM to another
-vllm_sampler      our own draw inside vLLM
+vllm/             vLLM behind the same port
 """

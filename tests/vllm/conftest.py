@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from engine.inference.vllm_engine import VllmRolloutEngine
+from engine.inference.vllm.engine import VllmRolloutEngine
 from engine.models.loading import WEIGHTS_FILE
 from engine.policy.lineage import WeightsId
 from engine.weights.snapshot import pack_weights

@@ -16,7 +16,7 @@ from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExpert
 from vllm.model_executor.model_loader import base_loader
 
 from engine.inference.port import SamplingParams, SequenceRequest
-from engine.inference.vllm_engine import VllmRolloutEngine
+from engine.inference.vllm.engine import VllmRolloutEngine
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId

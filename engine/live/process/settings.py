@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from engine.inference.vllm_interpreter import find_vllm_python
+from engine.inference.vllm.interpreter import find_vllm_python
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 

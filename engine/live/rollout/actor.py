@@ -107,7 +107,7 @@ def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> Rollout
     rollout = spec.rollout
     kv_tokens = rollout.kv_tokens // num_slots
     if rollout.engine == "vllm":
-        from engine.inference.vllm_engine import VllmRolloutEngine
+        from engine.inference.vllm.engine import VllmRolloutEngine
 
         return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
     from engine.inference.torch_engine import TorchRolloutEngine

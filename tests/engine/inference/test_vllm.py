@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.inference.vllm_interpreter import find_vllm_python
+from engine.inference.vllm.interpreter import find_vllm_python
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 900

@@ -19,7 +19,7 @@ def test_an_actor_in_vllms_interpreter_answers_on_the_demo_model(own_ray: str, v
 
     class Replica:
         def __init__(self, folder: Path) -> None:
-            from engine.inference.vllm_engine import VllmRolloutEngine
+            from engine.inference.vllm.engine import VllmRolloutEngine
 
             self._engine = VllmRolloutEngine(folder, max_batch=8, device="cpu")
 

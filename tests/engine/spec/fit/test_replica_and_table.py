@@ -9,7 +9,7 @@ import torch
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.page_store import PageStore
 from engine.inference.torch_engine import FIRST_BLOCKS_PER_ROW, PREFILL_TOKENS
-from engine.inference.vllm_start import GPU_BLOCK_TOKENS, MAX_READ_IN, _kv_space
+from engine.inference.vllm.start import GPU_BLOCK_TOKENS, MAX_READ_IN, _kv_space
 from engine.spec.fit.durations.step import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB

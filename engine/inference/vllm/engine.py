@@ -25,7 +25,7 @@ from engine.inference.port import (
 )
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
-from engine.inference.vllm_start import MAX_READ_IN, read_max_positions, read_shapes, start_vllm
+from engine.inference.vllm.start import MAX_READ_IN, read_max_positions, read_shapes, start_vllm
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -33,7 +33,7 @@ from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
-    from engine.inference.vllm_kv import PageConnector
+    from engine.inference.vllm.kv import PageConnector
 
 WEIGHT_BYTES: Final = 4  # at most
 REASONS: Final[dict[str, Literal["stop", "length"]]] = {"stop": "stop", "length": "length"}
@@ -216,10 +216,10 @@ class VllmRolloutEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from engine.inference.vllm_sampler import to_extra_args
+        from engine.inference.vllm.sampler import to_extra_args
 
         return SamplingParams(
-            temperature=0.0,  # vllm_sampler.py draws
+            temperature=0.0,  # sampler.py draws
             max_tokens=live.max_new_tokens - len(live.token_ids),
             stop_token_ids=list(self._eos_ids),
             ignore_eos=True,

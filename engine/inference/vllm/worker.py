@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from engine.inference.vllm_kv import layout_of, read_pages
+from engine.inference.vllm.kv import layout_of, read_pages
 from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights

@@ -20,7 +20,7 @@ from engine.models.loading import weight_files
 
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # its samplers take other processors than ours (vllm_sampler.py)
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # its samplers take other processors than ours (sampler.py)
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -58,10 +58,10 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
         skip_tokenizer_init=True,
         generation_config="vllm",  # not the folder's: what to draw is the request's
         logprobs_mode="processed_logits",
-        logits_processors=["engine.inference.vllm_sampler:SeededDraw"],
-        worker_extension_cls="engine.inference.vllm_worker.RolloutWorker",
+        logits_processors=["engine.inference.vllm.sampler:SeededDraw"],
+        worker_extension_cls="engine.inference.vllm.worker.RolloutWorker",
         kv_transfer_config=KVTransferConfig(
-            kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm_kv", kv_role="kv_both"
+            kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"
         ),
         disable_log_stats=True,
         **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens),

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:

@@ -1,0 +1,9 @@
+"""vLLM behind the rollout port.
+
+engine       the port itself: what a sequence has said, which version wrote it, when a stop string ends it
+start        one engine, quiet and in this process
+interpreter  the Python that it runs in
+worker       new weights in place, pages handed out
+kv           a sequence moved from one vLLM to another
+sampler      our own draw inside vLLM
+"""
