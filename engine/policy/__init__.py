@@ -7,5 +7,6 @@ pace         the time that a piece of work may take
 recovery     signs that a part is gone, or a run beyond help
 relay_chain  the order of relays, and the one that leads
 travel       a version whole, or what changed
+placement    a host for each rank, replica and relay
 repack       the tails to move, to free slots
 """

@@ -1,0 +1,261 @@
+"""The places of a job on the hosts that are there: a host for each rank of the trainer, each replica, each relay.
+
+    hosts, with what each has free ──┐
+    what one rank, replica, relay    ├──▶ ranks on the fewest hosts ──▶ replicas, fewest first ──▶ a relay a host
+    takes, and how many there are ───┘
+
+Invariants:
+- no host is given more than it has free;
+- a replica is whole on one host; there is a relay on each host that holds replicas, and on no other;
+- the trainer's ranks are on as few hosts as hold them, and so are the replicas in what those leave;
+- relay 0, which leads at the start, is on the host of the trainer's first rank where that host holds replicas;
+- replicas that a job may begin without are never the reason that it cannot begin.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from engine.spec.job import JobSpec
+
+# A slot on a CPU pool. The whole demo takes half a core of Ray's book-keeping.
+TRAINER_CPUS: Final = 0.1
+ROLLOUT_CPUS: Final = 0.1
+SERVICE_CPUS: Final = 0.05
+# Data and the environment.
+NUM_SERVICES: Final = 2
+# A refusal that names more hosts is read by nobody.
+MOST_NAMED: Final = 16
+# Ray counts resources in parts of this size; sums of floats are not that exact.
+PRECISION: Final = 4
+
+
+class NoRoom(Exception):
+    """The hosts, as they are, do not hold the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one process asks of its host."""
+
+    cpus: float
+    gpus: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.gpus:g} GPU and {self.cpus:g} CPU" if self.gpus else f"{self.cpus:g} CPU"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    id: str
+    name: str
+    cpus: float
+    gpus: float = 0.0
+    free_cpus: float
+    free_gpus: float = 0.0
+
+    @property
+    def emptied(self) -> "HostView":
+        return HostView(
+            id=self.id,
+            name=self.name,
+            cpus=self.cpus,
+            gpus=self.gpus,
+            free_cpus=self.cpus,
+            free_gpus=self.gpus,
+        )
+
+    def __str__(self) -> str:
+        gpus = f"{self.free_gpus:g} of {self.gpus:g} GPUs and " if self.gpus else ""
+        return f"{self.name} has {gpus}{self.free_cpus:g} of {self.cpus:g} CPUs free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNeeds:
+    num_ranks: int
+    rank: Need
+    replica: Need
+    fewest_replicas: int
+    """Those without which it does not begin."""
+    relay: Need = Need(cpus=SERVICE_CPUS)
+    service: Need = Need(cpus=SERVICE_CPUS)
+
+    @classmethod
+    def of_spec(cls, spec: JobSpec, *, has_gpus: bool) -> Self:
+        """On a CPU every process takes a part of a core, so that several small jobs share a machine and the control
+        plane's quota, not this, is what bounds them."""
+        num_ranks, each = max(spec.trainer_devices, 1), spec.resources.devices_per_replica
+        rank = _need(spec.trainer_devices // num_ranks, TRAINER_CPUS, has_gpus=has_gpus)
+        return cls(
+            num_ranks=num_ranks,
+            rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights lie in the host's memory
+            replica=_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
+            fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_ranks} of the trainer with {self.rank} each, {self.fewest_replicas} replicas with "
+            f"{self.replica} each, whole on a host, and beside them a relay a host with {self.relay}"
+        )
+
+
+def _need(devices: int, cpus: float, *, has_gpus: bool) -> Need:
+    return Need(cpus=cpus, gpus=float(devices)) if has_gpus else Need(cpus=cpus * devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Ids of hosts."""
+
+    ranks: tuple[str, ...]
+    replicas: tuple[str, ...]
+    """By replica; those beyond have no place yet."""
+    relays: tuple[str, ...]
+    """By relay, each of another host."""
+    services: str
+    """Of data and the environment."""
+
+    def relay_of(self, replica: int) -> int:
+        return self.relays.index(self.replicas[replica])
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What is left on each host, while places are given."""
+
+    hosts: Sequence[HostView]
+    _cpus: dict[str, float] = field(init=False)
+    _gpus: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._cpus = {host.id: host.free_cpus for host in self.hosts}
+        self._gpus = {host.id: host.free_gpus for host in self.hosts}
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._cpus)
+
+    def num_fitting(self, host: str, need: Need, *, beside: Need | None = None) -> int:
+        """`beside`: what comes to this host once, with the first."""
+        cpus = self._cpus[host] - (beside.cpus if beside else 0.0)
+        fitting = [_times(cpus, need.cpus), _times(self._gpus[host], need.gpus)]
+        return max(0, min(each for each in fitting if each is not None))
+
+    def take(self, host: str, need: Need, count: int = 1) -> None:
+        self._cpus[host] = round(self._cpus[host] - count * need.cpus, PRECISION)
+        self._gpus[host] = round(self._gpus[host] - count * need.gpus, PRECISION)
+
+    def most_cpus(self) -> str:
+        return max(self.ids, key=lambda host: self._cpus[host])
+
+
+def _times(free: float, each: float) -> int | None:
+    """None: as often as one likes."""
+    return int(round(free / each, PRECISION)) if each else None
+
+
+def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> Places:
+    """`num_replicas`: to begin with, where there is room for more than the fewest. Raises `NoRoom`."""
+    rooms = Rooms(hosts)
+    fewest = min(needs.fewest_replicas, num_replicas)
+    ranks = place_ranks(rooms, needs, count=needs.num_ranks)
+    replicas = place_replicas(rooms, needs, fewest, relays=()) if ranks else []
+    if len(replicas) < fewest:
+        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
+    services = rooms.most_cpus()
+    if rooms.num_fitting(services, needs.service) < NUM_SERVICES:
+        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
+    rooms.take(services, needs.service, NUM_SERVICES)
+    replicas += place_replicas(rooms, needs, num_replicas - fewest, relays=replicas)
+    relays = sorted(dict.fromkeys(replicas), key=lambda host: host != ranks[0])
+    return Places(ranks=tuple(ranks), replicas=tuple(replicas), relays=tuple(relays), services=services)
+
+
+def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:
+    """Where several hosts would do alike, the one that costs the fewest replicas, then the one with the least room.
+    Empty: there is no room for all of them."""
+
+    def num_fitting(host: str) -> int:
+        return rooms.num_fitting(host, needs.rank)
+
+    def take(host: str, taken: int) -> None:
+        rooms.take(host, needs.rank, taken)
+
+    def costs(host: str, taken: int) -> tuple[int, int]:
+        before = rooms.num_fitting(host, needs.replica, beside=needs.relay)
+        take(host, taken)
+        after = rooms.num_fitting(host, needs.replica, beside=needs.relay)
+        take(host, -taken)
+        return before - after, num_fitting(host)
+
+    return _on_fewest_hosts(count, rooms.ids, num_fitting, costs, take)
+
+
+def place_replicas(rooms: Rooms, needs: JobNeeds, count: int, *, relays: Iterable[str]) -> list[str]:
+    """As many of them as there is room for. `relays`: hosts that have one; they come first."""
+    have_relay = set(relays)
+    placed: list[str] = []
+
+    def num_fitting(host: str) -> int:
+        return rooms.num_fitting(host, needs.replica, beside=None if host in have_relay else needs.relay)
+
+    def take(host: str, taken: int) -> None:
+        rooms.take(host, needs.replica, taken)
+        if host not in have_relay:
+            have_relay.add(host)
+            rooms.take(host, needs.relay)
+
+    beginning = [host for host in rooms.ids if host in have_relay]
+    for candidates in (beginning, rooms.ids):
+        wanted = min(count - len(placed), sum(map(num_fitting, candidates)))
+        placed += _on_fewest_hosts(wanted, candidates, num_fitting, lambda host, _: (0, num_fitting(host)), take)
+    return placed
+
+
+def _on_fewest_hosts(
+    count: int,
+    hosts: Sequence[str],
+    num_fitting: Callable[[str], int],
+    costs: Callable[[str, int], tuple[int, int]],
+    take: Callable[[str, int], None],
+) -> list[str]:
+    """The largest are filled, until the rest fits on one: that one is chosen by its costs. Empty: not all of them fit,
+    and nothing was taken."""
+    if sum(map(num_fitting, hosts)) < count:
+        return []
+    placed: list[str] = []
+    while left := count - len(placed):
+        enough = [host for host in hosts if num_fitting(host) >= left]
+        if enough:
+            host = min(enough, key=lambda host: costs(host, left))
+            taken = left
+        else:
+            host = max(hosts, key=num_fitting)
+            taken = num_fitting(host)
+        take(host, taken)
+        placed += [host] * taken
+    return placed
+
+
+def _refusal(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int) -> str:
+    would_fit = "It would fit if they were all free" if _fits(hosts, needs, num_replicas) else "Nor if all was free"
+    has = "; ".join(_named(hosts)) or "there is no host"
+    return f"no room for {needs}: {has}. {would_fit}."
+
+
+def _fits(hosts: Sequence[HostView], needs: JobNeeds, num_replicas: int) -> bool:
+    emptied = [host.emptied for host in hosts]
+    if emptied == list(hosts):
+        return False
+    try:
+        plan_places(emptied, needs, num_replicas=num_replicas)
+    except NoRoom:
+        return False
+    return True
+
+
+def _named(hosts: Sequence[HostView]) -> Iterator[str]:
+    yield from map(str, hosts[:MOST_NAMED])
+    if len(hosts) > MOST_NAMED:
+        yield f"and {len(hosts) - MOST_NAMED} more hosts"

@@ -1,0 +1,129 @@
+"""Places: no host beyond what it has, every replica whole on one, a relay wherever replicas are."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.policy.placement import (
+    NUM_SERVICES,
+    PRECISION,
+    HostView,
+    JobNeeds,
+    Need,
+    NoRoom,
+    Places,
+    Rooms,
+    place_replicas,
+    plan_places,
+)
+from engine.spec.job import JobSpec
+
+
+def host(number: int, gpus: float, cpus: float = 16.0, *, used: float = 0.0) -> HostView:
+    return HostView(
+        id=f"id{number}", name=f"host-{number}", cpus=cpus, gpus=gpus, free_cpus=cpus, free_gpus=gpus - used
+    )
+
+
+def needs(num_ranks: int, replicas: int, *, each: float = 1.0) -> JobNeeds:
+    rank, replica = Need(cpus=0.1, gpus=1.0), Need(cpus=0.1, gpus=each)
+    return JobNeeds(num_ranks=num_ranks, rank=rank, replica=replica, fewest_replicas=replicas)
+
+
+def used_of(places: Places, asked: JobNeeds, host: str) -> tuple[float, float]:
+    """CPUs and GPUs."""
+    parts = [asked.rank] * places.ranks.count(host) + [asked.replica] * places.replicas.count(host)
+    parts += [asked.relay] * places.relays.count(host)
+    parts += [asked.service] * NUM_SERVICES if places.services == host else []
+    return round(sum(part.cpus for part in parts), PRECISION), sum(part.gpus for part in parts)
+
+
+def fewest_hosts(hosts: list[HostView], count: int, each: Need) -> int:
+    """By filling the largest, which is the least that any way takes where each goes anywhere."""
+    for num, room in enumerate(sorted((Rooms([host]).num_fitting(host.id, each) for host in hosts), reverse=True), 1):
+        count -= room
+        if count <= 0:
+            return num
+    raise AssertionError("they do not fit")
+
+
+@given(
+    gpus=st.lists(st.sampled_from((0, 1, 2, 4, 6, 8)), min_size=1, max_size=9),
+    num_ranks=st.integers(1, 20),
+    fewest=st.integers(1, 20),
+    more=st.integers(0, 40),
+    each=st.sampled_from((1.0, 2.0, 4.0)),
+    cpus=st.sampled_from((0.3, 1.0, 16.0)),
+)
+def test_no_host_is_given_more_than_it_has_and_every_replica_has_a_relay_on_its_own(
+    gpus: list[int], num_ranks: int, fewest: int, more: int, each: float, cpus: float
+) -> None:
+    hosts = [host(number, float(count), cpus) for number, count in enumerate(gpus)]
+    asked = needs(num_ranks, fewest, each=each)
+    try:
+        places = plan_places(hosts, asked, num_replicas=fewest + more)
+    except NoRoom as refusal:
+        assert all(each.name in str(refusal) for each in hosts)
+        assert sum(gpus) < num_ranks + fewest * each or each > 1 or cpus < 16, "there was room"
+        return
+    for each_host in hosts:
+        used_cpus, used_gpus = used_of(places, asked, each_host.id)
+        assert used_cpus <= each_host.cpus and used_gpus <= each_host.gpus
+    assert len(places.ranks) == num_ranks and fewest <= len(places.replicas) <= fewest + more
+    assert set(places.relays) == set(places.replicas) and len(set(places.relays)) == len(places.relays)
+    assert all(places.relays[places.relay_of(at)] == on for at, on in enumerate(places.replicas))
+    assert len(set(places.ranks)) == fewest_hosts(hosts, num_ranks, asked.rank)
+    if places.ranks[0] in places.relays:
+        assert places.relays[0] == places.ranks[0], "the one that leads is beside the trainer"
+
+
+def test_eight_hosts_of_eight_are_full_with_two_of_the_trainer_and_six_of_replicas() -> None:
+    places = plan_places([host(number, 8.0) for number in range(8)], needs(16, 48), num_replicas=48)
+    assert sorted(Counter(places.ranks).values()) == [8, 8]
+    assert sorted(Counter(places.replicas).values()) == [8] * 6 and len(places.relays) == 6
+    assert not set(places.ranks) & set(places.replicas)
+
+
+def test_the_trainer_leaves_the_large_hosts_to_replicas_that_need_them() -> None:
+    uneven = [host(0, 8.0), host(1, 2.0), host(2, 4.0)]
+    places = plan_places(uneven, needs(2, 3, each=4.0), num_replicas=3)
+    assert set(places.ranks) == {"id1"} and Counter(places.replicas) == {"id0": 2, "id2": 1}
+
+
+def test_on_one_host_there_is_one_relay() -> None:
+    without = JobNeeds.of_spec(JobSpec(name="x"), has_gpus=False)
+    places = plan_places([host(0, 0.0, cpus=2.0)], without, num_replicas=2)
+    assert places == Places(ranks=("id0",), replicas=("id0", "id0"), relays=("id0",), services="id0")
+
+
+def test_replicas_beyond_the_fewest_wait_for_a_host_and_go_where_a_relay_is() -> None:
+    asked, first = needs(1, 2), [host(0, 4.0)]
+    places = plan_places(first, asked, num_replicas=9)
+    assert places.replicas == ("id0",) * 3, "the others have no place yet"
+    rooms = Rooms([host(0, 4.0, used=2.0), host(1, 8.0)])
+    assert place_replicas(rooms, asked, 6, relays=["id0"]) == ["id0"] * 2 + ["id1"] * 4
+
+
+def test_what_can_never_fit_is_told_with_what_every_host_has() -> None:
+    hosts = [host(number, 8.0) for number in range(2)]
+    with pytest.raises(NoRoom, match=r"3 replicas with 8 GPU and .* host-1 has 8 of 8 GPUs.* Nor if all was free\.$"):
+        plan_places(hosts, needs(1, 3, each=8.0), num_replicas=3)
+    busy = [host(0, 8.0, used=6.0)]
+    with pytest.raises(NoRoom, match=r"2 of 8 GPUs .* free.* It would fit if they were all free\.$"):
+        plan_places(busy, needs(1, 4), num_replicas=4)
+    with pytest.raises(NoRoom, match="there is no host"):
+        plan_places([], needs(1, 1), num_replicas=1)
+
+
+def test_a_refusal_of_a_thousand_hosts_can_be_read() -> None:
+    with pytest.raises(NoRoom) as refusal:
+        plan_places([host(number, 0.0) for number in range(1_000)], needs(1, 1), num_replicas=1)
+    assert len(str(refusal.value)) < 2_000 and "and 984 more hosts" in str(refusal.value)
+
+
+def test_an_evaluation_holds_no_device_for_a_trainer() -> None:
+    spec = JobSpec.model_validate({"name": "x", "training": {"steps": 0}, "resources": {"trainer_devices": 4}})
+    asked = JobNeeds.of_spec(spec, has_gpus=True)
+    assert asked.num_ranks == 1 and asked.rank == asked.service and asked.replica.gpus == 1
