@@ -173,13 +173,13 @@ def wait_until(holds: Callable[[], bool]) -> None:
 @contextmanager
 def _tier(num_relays: int) -> Iterator[Tier]:
     links = LoopbackLinks()
-    spec = JobSpec.model_validate({"name": "bench", "rollout": {"relays": num_relays, "replicas": num_relays}})
+    spec = JobSpec.model_validate({"name": "bench", "rollout": {"replicas": num_relays}})
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": CONCURRENCY_GROUPS}
     make_remote: Any = ray.remote(**options)
     publisher = make_remote(PublisherActor).remote(spec=spec, links=links)
     relays = {
         relay_address(host): make_remote(RelayActor).remote(
-            spec=spec, host=host, incarnation=0, links=links, anchor_every=ANCHOR_EVERY
+            spec=spec, host=host, hosts=range(num_relays), incarnation=0, links=links, anchor_every=ANCHOR_EVERY
         )
         for host in range(num_relays)
     }

@@ -238,6 +238,10 @@ class StartPart:
 
     part: Address
     incarnation: int
+    hosts: tuple[str, ...] = ()
+    """Of each of its processes; none: wherever the body likes."""
+    relay: int | None = None
+    """Of a replica: the one on its host. None: as its plan has it."""
 
 
 # ── the driver's body, which also ends and starts the environment's worker ────────────────────────────────────────

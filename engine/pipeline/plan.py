@@ -42,6 +42,7 @@ class Plan:
     """The seconds between two reports of a replica to data on its samples' text so far; 0: never."""
     kv_ceiling: float = KV_CEILING
     num_relays: int = 1
+    """That it begins with, as far as is known; `RelaysPlaced` says which there are."""
     num_environments: int = 1
     """Workers that give prompts, run tools and grade."""
     weight_slots: int = 1
@@ -68,7 +69,6 @@ class Plan:
             evaluation_prompts=spec.evaluation.prompts,
             evaluate_every=spec.evaluation.every,
             max_batch=spec.rollout.max_batch,
-            num_relays=spec.rollout.relays,
             num_environments=spec.environment.workers,
             filters=spec.algorithm.name == "dapo" and spec.algorithm.learns_from_rewards,
             sample_deadline_s=SAMPLE_DEADLINE_S + LONG_TURNS * spec.environment.turn_timeout_s,
@@ -90,7 +90,7 @@ class Plan:
         return self.schedule.publishes(step) or self.evaluates(step)
 
     def relay_of(self, replica: int) -> int:
-        """The relay on its host."""
+        """The relay on its host, where nobody says another."""
         return replica % self.num_relays
 
     def checkpoints(self, step: int) -> bool:

@@ -22,7 +22,7 @@ from engine.spec.job import JobSpec
 TRAINER_CPUS: Final = 0.1
 ROLLOUT_CPUS: Final = 0.1
 SERVICE_CPUS: Final = 0.05
-# Data and the environment.
+# Data and the first worker of the environment.
 NUM_SERVICES: Final = 2
 # A refusal that names more hosts is read by nobody.
 MOST_NAMED: Final = 16
@@ -77,6 +77,8 @@ class JobNeeds:
     replica: Need
     fewest_replicas: int
     """Those without which it does not begin."""
+    num_environments: int = 1
+    """Workers; the first is beside data, the others are on the hosts of replicas in turns."""
     relay: Need = Need(cpus=SERVICE_CPUS)
     service: Need = Need(cpus=SERVICE_CPUS)
 
@@ -91,12 +93,14 @@ class JobNeeds:
             rank=Need(cpus=SERVICE_CPUS) if spec.only_evaluates else rank,  # its weights lie in the host's memory
             replica=_need(each, ROLLOUT_CPUS, has_gpus=has_gpus),
             fewest_replicas=spec.placement.min_replicas or spec.rollout.replicas,
+            num_environments=spec.environment.workers,
         )
 
     def __str__(self) -> str:
         return (
             f"{self.num_ranks} of the trainer with {self.rank} each, {self.fewest_replicas} replicas with "
-            f"{self.replica} each, whole on a host, and beside them a relay a host with {self.relay}"
+            f"{self.replica} each, whole on a host, a relay a host of these with {self.relay}, data and "
+            f"{self.num_environments} of the environment with {self.service} each"
         )
 
 
@@ -114,7 +118,9 @@ class Places:
     relays: tuple[str, ...]
     """By relay, each of another host."""
     services: str
-    """Of data and the environment."""
+    """Of data and the first worker of the environment."""
+    environments: tuple[str, ...] = ()
+    """Of its other workers."""
 
     def relay_of(self, replica: int) -> int:
         return self.relays.index(self.replicas[replica])
@@ -167,9 +173,32 @@ def plan_places(hosts: Sequence[HostView], needs: JobNeeds, *, num_replicas: int
     if rooms.num_fitting(services, needs.service) < NUM_SERVICES:
         raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
     rooms.take(services, needs.service, NUM_SERVICES)
+    environments = _place_environments(rooms, needs, beside=list(dict.fromkeys(replicas)))
+    if len(environments) < needs.num_environments - 1:
+        raise NoRoom(_refusal(hosts, needs, num_replicas=num_replicas))
     replicas += place_replicas(rooms, needs, num_replicas - fewest, relays=replicas)
     relays = sorted(dict.fromkeys(replicas), key=lambda host: host != ranks[0])
-    return Places(ranks=tuple(ranks), replicas=tuple(replicas), relays=tuple(relays), services=services)
+    return Places(
+        ranks=tuple(ranks),
+        replicas=tuple(replicas),
+        relays=tuple(relays),
+        services=services,
+        environments=tuple(environments),
+    )
+
+
+def _place_environments(rooms: Rooms, needs: JobNeeds, *, beside: Sequence[str]) -> list[str]:
+    """As many as there is room for: in turns, and where CPUs are left once their turn has none."""
+    placed: list[str] = []
+    for worker in range(needs.num_environments - 1):
+        host = beside[worker % len(beside)]
+        if not rooms.num_fitting(host, needs.service):
+            host = rooms.most_cpus()
+        if not rooms.num_fitting(host, needs.service):
+            break
+        rooms.take(host, needs.service)
+        placed.append(host)
+    return placed
 
 
 def place_ranks(rooms: Rooms, needs: JobNeeds, *, count: int) -> list[str]:

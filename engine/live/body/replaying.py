@@ -16,6 +16,7 @@ from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.placing import Placing
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.plan import Plan
@@ -23,6 +24,7 @@ from engine.pipeline.records import DataProgress
 from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
+from engine.policy.placement import HostView, JobNeeds, Places
 from engine.policy.recovery import Patience
 from engine.spec.job import JobSpec
 
@@ -74,6 +76,12 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
                 now=built_with["now"],
                 incarnations={Address.parse(part): number for part, number in built_with["incarnations"].items()},
                 away=[Address.parse(part) for part in built_with["away"]],
+                waiting=[Address.parse(part) for part in built_with["waiting"]],
+                placing=Placing(
+                    needs=TypeAdapter(JobNeeds).validate_python(built_with["needs"]),
+                    places=TypeAdapter(Places).validate_python(built_with["places"]),
+                    hosts=TypeAdapter(tuple[HostView, ...]).validate_python(built_with["hosts"]),
+                ),
                 repacker=Repacker.for_plan(plan),
                 patience=TypeAdapter(Patience).validate_python(built_with["patience"]),
             )
@@ -83,6 +91,11 @@ def _brain(part: Address, built_with: Mapping[str, Any]) -> Brain:
         case "trainer":
             return TrainerBrain(plan, epoch=built_with["epoch"])
         case "rollout":
-            return RolloutBrain(plan, replica=built_with["replica"], incarnation=built_with["incarnation"])
+            return RolloutBrain(
+                plan,
+                replica=built_with["replica"],
+                incarnation=built_with["incarnation"],
+                relay=built_with["relay"],
+            )
         case _:
             raise ValueError(f"a recording of {part}, which has no brain")

@@ -4,7 +4,7 @@ Invariant: memory that dead processes left on this host is given back before thi
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -48,19 +48,20 @@ class RelayActor(BodyActor):
         *,
         spec: JobSpec,
         host: int,
+        hosts: Sequence[int] = (0,),
         incarnation: int,
         links: Links,
         recordings: Path | None = None,
         anchor_every: int = ANCHOR_EVERY,
     ) -> None:
-        hosts = tuple(range(spec.rollout.relays))
+        """`hosts`: all that have a relay by now; more may come."""
         self._built_with: dict[str, Any] = {
             "host": host,
-            "hosts": hosts,
+            "hosts": tuple(hosts),
             "incarnation": incarnation,
             "anchor_every": anchor_every,
         }
-        self._links, self._listens = links, len(hosts) > 1
+        self._links, self._listens = links, spec.rollout.replicas > 1
         super().__init__(
             part=relay_address(host), incarnation=incarnation, recordings=recordings, built_with=self._built_with
         )

@@ -26,10 +26,18 @@ from engine.spec.job import JobSpec
 
 
 class RolloutActor(BodyActor):
-    def __init__(self, *, spec: JobSpec, replica: int, incarnation: int, links: Links, recordings: Path | None) -> None:
-        self._spec, self._replica, self._incarnation, self._links = spec, replica, incarnation, links
+    def __init__(
+        self, *, spec: JobSpec, replica: int, incarnation: int, relay: int, links: Links, recordings: Path | None
+    ) -> None:
+        self._spec, self._links = spec, links
+        self._replica, self._incarnation, self._relay = replica, incarnation, relay
         self._device = "cpu"
-        built_with = {"spec": spec.model_dump(mode="json"), "replica": replica, "incarnation": incarnation}
+        built_with = {
+            "spec": spec.model_dump(mode="json"),
+            "replica": replica,
+            "incarnation": incarnation,
+            "relay": relay,
+        }
         super().__init__(
             part=rollout_address(replica), incarnation=incarnation, recordings=recordings, built_with=built_with
         )
@@ -58,7 +66,7 @@ class RolloutActor(BodyActor):
         num_slots = plan.weight_slots
         return RolloutBody(
             spec=spec,
-            brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation),
+            brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation, relay=self._relay),
             replica=self._replica,
             incarnation=self._incarnation,
             slots=WeightSlots(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),

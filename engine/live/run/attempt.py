@@ -107,7 +107,7 @@ class Attempt:
         self._recorder = recorder = Recorder(self._sink, start_step=start_step)
         recorder.announce(EnterPhase(phase="provisioning"))
         connect()
-        placement = place(spec, check=self._interruptions.check)
+        placement = place(spec, num_replicas=num_replicas, check=self._interruptions.check)
         recorder.announce(EnterPhase(phase="loading_weights"))
         folders = Folders(
             checkpoints=plan.checkpoints,

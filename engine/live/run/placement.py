@@ -1,17 +1,15 @@
-"""The places of the actors: one placement group for the job, all of it or nothing.
+"""The places of the actors: what the job cannot begin without is reserved at once, all of it or nothing.
 
-    bundle 0: trainer    bundle 1: data, environment    bundle 2 + h: relay h and the first replicas of its host, and
-                                                                      further workers of the environment in turns
-    behind them: one for each further rank of the trainer, which may be on other hosts
-    an evaluation's bundle 0 has no device: what holds its weights needs a host's memory
-    beside it: elastic replicas, those beyond placement.min_replicas, each on the host of its relay
+    hosts ──▶ plan of places ──▶ one group, a bundle for each rank, relay, replica, and one for data and environment,
+      ▲                          each on the host that the plan names
+      └── not to be had: planned again with the hosts as they are then, until it is too late
 
 Invariants:
-- a relay and its replicas share a host: weights go from one to the others by shared memory;
+- a bundle is one replica's, whole on one host, and each host of replicas has a relay's;
 - an elastic replica's devices are Ray's again the moment that it has left: no group keeps them;
-- GPUs are asked for only where the cluster has some; on CPU every actor takes a fraction of a core, so that several
-  small jobs share a machine and the control plane's quota, not Ray, is what bounds them;
-- a group that cannot be had in time is a clear failure, not a wait forever.
+- what begins again where it was takes what its bundle keeps; elsewhere it takes what is free on a host that was chosen;
+- GPUs are asked for only where the cluster has some;
+- a job for which there is no room in time is a clear failure that says what each host has, not a wait forever.
 """
 
 import time
@@ -20,24 +18,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
+from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from engine.pipeline.messages.addresses import TRAINER, Address, environment_address, rollout_address
-from engine.pipeline.plan import Plan
+from engine.live.process.hosts import read_hosts
+from engine.pipeline.messages.addresses import (
+    DATA,
+    TRAINER,
+    Address,
+    environment_address,
+    relay_address,
+    rollout_address,
+)
+from engine.policy.placement import NUM_SERVICES, HostView, JobNeeds, Need, NoRoom, Places, plan_places
 from engine.spec.job import JobSpec
 
-TRAINER_BUNDLE: Final = 0
-SERVICE_BUNDLE: Final = 1
-FIRST_HOST_BUNDLE: Final = 2
-
-# A slot on a CPU pool. The whole demo takes half a core of Ray's book-keeping.
-TRAINER_CPUS: Final = 0.1
-ROLLOUT_CPUS: Final = 0.1
-SERVICE_CPUS: Final = 0.05
-NUM_SERVICES: Final = 2
 PLACED_WITHIN_S: Final = 300.0
+# What another job took meanwhile is planned around; a healthy cluster reserves in a fraction of this.
+RESERVED_WITHIN_S: Final = 10.0
 WAIT_SLICE_S: Final = 1.0
+NODE_ID: Final = "ray.io/node-id"
 
 
 class NoCapacity(Exception):
@@ -47,104 +47,127 @@ class NoCapacity(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    part: Address
+    host: str
+    need: Need
+    count: int = 1
+
+    @property
+    def resources(self) -> dict[str, float]:
+        asked = {"CPU": round(self.count * self.need.cpus, 4), "GPU": self.count * self.need.gpus}
+        return {kind: amount for kind, amount in asked.items() if amount}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     group: PlacementGroup
-    has_gpus: bool
-    spec: JobSpec
+    bundles: tuple[Bundle, ...]
+    needs: JobNeeds
+    places: Places
+    hosts: tuple[HostView, ...]
+    """As they were when it was planned."""
 
-    def options(self, part: Address) -> dict[str, Any]:
-        """Ray's options for this actor."""
-        return self._options(bundle_of(part, self.spec), part)
+    def options(self, part: Address, hosts: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Ray's options for this actor. `hosts`: of each of its processes; none: where it was planned."""
+        return self._options(part, 0, hosts)
 
-    def rank_options(self) -> list[dict[str, Any]]:
+    def rank_options(self, hosts: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         """For each rank of the trainer but the first."""
-        first = FIRST_HOST_BUNDLE + self.spec.rollout.relays
-        return [self._options(first + rank, TRAINER) for rank in range(num_ranks(self.spec) - 1)]
+        return [self._options(TRAINER, rank, hosts) for rank in range(1, self.needs.num_ranks)]
 
-    def _options(self, bundle: int, part: Address) -> dict[str, Any]:
-        wanted = resources_of(part, self.spec, has_gpus=self.has_gpus)
-        strategy: Any = PlacementGroupSchedulingStrategy(
-            placement_group=self.group, placement_group_bundle_index=bundle
-        )
-        if is_elastic(part, self.spec):
-            strategy = NodeAffinitySchedulingStrategy(node_id=self._node_of(bundle), soft=False)
+    def _options(self, part: Address, rank: int, hosts: tuple[str, ...]) -> dict[str, Any]:
+        need = need_of(part, self.needs)
         return {
-            "num_cpus": wanted["CPU"],
-            "num_gpus": wanted.get("GPU", 0),
-            "scheduling_strategy": strategy,
+            "num_cpus": need.cpus,
+            "num_gpus": need.gpus,
+            "scheduling_strategy": self._strategy(part, rank, hosts[rank] if hosts else None),
             "max_restarts": 0,
         }
 
-    def _node_of(self, bundle: int) -> str:
-        table: dict[str, Any] = placement_group_table(self.group)
-        return str(table["bundles_to_node_id"][bundle])
+    def _strategy(self, part: Address, rank: int, host: str | None) -> Any:
+        reserved_for = DATA if part == environment_address(0) else part
+        indices = [index for index, bundle in enumerate(self.bundles) if bundle.part == reserved_for]
+        if part.kind == "environment" and self.bundles[indices[0]].host not in {each.id for each in read_hosts()}:
+            return "DEFAULT"  # it is on any host what it was on this one
+        if rank < len(indices) and host in (None, self.bundles[indices[rank]].host):
+            return PlacementGroupSchedulingStrategy(
+                placement_group=self.group, placement_group_bundle_index=indices[rank]
+            )
+        host = host or self.places.replicas[part.number]  # only what is elastic has no bundle from the start
+        return NodeAffinitySchedulingStrategy(node_id=host, soft=False)
 
 
-def is_elastic(part: Address, spec: JobSpec) -> bool:
-    return part.kind == "rollout" and part.number >= (spec.placement.min_replicas or spec.rollout.replicas)
-
-
-def num_ranks(spec: JobSpec) -> int:
-    """A process for each device; without a device, one that holds an evaluation's weights."""
-    return max(spec.trainer_devices, 1)
-
-
-def bundle_of(part: Address, spec: JobSpec) -> int:
+def need_of(part: Address, needs: JobNeeds) -> Need:
     match part.kind:
         case "trainer":
-            return TRAINER_BUNDLE
+            return needs.rank
+        case "rollout":
+            return needs.replica
         case "relay":
-            return FIRST_HOST_BUNDLE + part.number
-        case "rollout":
-            return FIRST_HOST_BUNDLE + Plan.from_spec(spec).relay_of(part.number)
-        case "environment" if part.number > 0:
-            return FIRST_HOST_BUNDLE + (part.number - 1) % spec.rollout.relays
+            return needs.relay
         case _:
-            return SERVICE_BUNDLE
+            return needs.service
 
 
-def resources_of(part: Address, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
-    match part.kind:
-        case "trainer" if not spec.only_evaluates:
-            devices, cpus = spec.trainer_devices // num_ranks(spec), TRAINER_CPUS
-        case "rollout":
-            devices, cpus = spec.resources.devices_per_replica, ROLLOUT_CPUS
-        case _:
-            return {"CPU": SERVICE_CPUS}
-    return {"CPU": cpus, "GPU": float(devices)} if has_gpus else {"CPU": cpus * devices}
+def reserved(places: Places, needs: JobNeeds) -> tuple[Bundle, ...]:
+    """All but the elastic replicas."""
+    ranks = [Bundle(part=TRAINER, host=host, need=needs.rank) for host in places.ranks]
+    services = Bundle(part=DATA, host=places.services, need=needs.service, count=NUM_SERVICES)
+    relays = [Bundle(part=relay_address(at), host=host, need=needs.relay) for at, host in enumerate(places.relays)]
+    replicas = [
+        Bundle(part=rollout_address(at), host=host, need=needs.replica)
+        for at, host in enumerate(places.replicas[: needs.fewest_replicas])
+    ]
+    workers = [
+        Bundle(part=environment_address(worker), host=host, need=needs.service)
+        for worker, host in enumerate(places.environments, start=1)
+    ]
+    return (*ranks, services, *relays, *replicas, *workers)
 
 
-def bundles(spec: JobSpec, *, has_gpus: bool) -> list[dict[str, float]]:
-    service = {"CPU": SERVICE_CPUS * NUM_SERVICES}
-    hosts = [_host(host, spec, has_gpus=has_gpus) for host in range(spec.rollout.relays)]
-    trainer = resources_of(TRAINER, spec, has_gpus=has_gpus)
-    return [trainer, service, *hosts, *([trainer] * (num_ranks(spec) - 1))]
+def place(spec: JobSpec, *, num_replicas: int | None = None, check: Callable[[], None]) -> Placement:
+    """`num_replicas`: to begin with where there is room; None: all. `check` raises if the wait shall end."""
+    give_up_at = time.monotonic() + PLACED_WITHIN_S
+    while True:
+        hosts = read_hosts()
+        has_gpus = any(host.gpus for host in hosts)
+        if not has_gpus:
+            refuse_what_needs_gpus(spec)
+        needs = JobNeeds.of_spec(spec, has_gpus=has_gpus)
+        problem = "other jobs take it meanwhile, again and again"
+        try:
+            places = plan_places(hosts, needs, num_replicas=num_replicas or spec.rollout.replicas)
+            bundles = reserved(places, needs)
+            group = _reserve(bundles, check)
+            if group is not None:
+                return Placement(group=group, bundles=bundles, needs=needs, places=places, hosts=hosts)
+        except NoRoom as refusal:
+            problem = str(refusal)
+            time.sleep(WAIT_SLICE_S)
+        check()
+        if time.monotonic() >= give_up_at:
+            raise NoCapacity(f"not placed within {PLACED_WITHIN_S:.0f} s: {problem}")
 
 
-def _host(host: int, spec: JobSpec, *, has_gpus: bool) -> dict[str, float]:
-    plan = Plan.from_spec(spec)
-    fewest = spec.placement.min_replicas or spec.rollout.replicas
-    num_replicas = sum(plan.relay_of(replica) == host for replica in range(fewest))
-    one = resources_of(rollout_address(0), spec, has_gpus=has_gpus)
-    whole = {kind: round(amount * num_replicas, 4) for kind, amount in one.items()}
-    workers = map(environment_address, range(1, spec.environment.workers))
-    num_services = 1 + sum(bundle_of(worker, spec) == FIRST_HOST_BUNDLE + host for worker in workers)
-    return {**whole, "CPU": round(whole["CPU"] + SERVICE_CPUS * num_services, 4)}
-
-
-def place(spec: JobSpec, *, check: Callable[[], None]) -> Placement:
-    """`check` raises if the wait shall end."""
-    capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    has_gpus = capacity.get("GPU", 0) > 0
-    if not has_gpus:
-        refuse_what_needs_gpus(spec)
-    group = placement_group(bundles(spec, has_gpus=has_gpus), strategy="PACK")
+def _reserve(bundles: tuple[Bundle, ...], check: Callable[[], None]) -> PlacementGroup | None:
+    """None: it was not to be had, and nothing of it is kept."""
+    group: PlacementGroup = placement_group(
+        [bundle.resources for bundle in bundles],
+        strategy="PACK",
+        bundle_label_selector=[{NODE_ID: bundle.host} for bundle in bundles],
+    )
     try:
-        _wait_for(group, check)
+        give_up_at = time.monotonic() + RESERVED_WITHIN_S
+        while not group.wait(WAIT_SLICE_S):
+            check()
+            if time.monotonic() >= give_up_at:
+                ray.util.remove_placement_group(group)
+                return None
     except BaseException:
         ray.util.remove_placement_group(group)
         raise
-    return Placement(group=group, has_gpus=has_gpus, spec=spec)
+    return group
 
 
 def refuse_what_needs_gpus(spec: JobSpec) -> None:
@@ -153,12 +176,3 @@ def refuse_what_needs_gpus(spec: JobSpec) -> None:
             "optimizer.offload has no effect in this job: Ray has no GPU, and a CPU's memory is the host's. "
             "Got True; leave it at False."
         )
-
-
-def _wait_for(group: PlacementGroup, check: Callable[[], None]) -> None:
-    give_up_at = time.monotonic() + PLACED_WITHIN_S
-    while not group.wait(WAIT_SLICE_S):
-        check()
-        if time.monotonic() >= give_up_at:
-            capacity: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-            raise NoCapacity(f"no room for {group.bundle_specs} in {PLACED_WITHIN_S:.0f} s; Ray has {capacity}")

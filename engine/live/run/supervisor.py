@@ -25,6 +25,7 @@ from engine.live.body.loop import BodyFailed, Brain
 from engine.live.body.recording import Recording, plain
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
+from engine.live.process.hosts import read_hosts
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import arithmetic, is_out_of_memory, out_of_memory
 from engine.live.run.wiring import Network
@@ -41,12 +42,14 @@ from engine.pipeline.effects import (
     StartPart,
 )
 from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.placing import Placing
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DRIVER, MANAGER, Address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted, PauseAsked, ResizeAsked, RunBroken
-from engine.pipeline.messages.to_manager import PartLost, PartReported, ReplicaReported
+from engine.pipeline.messages.to_manager import HostsSeen, PartLost, PartReported, ReplicaReported
 from engine.pipeline.plan import Plan
+from engine.policy.placement import HostView
 from engine.policy.recovery import Patience
 from engine.sinks.lines import LinesSaid
 from engine.spec.control import ControlRequest
@@ -94,11 +97,15 @@ class Supervisor:
             "now": now,
             "incarnations": watched,
             "away": network.away,
+            "waiting": network.waiting,
             "patience": patience,
         }
+        placed = network.placement
+        placing = Placing(placed.needs, placed.places, placed.hosts)
+        self._hosts: tuple[HostView, ...] = ()
         self._brains: dict[Address, Brain] = {
             DRIVER: DriverBrain(plan, **driven),
-            MANAGER: ManagerBrain(**managed, repacker=Repacker.for_plan(plan)),
+            MANAGER: ManagerBrain(**managed, placing=placing, repacker=Repacker.for_plan(plan)),
         }
         self._recordings: dict[Address, Recording] = {}
         if recordings is not None:
@@ -106,6 +113,8 @@ class Supervisor:
             driven["patience"] = managed["patience"] = plain(patience)
             managed["incarnations"] = {str(part): incarnation for part, incarnation in watched.items()}
             managed["away"] = list(map(str, network.away))
+            managed["waiting"] = list(map(str, network.waiting))
+            managed |= {"needs": plain(placed.needs), "places": plain(placed.places), "hosts": plain(placed.hosts)}
             for part, built_with in ((DRIVER, driven), (MANAGER, managed)):
                 file = recordings / f"{part}.jsonl"
                 self._recordings[part] = Recording(file, part=part, built_with={"spec": document, **built_with})
@@ -121,10 +130,21 @@ class Supervisor:
                 self._on_request(request)
             now = time.monotonic()
             if now >= tick_at:
+                self._look_at_hosts()
                 self._tell(MANAGER, Tick())
                 self._tell(DRIVER, Tick())
                 tick_at = now + TICK_S
         return self._ended
+
+    def _look_at_hosts(self) -> None:
+        try:
+            hosts = read_hosts()
+        except (RayError, ConnectionError) as error:
+            log.warning("the cluster's hosts were not told: %s", error)
+            return
+        if hosts != self._hosts:
+            self._hosts = hosts
+            self._tell(MANAGER, HostsSeen(hosts=hosts))
 
     def _on_request(self, request: ControlRequest) -> None:
         log.info("request kind=%s id=%s replicas=%s", request.kind, request.id, request.replicas)
@@ -187,6 +207,7 @@ class Supervisor:
 
     def _on_lost(self, address: Address, incarnation: int, reason: str) -> None:
         self._forget_load(address)
+        self._look_at_hosts()  # its own may be gone with it
         watched_by = DRIVER if address.kind == "environment" else MANAGER
         self._tell(watched_by, PartLost(part=address, incarnation=incarnation, reason=reason))
 
@@ -216,7 +237,7 @@ class Supervisor:
                 self._forget_load(effect.part)
                 return [(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))]
             case StartPart():
-                self._start(effect.part, effect.incarnation)
+                self._start(effect)
                 return [(DRIVER, PartStarted(part=effect.part, incarnation=effect.incarnation))]
             case EnterPhase() | AnnounceReady() | AnnounceSize() | Acknowledge():
                 self._recorder.announce(effect)
@@ -226,10 +247,10 @@ class Supervisor:
                 raise TypeError(f"the body of driver and manager does not do {type(effect).__name__}")
         return []
 
-    def _start(self, part: Address, incarnation: int) -> None:
-        self._incarnations[part] = incarnation
-        self._network.replace(part, incarnation)
-        self._poll(part)
+    def _start(self, start: StartPart) -> None:
+        self._incarnations[start.part] = start.incarnation
+        self._network.replace(start.part, start.incarnation, hosts=start.hosts, relay=start.relay)
+        self._poll(start.part)
 
     def _forget_load(self, part: Address) -> None:
         if part.kind == "rollout":

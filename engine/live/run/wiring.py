@@ -60,9 +60,9 @@ class Network:
         resume: ResumePoint | None,
         num_replicas: int | None = None,
     ) -> None:
-        """`num_replicas`: to begin with; None: all of the spec's."""
+        """`num_replicas`: to begin with, those included that find no host yet; None: all of the spec's."""
         self.num_replicas = spec.rollout.replicas if num_replicas is None else num_replicas
-        self.spec, self._placement, self._folders, self._resume = spec, placement, folders, resume
+        self.spec, self.placement, self._folders, self._resume = spec, placement, folders, resume
         self._links = Links()
         self._actors: dict[Address, Any] = {}
         for part in (*self.parts, *map(environment_address, range(spec.environment.workers))):
@@ -73,9 +73,14 @@ class Network:
     @property
     def parts(self) -> list[Address]:
         """The parts that the manager watches; the slowest to start first, since they all start side by side."""
-        rollout = self.spec.rollout
-        replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
-        return [TRAINER, *replicas, *(relay_address(host) for host in range(rollout.relays)), DATA]
+        places = self.placement.places
+        replicas = map(rollout_address, range(len(places.replicas)))
+        return [TRAINER, *replicas, *map(relay_address, range(len(places.relays))), DATA]
+
+    @property
+    def waiting(self) -> list[Address]:
+        """Replicas that come as soon as there is a host for them."""
+        return [rollout_address(replica) for replica in range(len(self.placement.places.replicas), self.num_replicas)]
 
     @property
     def away(self) -> list[Address]:
@@ -92,8 +97,11 @@ class Network:
     def send(self, to: Address, message: Message) -> None:
         self._actors[to].deliver.remote(message)
 
-    def replace(self, part: Address, incarnation: int) -> None:
-        self._create(part, incarnation=incarnation)
+    def replace(
+        self, part: Address, incarnation: int, *, hosts: tuple[str, ...] = (), relay: int | None = None
+    ) -> None:
+        """`hosts`: of each of its processes; `relay`: that of a replica."""
+        self._create(part, incarnation=incarnation, hosts=hosts, relay=relay)
         self._introduce(part)
         for address, actor in self._actors.items():
             if part in self._known_to(address):
@@ -106,16 +114,22 @@ class Network:
         try:
             for actor in self._actors.values():
                 ray.kill(actor, no_restart=True)
-            ray.util.remove_placement_group(self._placement.group)
+            ray.util.remove_placement_group(self.placement.group)
         except (RayError, ConnectionError) as error:  # Ray itself is gone, and with it all that it ran
             log.warning("ending the actors failed: %s", error)
 
     # ── creation ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _create(self, part: Address, *, incarnation: int) -> None:
+    def _create(
+        self, part: Address, *, incarnation: int, hosts: tuple[str, ...] = (), relay: int | None = None
+    ) -> None:
         kind, arguments = self._made_of(part, incarnation)
+        if part == TRAINER:
+            arguments["ranks"] = self.placement.rank_options(hosts)
+        elif part.kind == "rollout":
+            arguments["relay"] = self.placement.places.relay_of(part.number) if relay is None else relay
         options = {
-            **self._placement.options(part),
+            **self.placement.options(part, hosts),
             "concurrency_groups": CONCURRENCY_GROUPS,
             **kind.options(self.spec),
         }
@@ -131,7 +145,6 @@ class Network:
                     "resume": self._resume,
                     "incarnation": incarnation,
                     "links": self._links,
-                    "ranks": self._placement.rank_options(),
                     "recordings": self._folders.recordings,
                     "recorded_step": self._folders.recorded_step,
                 }
@@ -146,6 +159,7 @@ class Network:
             case "relay":
                 return RelayActor, {
                     "host": part.number,
+                    "hosts": self._relays,
                     "incarnation": incarnation,
                     "links": self._links,
                     "recordings": self._folders.recordings,
@@ -161,6 +175,12 @@ class Network:
                 return EnvironmentActor, {"worker": part.number, "data_folder": self._folders.data}
             case _:
                 raise ValueError(f"no actor is {part}")
+
+    @property
+    def _relays(self) -> tuple[int, ...]:
+        """Those that there are or were; the manager tells the others which have a host."""
+        known = {part.number for part in self._actors if part.kind == "relay"}
+        return tuple(sorted(known.union(range(len(self.placement.places.relays)))))
 
     def _progress(self) -> DataProgress:
         """An evaluation takes a checkpoint's weights; what was trained into them is not its own."""

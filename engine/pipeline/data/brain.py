@@ -58,6 +58,7 @@ from engine.pipeline.messages.to_driver import (
     RunBroken,
     ToDriver,
 )
+from engine.pipeline.messages.to_relay import RelaysPlaced
 from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
@@ -132,6 +133,8 @@ class DataBrain:
                 self._is_pausing = True
             case TrainingEnded():
                 effects += self._on_training_ended(message)
+            case RelaysPlaced():
+                self._releases.relays = message.relays
             case Tick():
                 effects += self._give_up_overdue(now)
                 effects += self._releases.on_tick(now)

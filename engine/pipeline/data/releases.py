@@ -4,6 +4,7 @@ Invariant: the news goes to every relay and goes again, since what is never rele
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from engine.pipeline.effects import Effect, Send
@@ -17,7 +18,7 @@ MAX_REMEMBERED: Final = 4
 
 class Releases:
     def __init__(self, *, num_relays: int) -> None:
-        self._hosts = range(num_relays)
+        self.relays: Sequence[int] = range(num_relays)
         self._released: deque[VersionReleased] = deque(maxlen=MAX_REMEMBERED)
         self._said_at = 0.0
 
@@ -33,4 +34,4 @@ class Releases:
         return [effect for released in self._released for effect in self._say(released)]
 
     def _say(self, released: VersionReleased) -> list[Effect]:
-        return [Send(to=relay_address(host), message=released) for host in self._hosts]
+        return [Send(to=relay_address(host), message=released) for host in self.relays]

@@ -12,17 +12,21 @@ Invariants:
 - the run breaks, with a reason, when a kind of part is gone and will not come back.
 """
 
+# Over budget: one state of each part, which every decision here reads or changes; places are decided elsewhere.
+
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from engine.pipeline.effects import Effect, EndPart, Send, StartPart
+from engine.pipeline.manager.placing import Anywhere, Start
 from engine.pipeline.manager.repacker import Repacker
 from engine.pipeline.messages.addresses import DATA, DRIVER, Address, rollout_address
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import ReplicaGone
 from engine.pipeline.messages.to_driver import FaultReported, ResizeReported, RunBroken
 from engine.pipeline.messages.to_manager import (
+    HostsSeen,
     LeaveOrdered,
     PartLost,
     PartReported,
@@ -45,6 +49,7 @@ from engine.policy.recovery import (
 
 RESEND_AFTER_S: Final = 2.0
 NEVER_BEGUN: Final = -1
+HOST_IS_GONE: Final = "its host is gone"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,17 +84,22 @@ class ManagerBrain:
         num_replicas: int = 0,
         incarnations: Mapping[Address, int] | None = None,
         away: Collection[Address] = (),
+        waiting: Collection[Address] = (),
+        placing: Anywhere | None = None,
         repacker: Repacker | None = None,
         patience: Patience | None = None,
     ) -> None:
         """`incarnations`: the parts to watch, as they are now; none: that many replicas, just started. `away`: replicas
-        that were not started and may be ordered to come."""
+        that were not started and may be ordered to come; `waiting`: those that come as soon as a host has room.
+        `placing`: None: the body knows where to start what."""
         if incarnations is None:
             incarnations = {rollout_address(replica): 0 for replica in range(num_replicas)}
         self._watches = {
             part: Watch(incarnation=incarnation, started_at=now) for part, incarnation in incarnations.items()
         }
         self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, has_left=True) for part in away}
+        self._watches |= {part: Watch(incarnation=NEVER_BEGUN, started_at=now, start_due_at=now) for part in waiting}
+        self._placing = placing or Anywhere()
         self._repacker = repacker
         self._patience = patience or Patience()
         self._resize: ResizeOrdered | None = None
@@ -114,6 +124,8 @@ class ManagerBrain:
                 return [] if self._repacker is None else self._repacker.on_updated(message.weights, now)
             case LeaveOrdered():
                 return self._on_leave_ordered(message, now)
+            case HostsSeen():
+                return self._on_hosts_seen(message, now)
             case ResizeOrdered():
                 self._resize = message
                 return self._towards_size(now)
@@ -131,6 +143,7 @@ class ManagerBrain:
         if watch.heard_at is None or message.piece.serial > watch.piece.serial:
             watch.piece, watch.moved_at = message.piece, now
         watch.heard_at = now
+        self._placing.hear(message.part)
 
     # ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,13 +156,15 @@ class ManagerBrain:
         decision = after_loss(watch.lost_at, now)
         if watch.leaves_by is not None:
             watch.has_left = True
+            self._placing.leave(part)
             action = "it was leaving; its unfinished groups went back"
         elif isinstance(decision, GiveUp):
             watch.is_given_up = True
             action = f"given up after {decision.num_losses} losses"
         else:
             watch.start_due_at = now + decision.after_s
-            action = f"{what_follows(_kind_of(part))}; a replacement starts in {decision.after_s:.0f} s"
+            when = f"in {decision.after_s:.0f} s" if self._placing.has_place(part) else "when a host has room"
+            action = f"{what_follows(_kind_of(part))}; a replacement starts {when}"
         effects.append(Send(to=DRIVER, message=FaultReported(component=str(part), message=reason, action=action)))
         if self._is_beyond_help():
             message = f"every {part.kind} is dead and was given up; the last one: {reason}"
@@ -170,16 +185,23 @@ class ManagerBrain:
             self._repacker.forget(part.number)
         return [Send(to=DATA, message=ReplicaGone(replica=part.number, incarnation=incarnation))]
 
+    def _on_hosts_seen(self, message: HostsSeen, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        gone = [(part, self._watches[part].incarnation) for part in self._placing.see(message.hosts)]
+        for part, incarnation in gone:  # by then one may have its successor elsewhere
+            effects += self._on_lost(part, incarnation, HOST_IS_GONE, now)
+        return [*effects, *self._start_due(now)]
+
     def _on_tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for part, watch in self._watches.items():
+        for part, watch in list(self._watches.items()):  # a loss may bring a relay that was never there
             effects += self._say_again(part, watch, now)
             reason = self._why_dead(watch, now) if watch.is_watched else None
             if reason is not None:
                 effects += self._on_lost(part, watch.incarnation, reason, now)
         if self._repacker is not None:
             effects += self._repacker.on_tick(now)
-        return [*effects, *self._start_due(now)]
+        return [*effects, *self._start_due(now), *self._placing.tell(now)]
 
     def _why_dead(self, watch: Watch, now: float) -> str | None:
         has_spoken = watch.heard_at is not None
@@ -195,7 +217,7 @@ class ManagerBrain:
     def _say_again(self, part: Address, watch: Watch, now: float) -> list[Effect]:
         """Until its successor is heard, data may not know that a replica is gone; nor may it know that it must go."""
         is_over = watch.is_given_up or watch.has_left or (watch.incarnation > 0 and watch.heard_at is None)
-        is_over = is_over or watch.leaves_by is not None
+        is_over = is_over or watch.leaves_by is not None or watch.start_due_at is not None
         is_over = is_over and watch.incarnation > NEVER_BEGUN
         if not is_over or now - watch.told_at < RESEND_AFTER_S:
             return []
@@ -203,19 +225,27 @@ class ManagerBrain:
         if watch.is_watched and watch.leaves_by is not None:
             request = LeaveRequested(incarnation=watch.incarnation, within_s=max(0.0, watch.leaves_by - now))
             return [Send(to=part, message=request)]
-        gone = watch.incarnation if watch.is_given_up or watch.has_left else watch.incarnation - 1
+        has_successor = watch.is_watched and not watch.has_left
+        gone = watch.incarnation - 1 if has_successor else watch.incarnation
         return self._tell_data(part, gone)
 
     def _start_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for part, watch in self._watches.items():
-            if watch.start_due_at is None or now < watch.start_due_at:
-                continue
+        for start in self._startable(now):
+            # What begins in the middle of a run knows nothing, as if another had been before it.
+            watch = self._watches.setdefault(start.part, Watch(incarnation=0, started_at=now))
             watch.incarnation += 1
             watch.started_at, watch.heard_at, watch.start_due_at = now, None, None
             watch.piece, watch.moved_at = TURNING, now
-            effects.append(StartPart(part=part, incarnation=watch.incarnation))
+            effects.append(
+                StartPart(part=start.part, incarnation=watch.incarnation, hosts=start.hosts, relay=start.relay)
+            )
         return effects
+
+    def _startable(self, now: float) -> list[Start]:
+        due_at = {part: watch.start_due_at for part, watch in self._watches.items()}
+        due = [part for part, at in due_at.items() if at is not None and now >= at]
+        return self._placing.starts(due, known=list(self._watches)) if due else []
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,6 +263,7 @@ class ManagerBrain:
         if watch is None or message.incarnation != watch.incarnation or watch.has_left:
             return []
         watch.has_left = True
+        self._placing.leave(part)
         gone = self._tell_data(part, message.incarnation)
         return [EndPart(part=part, incarnation=message.incarnation), *gone]
 
@@ -252,6 +283,7 @@ class ManagerBrain:
                     effects += self._on_leave_ordered(LeaveOrdered(replica=part.number, within_s=order.within_s), now)
                 elif watch.start_due_at is not None:  # it is dead already
                     watch.start_due_at, watch.has_left = None, True
+                    self._placing.leave(part)
             elif watch.has_left:
                 watch.has_left, watch.leaves_by, watch.start_due_at = False, None, now
         if self._has_size(order.replicas):

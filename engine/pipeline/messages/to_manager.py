@@ -6,6 +6,7 @@ from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import ResidentLoad
 from engine.policy.lineage import WeightsId
 from engine.policy.pace import TURNING, Piece
+from engine.policy.placement import HostView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,4 +82,13 @@ class ReplicaLeft:
     incarnation: int
 
 
-ToManager = ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ResizeOrdered | ReplicaLeft
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsSeen:
+    """From the body that looks at the cluster: all hosts that are there, and what each has free."""
+
+    hosts: tuple[HostView, ...]
+
+
+ToManager = (
+    ReplicaReported | PartReported | PartLost | WeightsUpdated | LeaveOrdered | ResizeOrdered | ReplicaLeft | HostsSeen
+)

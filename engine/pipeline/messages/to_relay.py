@@ -48,6 +48,16 @@ class VersionReleased:
     weights: WeightsId
 
 
+# ── from the manager, and to trainer and data too ─────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaysPlaced:
+    """All the relays that have a host. One that is not among them is not waited for."""
+
+    relays: tuple[int, ...]
+
+
 # ── from another relay ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -154,6 +164,7 @@ class DeltaMade:
 
 ToRelay = (
     WeightsOffered
+    | RelaysPlaced
     | ClaimSeen
     | WeightsWanted
     | VersionReleased

@@ -25,6 +25,7 @@ from engine.pipeline.messages.to_relay import (
     ClaimSeen,
     DeltaMade,
     FetchFailed,
+    RelaysPlaced,
     RelaySynced,
     VersionComing,
     VersionReleased,
@@ -63,7 +64,7 @@ class RelayBrain:
         """`anchor_every` 1: no deltas, the whole always travels. `reach`: how other relays' bodies reach this one's.
         `cut`: the bytes of a chunk, of a version of so many bytes for so many relays."""
         self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
-        self._incarnation, self._num_hosts, self._cut = incarnation, len(hosts), cut
+        self._incarnation, self._cut = incarnation, cut
         self._shelf = Shelf(anchor_every=anchor_every)
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
         self._seals = Seals()
@@ -125,6 +126,9 @@ class RelayBrain:
             case ClaimSeen():
                 self._members.agree(message.claim, message.incarnation, now)
                 return []
+            case RelaysPlaced():
+                self._members.place(message.relays)
+                return []
             case RelaySynced():
                 return self._on_synced(message, now)
             case VersionComing():
@@ -146,7 +150,7 @@ class RelayBrain:
         if not self._members.leads:
             return self._say_who_leads()
         self._offered.setdefault(message.manifest.weights, now)
-        chunk_bytes = self._cut(message.manifest.num_bytes, self._num_hosts)
+        chunk_bytes = self._cut(message.manifest.num_bytes, self._members.num_hosts)
         return self._transfer.on_offered(message, now, chunk_bytes=chunk_bytes)
 
     def _say_who_leads(self) -> list[Effect]:

@@ -40,7 +40,7 @@ class Peer:
 class Members:
     def __init__(self, *, host: int, hosts: Sequence[int], incarnation: int) -> None:
         self.host, self.incarnation = host, incarnation
-        self._hosts = tuple(sorted(hosts))
+        self._hosts = tuple(sorted({*hosts, host}))
         is_first = incarnation == 0
         self.claim = 0 if is_first else NO_CLAIM
         """The highest that was heard of: whose it is leads."""
@@ -84,6 +84,14 @@ class Members:
     @property
     def is_only_one(self) -> bool:
         return len(self._hosts) == 1
+
+    @property
+    def num_hosts(self) -> int:
+        return len(self._hosts)
+
+    def place(self, hosts: Sequence[int]) -> None:
+        """These have a relay, besides this one. What was heard of one that is gone stays known: it may come again."""
+        self._hosts = tuple(sorted({*hosts, self.host}))
 
     def led_for(self, now: float) -> float:
         """The time for which the trainer has known that this relay leads; 0 if it does not."""
@@ -151,7 +159,7 @@ class Members:
         yield from ((host, now - self._heard_at(host) > 2 * BEAT_EVERY_S) for host in neighbours)
         if not self.has_joined or now - self._probed_at >= PROBE_EVERY_S:
             self._probed_at = now
-            skipped = self._dead if self.has_joined else self._hosts
+            skipped = self._dead.intersection(self._hosts) if self.has_joined else self._hosts
             yield from ((host, True) for host in skipped if host != self.host)
 
     @property

@@ -57,11 +57,13 @@ RESEND_AFTER_S: Final = 2.0
 
 
 class RolloutBrain:
-    def __init__(self, plan: Plan, *, replica: int, incarnation: int) -> None:
+    def __init__(self, plan: Plan, *, replica: int, incarnation: int, relay: int | None = None) -> None:
+        """`relay`: on its host; None: the plan's."""
+        relay = plan.relay_of(replica) if relay is None else relay
         self._plan = plan
         self._replica, self._incarnation = replica, incarnation
         self._work = Workload(max_batch=plan.max_batch, keeps_version=plan.schedule.keeps_version)
-        self._weights = ReplicaWeights(plan, self._work, replica=replica, incarnation=incarnation)
+        self._weights = ReplicaWeights(plan, self._work, replica=replica, incarnation=incarnation, relay=relay)
         self._tellings = Tellings(replica=replica, incarnation=incarnation)
         self._serial = 0
         self._synced_at = float("-inf")

@@ -27,11 +27,11 @@ RECHECK_AFTER_S: Final = 5.0
 
 
 class ReplicaWeights:
-    def __init__(self, plan: Plan, work: Workload, *, replica: int, incarnation: int) -> None:
+    def __init__(self, plan: Plan, work: Workload, *, replica: int, incarnation: int, relay: int) -> None:
         self._schedule, self._slots = plan.schedule, plan.weight_slots
         self._work = work
         self._replica, self._incarnation = replica, incarnation
-        self._relay = relay_address(plan.relay_of(replica))
+        self._relay = relay_address(relay)
         self.fresh = NO_WEIGHTS
         """Those that fresh work starts on. Others may be in use beside them."""
         self.told_to_hold: WeightsId | None = None

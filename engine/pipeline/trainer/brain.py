@@ -31,6 +31,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerReady,
 )
 from engine.pipeline.messages.to_manager import WeightsUpdated
+from engine.pipeline.messages.to_relay import RelaysPlaced
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
     BatchTrained,
@@ -91,6 +92,8 @@ class TrainerBrain:
                 return self._offers.on_stored(message.weights, now)
             case VersionRefused():
                 return self._offers.on_refused(message.weights, now)
+            case RelaysPlaced():
+                return self._offers.place(message.relays, now)
             case MasterElected():
                 return self._offers.on_elected(message, now)
             case Tick():

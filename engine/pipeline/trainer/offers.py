@@ -6,6 +6,7 @@ Invariants:
 - the highest claim of a relay is the one that counts, and every one is answered with it.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from engine.pipeline.effects import Effect, ForgetWeights, PublishWeights, RepublishWeights, Send
@@ -29,6 +30,7 @@ class Offers:
         """Of the last version that is known to be everywhere: from its first offer to the news that every live relay
         has it."""
         self._newest: int | None = None
+        self._relays: Sequence[int] = range(plan.num_relays)
         self._host = 0
         self._relay_claim = -1
         self._relay_incarnation: int | None = None
@@ -80,10 +82,19 @@ class Offers:
         again = [effect for version in lacking for effect in self._offer_again(version, now)]
         return [*self._answer(message.host), *again]
 
+    def place(self, relays: Sequence[int], now: float) -> list[Effect]:
+        """These have a host; one that has none any more is offered nothing."""
+        self._relays = relays
+        if self._host in relays or not relays:
+            return []
+        self._host = relays[0]
+        return [effect for version in list(self._offered_at) for effect in self._offer_again(version, now)]
+
     def on_tick(self, now: float) -> list[Effect]:
         overdue = [version for version, at in self._offered_at.items() if now - at >= OFFER_AGAIN_AFTER_S]
-        if overdue and self._plan.num_relays > 1:
-            self._host = (self._host + 1) % self._plan.num_relays  # whoever it is says who leads
+        if overdue and self._relays:
+            after = [relay for relay in self._relays if relay > self._host]
+            self._host = (after or self._relays)[0]  # whoever it is says who leads
         return [effect for version in overdue for effect in self._offer_again(version, now)]
 
     def _answer(self, host: int) -> list[Effect]:

@@ -27,16 +27,16 @@ def host(number: int, gpus: float, cpus: float = 16.0, *, used: float = 0.0) -> 
     )
 
 
-def needs(num_ranks: int, replicas: int, *, each: float = 1.0) -> JobNeeds:
+def needs(num_ranks: int, replicas: int, *, each: float = 1.0, workers: int = 1) -> JobNeeds:
     rank, replica = Need(cpus=0.1, gpus=1.0), Need(cpus=0.1, gpus=each)
-    return JobNeeds(num_ranks=num_ranks, rank=rank, replica=replica, fewest_replicas=replicas)
+    return JobNeeds(num_ranks=num_ranks, rank=rank, replica=replica, fewest_replicas=replicas, num_environments=workers)
 
 
 def used_of(places: Places, asked: JobNeeds, host: str) -> tuple[float, float]:
     """CPUs and GPUs."""
     parts = [asked.rank] * places.ranks.count(host) + [asked.replica] * places.replicas.count(host)
     parts += [asked.relay] * places.relays.count(host)
-    parts += [asked.service] * NUM_SERVICES if places.services == host else []
+    parts += [asked.service] * (places.environments.count(host) + NUM_SERVICES * (places.services == host))
     return round(sum(part.cpus for part in parts), PRECISION), sum(part.gpus for part in parts)
 
 
@@ -56,12 +56,13 @@ def fewest_hosts(hosts: list[HostView], count: int, each: Need) -> int:
     more=st.integers(0, 40),
     each=st.sampled_from((1.0, 2.0, 4.0)),
     cpus=st.sampled_from((0.3, 1.0, 16.0)),
+    workers=st.integers(1, 9),
 )
 def test_no_host_is_given_more_than_it_has_and_every_replica_has_a_relay_on_its_own(
-    gpus: list[int], num_ranks: int, fewest: int, more: int, each: float, cpus: float
+    gpus: list[int], num_ranks: int, fewest: int, more: int, each: float, cpus: float, workers: int
 ) -> None:
     hosts = [host(number, float(count), cpus) for number, count in enumerate(gpus)]
-    asked = needs(num_ranks, fewest, each=each)
+    asked = needs(num_ranks, fewest, each=each, workers=workers)
     try:
         places = plan_places(hosts, asked, num_replicas=fewest + more)
     except NoRoom as refusal:
@@ -74,6 +75,7 @@ def test_no_host_is_given_more_than_it_has_and_every_replica_has_a_relay_on_its_
     assert len(places.ranks) == num_ranks and fewest <= len(places.replicas) <= fewest + more
     assert set(places.relays) == set(places.replicas) and len(set(places.relays)) == len(places.relays)
     assert all(places.relays[places.relay_of(at)] == on for at, on in enumerate(places.replicas))
+    assert len(places.environments) == workers - 1
     assert len(set(places.ranks)) == fewest_hosts(hosts, num_ranks, asked.rank)
     if places.ranks[0] in places.relays:
         assert places.relays[0] == places.ranks[0], "the one that leads is beside the trainer"

@@ -13,10 +13,12 @@ from engine.pipeline.data.brain import DataBrain
 from engine.pipeline.driver.brain import DriverBrain
 from engine.pipeline.effects import Effect
 from engine.pipeline.manager.brain import ManagerBrain
+from engine.pipeline.manager.placing import Placing
 from engine.pipeline.messages.addresses import (
     DATA,
     DRIVER,
     MANAGER,
+    RELAY,
     TRAINER,
     Address,
     environment_address,
@@ -25,7 +27,7 @@ from engine.pipeline.messages.addresses import (
 from engine.pipeline.messages.message import Message, Tick
 from engine.pipeline.messages.to_data import BatchWanted, TrainingEnded
 from engine.pipeline.messages.to_driver import PauseAsked
-from engine.pipeline.messages.to_manager import PartLost, PartReported
+from engine.pipeline.messages.to_manager import HostsSeen, PartLost, PartReported
 from engine.pipeline.messages.to_trainer import TrainerLoaded
 from engine.pipeline.plan import Plan
 from engine.pipeline.records import DataProgress
@@ -33,6 +35,7 @@ from engine.pipeline.relay.brain import RelayBrain
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.trainer.brain import TrainerBrain
 from engine.policy.lineage import WeightsId
+from engine.policy.placement import HostView, JobNeeds, plan_places
 from engine.policy.recovery import Patience
 from engine.sim.cluster import Brains
 from engine.sim.scenario import world_of
@@ -82,6 +85,9 @@ SPEC = JobSpec(name="recorded")
 ENVIRONMENT = environment_address(0)
 PLAN = Plan.from_spec(SPEC)
 DOCUMENT = SPEC.model_dump(mode="json")
+NEEDS = JobNeeds.of_spec(SPEC, has_gpus=False)
+HOSTS = (HostView(id="a", name="a", cpus=2.0, free_cpus=2.0),)
+PLACES = plan_places(HOSTS, NEEDS, num_replicas=1)
 
 
 @pytest.mark.parametrize(
@@ -121,18 +127,30 @@ DOCUMENT = SPEC.model_dump(mode="json")
             MANAGER,
             ManagerBrain(
                 now=0.0,
-                incarnations={DATA: 0, TRAINER: 0},
+                incarnations={DATA: 0, TRAINER: 0, RELAY: 0, rollout_address(0): 0},
                 away=[rollout_address(1)],
+                waiting=[rollout_address(2)],
+                placing=Placing(NEEDS, PLACES, HOSTS),
                 patience=Patience(silent_s=0.5),
             ),
             {
                 "spec": DOCUMENT,
                 "now": 0.0,
-                "incarnations": {"data": 0, "trainer": 0},
+                "incarnations": {"data": 0, "trainer": 0, "relay/0": 0, "rollout/0": 0},
                 "away": ["rollout/1"],
+                "waiting": ["rollout/2"],
+                "needs": plain(NEEDS),
+                "places": plain(PLACES),
+                "hosts": plain(HOSTS),
                 "patience": plain(Patience(silent_s=0.5)),
             },
-            [PartReported(part=TRAINER, incarnation=0), Tick(), PartLost(part=DATA, incarnation=0, reason="killed")],
+            [
+                PartReported(part=TRAINER, incarnation=0),
+                Tick(),
+                HostsSeen(hosts=HOSTS),
+                PartLost(part=DATA, incarnation=0, reason="killed"),
+                HostsSeen(hosts=()),
+            ],
         ),
     ],
 )

@@ -58,9 +58,7 @@ class Tier:
         self._ray = ray
         self._make_remote = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=CONCURRENCY_GROUPS)
         self.links = LoopbackLinks()
-        self._spec = JobSpec.model_validate(
-            {"name": "relays", "rollout": {"relays": NUM_RELAYS, "replicas": NUM_RELAYS}}
-        )
+        self._spec = JobSpec.model_validate({"name": "relays", "rollout": {"replicas": NUM_RELAYS}})
         self._publisher = self._make_remote(PublisherActor).remote(spec=self._spec, links=self.links)
         self._publisher.resize.remote(NUM_BYTES)
         self._incarnations = dict.fromkeys(range(NUM_RELAYS), 0)
@@ -127,7 +125,7 @@ class Tier:
 
     def _start(self, host: int) -> None:
         self._relays[host] = self._make_remote(RelayActor).remote(
-            spec=self._spec, host=host, incarnation=self._incarnations[host], links=self.links
+            spec=self._spec, host=host, hosts=range(NUM_RELAYS), incarnation=self._incarnations[host], links=self.links
         )
 
     def _introduce(self) -> None:

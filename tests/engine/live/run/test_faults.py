@@ -27,7 +27,7 @@ def spec(*, steps: int, **fields: Any) -> JobSpec:
             "name": "faults",
             "training": {"steps": steps, "prompts_per_step": PROMPTS, "checkpoint_every": 4},
             "algorithm": {"group_size": GROUP},
-            "rollout": {"replicas": 2, "relays": 2, "max_batch": 16, "max_new_tokens": 40},
+            "rollout": {"replicas": 2, "max_batch": 16, "max_new_tokens": 40},
             "evaluation": {"prompts": 8},
             **fields,
         }

@@ -43,7 +43,7 @@ def test_a_trainer_that_runs_into_its_limit_ends_the_run_with_the_arithmetic(
             "name": "tight",
             "training": {"steps": 4, "prompts_per_step": 64},
             "algorithm": {"group_size": 32},
-            "rollout": {"replicas": 1, "relays": 1, "max_batch": 128, "max_new_tokens": 100},
+            "rollout": {"replicas": 1, "max_batch": 128, "max_new_tokens": 100},
             "trainer": {"micro_batch_tokens": 65_536, "activations": "kept"},
         }
     )

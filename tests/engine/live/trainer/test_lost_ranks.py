@@ -246,7 +246,7 @@ def test_memory_that_runs_out_in_one_rank_ends_the_run_with_the_rank_the_batch_a
         backend,
         training={"steps": 4, "prompts_per_step": 64},
         algorithm={"group_size": 32},
-        rollout={"replicas": 1, "relays": 1, "max_batch": 128, "max_new_tokens": 100},
+        rollout={"replicas": 1, "max_batch": 128, "max_new_tokens": 100},
         trainer={"micro_batch_tokens": 65_536, "activations": "kept", "backend": backend, **BACKENDS[backend]},
     )
     sink = MemorySink()

@@ -27,7 +27,7 @@ from tests.engine.live.trainer.test_shares import FIRST, SECOND, TrainingHosts, 
 
 ROOT = Path(__file__).resolve().parents[4]
 WITHIN_S = 120.0
-SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"relays": 2, "replicas": 2}})
+SPEC = JobSpec.model_validate({"name": "two hosts", "rollout": {"replicas": 2}})
 
 
 class RelayInFolder(RelayActor):
@@ -80,7 +80,7 @@ def _publish(ray: Any, folders: tuple[Path, Path]) -> None:
     relays = [
         ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RelayInFolder)
         .options(**on[host])
-        .remote(folder=folders[host], spec=SPEC, host=host, incarnation=0, links=links)
+        .remote(folder=folders[host], spec=SPEC, host=host, hosts=(0, 1), incarnation=0, links=links)
         for host in (0, 1)
     ]
     replicas = [ray.remote(num_cpus=0)(Listening).remote() for _ in relays]

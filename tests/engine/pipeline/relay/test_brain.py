@@ -14,6 +14,7 @@ from engine.pipeline.effects import (
     Send,
     ServeWeights,
 )
+from engine.pipeline.messages.addresses import relay_address
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_driver import FaultReported, WeightsTaken
 from engine.pipeline.messages.to_relay import (
@@ -22,6 +23,7 @@ from engine.pipeline.messages.to_relay import (
     ChunksWanted,
     ClaimSeen,
     FetchFailed,
+    RelaysPlaced,
     RelaySynced,
     VersionComing,
     VersionReleased,
@@ -309,6 +311,21 @@ def test_a_right_seal_changes_nothing() -> None:
     assert brain.newest == version(1)
     [told] = of(brain.handle(replace(synced(0, serial=2), wants_reply=True), 0.5), RelaySynced)
     assert told.seals == ((version(1), "right"),)
+
+
+def test_a_relay_that_comes_late_is_fed_and_one_without_a_host_is_not_waited_for() -> None:
+    brain = RelayBrain()
+    arrive(brain, 1)
+    assert not of(brain.handle(Tick(), 1.0), RelaySynced), "it is alone"
+    effects = brain.handle(RelaysPlaced(relays=(0, 3)), 1.5)
+    effects += brain.handle(Tick(), 2.0)
+    assert {effect.to for effect in effects if isinstance(effect, Send)} >= {relay_address(3)}
+    assert of(brain.handle(synced(3), 2.5), VersionComing), "what it lacks"
+    brain.handle(RelaysPlaced(relays=(0,)), 3.0)
+    assert of(offer(brain, 2), FetchWeights), "it leads on"
+    for second in range(4, 12):
+        effects = brain.handle(Tick(), float(second))
+        assert not [effect for effect in effects if isinstance(effect, Send) and effect.to == relay_address(3)]
 
 
 def test_a_stale_masters_word_is_refused() -> None:

@@ -23,7 +23,7 @@ from engine.pipeline.messages.to_driver import (
     TrainerPaused,
 )
 from engine.pipeline.messages.to_manager import WeightsUpdated
-from engine.pipeline.messages.to_relay import ClaimSeen
+from engine.pipeline.messages.to_relay import ClaimSeen, RelaysPlaced
 from engine.pipeline.messages.to_trainer import (
     BatchReady,
     BatchTrained,
@@ -288,6 +288,15 @@ def test_an_offer_that_nobody_answers_goes_to_the_next_relay_which_says_who_lead
     assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
     assert of(effects, ClaimSeen) == [], "it spoke of another"
     assert of(brain.handle(elected(2, 5, incarnation=None), 12.2), RepublishWeights) == [], "no news"
+
+
+def test_a_relay_without_a_host_is_offered_nothing() -> None:
+    brain = loaded(RELAYS)
+    assert of(brain.handle(RelaysPlaced(relays=(0, 5)), 1.0), RepublishWeights) == [], "it may lead still"
+    effects = brain.handle(RelaysPlaced(relays=(2, 5)), 1.0)
+    assert [offer.to for offer in of(effects, RepublishWeights)] == [relay_address(2)]
+    assert [offer.to for offer in of(brain.handle(Tick(), 12.0), RepublishWeights)] == [relay_address(5)]
+    assert [offer.to for offer in of(brain.handle(Tick(), 24.0), RepublishWeights)] == [relay_address(2)]
 
 
 def test_steps_within_a_window_are_not_for_the_rollouts() -> None:
