@@ -108,7 +108,7 @@ def arithmetic(
 
 
 def _relay_hosts(spec: JobSpec, shape: ModelShape) -> Need:
-    return relay_host_need(shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.relays)
+    return relay_host_need(shape, lora_rank=spec.trainer.lora_rank, num_relays=spec.rollout.replicas)  # at most
 
 
 def _duration(spec: JobSpec, work: StepWork, device: Device) -> str:

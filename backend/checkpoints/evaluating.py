@@ -53,7 +53,7 @@ def evaluation_spec(checkpoint: Checkpoint, wishes: EvaluationWishes) -> JobSpec
         "tags": ["evaluation"],
         "training": {"steps": 0, "seed": own["training"]["seed"]},
         "evaluation": evaluation,
-        "rollout": own["rollout"] | {"replicas": wishes.replicas, "relays": 1},
+        "rollout": own["rollout"] | {"replicas": wishes.replicas},
         "resources": {"trainer_devices": 0, "devices_per_replica": own["resources"]["devices_per_replica"]},
         "placement": own["placement"] | {"min_replicas": None},
     }

@@ -10,7 +10,9 @@ Invariants:
 
 # Over budget: one contract, read from top to bottom; form and documentation follow its order.
 
+import logging
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
@@ -21,6 +23,8 @@ from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds
 from engine.spec.strict import Strict, Text
+
+log = logging.getLogger(__name__)
 
 Name = Annotated[Text, Field(min_length=1, max_length=120)]
 Tag = Annotated[Text, Field(min_length=1, max_length=40)]
@@ -284,12 +288,6 @@ class TrainerSpec(Strict):
 class RolloutSpec(Strict):
     engine: Literal["torch", "vllm"] = Field("torch", description="What generates.")
     replicas: int = Field(2, ge=1, le=4_096, description="Rollout engines, each with its own weights and KV cache.")
-    relays: int = Field(
-        1,
-        ge=1,
-        le=4_096,
-        description="Relays that hold weights; replicas are divided among them. On a cluster, a host each.",
-    )
     max_batch: int = Field(64, ge=1, le=4_096, description="Sequences that one replica decodes together.")
     max_new_tokens: int = Field(
         80, ge=1, le=131_072, description="Longer responses are cut. Left out: by the model; 80 of a small one."
@@ -312,6 +310,15 @@ class RolloutSpec(Strict):
         ge=1,
         le=8,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_relays(cls, given: object) -> object:
+        """Specs of releases in which the number of relays was a setting go on: they follow from the cluster's hosts."""
+        if isinstance(given, Mapping) and "relays" in given:
+            log.info("rollout.relays=%s is ignored: there is a relay on each host of replicas", given["relays"])
+            return {name: value for name, value in given.items() if name != "relays"}
+        return given
 
     @model_validator(mode="after")
     def _has_slots(self) -> Self:

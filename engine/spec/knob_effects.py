@@ -130,7 +130,7 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "trainer.lora_alpha",
     ),
     **_of(
-        "Not more than 1 yet: a replica runs on one device.",
+        "Not more than 1 yet: with torch as with vllm a replica runs on one device, and another would lie idle.",
         lambda spec: False,
         "resources.devices_per_replica",
     ),

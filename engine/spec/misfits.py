@@ -22,9 +22,6 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if spec.training.mini_batches > spec.training.prompts_per_step:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
         yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
-    if spec.rollout.relays > spec.rollout.replicas:
-        rule = "must not exceed rollout.replicas: a relay serves at least one"
-        yield _misfit("rollout.relays", rule, spec.rollout.relays)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
         yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)

@@ -32,7 +32,7 @@ def trained(make_job: MakeJob) -> Job:
         training={"steps": 100, "seed": 7},
         trainer={"backend": "deepspeed", "lora_rank": 4},
         resources={"trainer_devices": 2},
-        rollout={"replicas": 3, "relays": 2, "temperature": 0.7, "max_new_tokens": 33},
+        rollout={"replicas": 3, "temperature": 0.7, "max_new_tokens": 33},
         evaluation={"prompts": 40, "every": 10},
         environment={"name": "running_sums", "params": {"terms": 3}},
         placement={"min_replicas": 1, "priority": 5},
@@ -88,7 +88,7 @@ class TestAsking:
         assert (job.project_id, job.pool_id, job.priority) == (trained.project_id, trained.pool_id, 5)
         assert (spec.evaluation.prompts, spec.evaluation.every, spec.training.seed) == (40, 0, 7)
         assert spec.environment == before.environment and spec.model == before.model
-        assert spec.rollout == before.rollout.model_copy(update={"replicas": 1, "relays": 1})
+        assert spec.rollout == before.rollout.model_copy(update={"replicas": 1})
         assert (spec.trainer.backend, spec.trainer.lora_rank) == ("torch", 0)
         [entry] = AuditEntry.objects.filter(action="checkpoint.evaluated")
         assert (entry.target, entry.data["job"]) == (checkpoint.pk, job.pk)

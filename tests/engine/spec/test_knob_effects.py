@@ -196,3 +196,17 @@ def test_the_documentation_says_when_a_setting_acts(path: str) -> None:
         model = below
     documented = JobSpec.model_json_schema()["$defs"][model.__name__]["properties"][last]["description"]
     assert documented.endswith(KNOB_EFFECTS[path].only)
+
+
+def test_a_spec_of_the_time_when_relays_were_a_setting_goes_on_without_them() -> None:
+    document = {"name": "t", "rollout": {"replicas": 2, "relays": 2}}
+    for spec in (JobSpec.accepted(document), JobSpec.model_validate(document)):
+        assert spec == JobSpec.model_validate({"name": "t", "rollout": {"replicas": 2}})
+    assert "relays" not in JobSpec.model_json_schema()["$defs"]["RolloutSpec"]["properties"]
+
+
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_a_replica_that_would_hold_a_device_idle_cannot_be_submitted(engine: str) -> None:
+    spec = {"name": "t", "rollout": {"engine": engine}, "resources": {"devices_per_replica": 2}}
+    with pytest.raises(ValidationError, match=r"devices_per_replica has no effect .* lie idle\. Got 2; leave it at 1"):
+        JobSpec.model_validate(spec)
