@@ -4,6 +4,7 @@ world          one run: a cluster, its blows, what is asked of it
 scenario       jobs of random shape
 faults         the faults that a seed turns on
 costs          costs of things in virtual seconds
+hosts          the hosts under the processes, where a run has any
 setting        things that all bodies of a run share
 cluster        the processes, started and killed
 process        one of them: brain, loop, heartbeat

@@ -29,7 +29,7 @@ from engine.pipeline.effects import (
 )
 from engine.pipeline.manager.brain import ManagerBrain
 from engine.pipeline.manager.repacker import Repacker
-from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address, environment_of
+from engine.pipeline.messages.addresses import DATA, DRIVER, MANAGER, TRAINER, Address, environment_of, relay_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_driver import PartEnded, PartStarted
 from engine.pipeline.messages.to_manager import PartReported
@@ -44,6 +44,8 @@ from engine.sim.chance import Chance
 from engine.sim.checks import demand
 from engine.sim.driver_oracle import DriverOracle
 from engine.sim.environment import EnvironmentWorker
+from engine.sim.faults import Blow
+from engine.sim.hosts import LOOK_EVERY_S
 from engine.sim.kernel import Event, Kernel
 from engine.sim.network import Network
 from engine.sim.outbox import Outbox
@@ -110,7 +112,7 @@ class Cluster:
         return self._processes[part]
 
     def start(self, part: Address, incarnation: int) -> None:
-        if self._incarnations.get(part, -1) > incarnation:
+        if self._incarnations.get(part, -1) > incarnation or self._is_homeless(part):
             return
         match part.kind:
             case "data":
@@ -136,14 +138,20 @@ class Cluster:
     def start_manager(self) -> None:
         unwatched = ("manager", "driver", "environment")
         incarnations = {part: number for part, number in self._incarnations.items() if part.kind not in unwatched}
+        hosts = self._setting.hosts
+        assert hosts is None or MANAGER not in self._incarnations, "live it dies with the driver, and the run with both"
         brain = self._brains.manager(
             now=self._kernel.now,
             incarnations=incarnations,
+            waiting=[] if hosts is None else hosts.waiting,
+            placing=None if hosts is None else hosts.placing(),
             repacker=Repacker.for_plan(self._setting.plan, every_s=REPACK_EVERY_S),
             patience=PATIENCE,
         )
         process = self._add(MANAGER, self._incarnations.get(MANAGER, -1) + 1, brain)
         process.perform = self._manage
+        if hosts is not None:
+            process.after(0.0, self._look_at_hosts)
 
     def kill(self, part: Address) -> None:
         self._processes[part].is_alive = False
@@ -261,7 +269,8 @@ class Cluster:
 
     def _start_relay(self, part: Address, incarnation: int) -> None:
         setting = self._setting
-        hosts = tuple(range(setting.plan.num_relays))
+        others = {each.number for each in self._processes if each.kind == "relay"}
+        hosts = tuple(sorted(others.union(range(setting.plan.num_relays))))
         brain = self._brains.relay(host=part.number, hosts=hosts, incarnation=incarnation, cut=lambda *size: 1)
         process = self._add(part, incarnation, brain)
         body = RelayBody(
@@ -276,7 +285,8 @@ class Cluster:
         process.perform, process.on_carried = body.perform, body.on_carried
 
     def _start_replica(self, part: Address, incarnation: int) -> None:
-        brain = self._brains.rollout(self._setting.plan, replica=part.number, incarnation=incarnation)
+        relay = None if self._setting.hosts is None else self._setting.hosts.relay_of[part]
+        brain = self._brains.rollout(self._setting.plan, replica=part.number, incarnation=incarnation, relay=relay)
         process = self._add(part, incarnation, brain)
         body = RolloutBody(
             self._setting,
@@ -298,9 +308,13 @@ class Cluster:
                     if effect.part.kind != "environment":  # of which the driver's oracle thinks
                         self._demand_that_it_is_gone(process)
                     self.kill(effect.part)
+                if self._setting.hosts is not None:
+                    self._setting.hosts.on_end(effect.part)
                 self.network.deliver(DRIVER, PartEnded(part=effect.part, incarnation=effect.incarnation))
             case StartPart():
-                demand(effect.incarnation > self._incarnations[effect.part], f"{effect} a second time")
+                demand(effect.incarnation > self._incarnations.get(effect.part, -1), f"{effect} a second time")
+                if self._setting.hosts is not None:
+                    self._setting.hosts.on_start(effect)
                 self._incarnations[effect.part] = effect.incarnation
                 self._kernel.after(START_S, partial(self.start, effect.part, effect.incarnation))
                 if effect.part == TRAINER:
@@ -322,6 +336,29 @@ class Cluster:
                 pass  # for people to read; the oracle of the driver has seen it
             case _:
                 raise TypeError(f"the driver's body does not do {type(effect).__name__}")
+
+    # ── hosts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def change_hosts(self, blow: Blow) -> None:
+        hosts = self._setting.hosts
+        assert hosts is not None, "a blow to a host, and the run has none"
+        if blow.kind == "host comes":
+            hosts.add(f"host {self._kernel.now}")
+            return
+        (name,) = hosts.at[relay_address(blow.which)]
+        for part in hosts.lose(name):
+            self.kill(part)
+
+    def _look_at_hosts(self) -> None:
+        hosts = self._setting.hosts
+        assert hosts is not None
+        self.network.deliver(MANAGER, hosts.seen())
+        self._kernel.after(LOOK_EVERY_S, self._look_at_hosts)
+
+    def _is_homeless(self, part: Address) -> bool:
+        """Its host went while it was on its way."""
+        hosts = self._setting.hosts
+        return hosts is not None and part in hosts.at and not hosts.has(hosts.at[part])
 
     def hang(self, part: Address) -> None:
         """It must be noticed in a time that follows from what it is at."""

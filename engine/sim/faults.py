@@ -25,9 +25,10 @@ class Blow:
     part: PartName
     which: int
     """Modulo the number of parts of this name."""
-    kind: Literal["crash", "freeze", "hang", "leave", "resize", "pause"]
+    kind: Literal["crash", "freeze", "hang", "leave", "resize", "pause", "host goes", "host comes"]
     """`hang`: its loop stands still for good, and it beats on. `resize`, `pause`: the driver is asked from outside, to
-    go on with `which` replicas or to pause. A driver that freezes takes the manager along: they share a process."""
+    go on with `which` replicas or to pause. A driver that freezes takes the manager along: they share a process. The
+    host that goes is that of relay `which`, with all that is on it; the one that comes is empty."""
     lasts_s: float = 0.0
     """A freeze; or how long a replica that must leave still has."""
     is_silent: bool = False

@@ -9,6 +9,7 @@ from engine.pipeline.records import SampleKey
 from engine.sim.checks import Oracle
 from engine.sim.costs import Costs
 from engine.sim.faults import Faults
+from engine.sim.hosts import Hosts
 
 ASK_AGAIN_S: Final = 0.25
 """Of an environment that does not answer."""
@@ -23,6 +24,8 @@ class Setting:
     oracle: Oracle
     start_step: int = 0
     """Of the checkpoint that the run begins with."""
+    hosts: Hosts | None = None
+    """None: processes are started wherever one likes."""
     environment_answers: Callable[[SampleKey], bool] = lambda key: True
     """Whether the worker answers that is asked about this sample."""
     hung: set[SampleKey] = field(default_factory=set)

@@ -39,6 +39,7 @@ from engine.sim.cluster import PATIENCE, START_S, Brains, Cluster
 from engine.sim.costs import Costs
 from engine.sim.driver_oracle import DriverOracle
 from engine.sim.faults import Blow, Faults
+from engine.sim.hosts import Hosts
 from engine.sim.kernel import Kernel
 from engine.sim.process import Brain
 from engine.sim.setting import Setting
@@ -75,6 +76,8 @@ class World:
     start_step: int = 0
     """Of the checkpoint whose weights are evaluated, where the plan trains nothing."""
     deadline_s: float = DEADLINE_S
+    hosts: Hosts | None = None
+    """Those that hold all processes; None: it does not matter where they are."""
 
     kernel: Kernel = field(default_factory=Kernel, init=False)
     oracle: Oracle = field(init=False)
@@ -99,6 +102,7 @@ class World:
             faults=self.faults,
             oracle=self.oracle,
             start_step=self.start_step,
+            hosts=self.hosts,
         )
         self._cluster = Cluster(
             setting,
@@ -109,7 +113,8 @@ class World:
             note=self._note,
         )
         self._cluster.start_driver(self._driver())
-        replicas = [rollout_address(replica) for replica in range(self.num_replicas)]
+        waiting = [] if self.hosts is None else self.hosts.waiting
+        replicas = [rollout_address(replica) for replica in range(self.num_replicas - len(waiting))]
         relays = [relay_address(host) for host in range(self.plan.num_relays)]
         environments = map(environment_address, range(self.plan.num_environments))
         for part in (DATA, TRAINER, *relays, *replicas, *environments):
@@ -168,6 +173,9 @@ class World:
                 return
             case "pause":
                 self._ask(PauseAsked(request_id=number))
+                return
+            case "host goes" | "host comes":
+                self._cluster.change_hosts(blow)
                 return
         parts = self._cluster.parts_of(blow.part)
         part = parts[blow.which % len(parts)]
