@@ -1,0 +1,44 @@
+"""A relay killed in the midst of a large model's weights: what comes after it goes on from where it was."""
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from engine.live.weights.segments import FOLDER, PREFIX, sweep
+from tests.engine.live.relay.tier import Tier, wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.soak]
+
+NUM_RELAYS = 3
+NUM_BYTES = 3 * 10**9
+HELD = (NUM_RELAYS + 1) * NUM_BYTES  # by each relay, and by the publisher
+
+
+@pytest.fixture
+def tier(own_ray: str) -> Iterator[Tier]:
+    import ray
+
+    if psutil.virtual_memory().available < HELD:
+        pytest.skip(f"takes {HELD / 1e9:.0f} GB")
+    tier = Tier(ray, num_relays=NUM_RELAYS, num_bytes=NUM_BYTES)
+    yield tier
+    tier.end()
+    wait_until(lambda: not sweep() and not list(FOLDER.glob(f"{PREFIX}{tier.links.run}-*")))
+
+
+def test_a_relay_killed_at_60_percent_of_3_gb_costs_no_chunk_twice_and_nobody_else(tier: Tier) -> None:
+    _, second, last = tier.settle()
+    pids = {host: tier.view(host).pid for host in tier.live}
+    version = max(tier.view(second).visible)
+    tier.kill(last)
+    tier.restart(last)
+    wait_until(lambda: tier.view(last).num_chunks >= 0.6 * tier.num_chunks)
+    assert version not in tier.view(last).visible, "it had all of it before the other one died"
+    tier.kill(second)
+    wait_until(lambda: tier.everyone_has(version))
+    view = tier.view(last)
+    assert (view.num_chunks, view.num_useless_chunks) == (tier.num_chunks, 0)
+    tier.restart(second)
+    wait_until(lambda: tier.everyone_has(version))
+    assert all(tier.view(host).pid == pid for host, pid in pids.items() if host not in (second, last))
