@@ -54,10 +54,15 @@ def resolve_model(source: str) -> Path:
 def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None) -> Decoder:
     """`dtype`: as stored, unless given."""
     config = read_config(folder)
-    with torch.device(device):
-        model = Decoder(config, dtype or config.dtype)
+    model = empty_decoder(config, device=device, dtype=dtype or config.dtype)
     load_weights(model, folder)
     return model
+
+
+def empty_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) -> Decoder:
+    """Memory for the weights, without them."""
+    with torch.device(device):
+        return Decoder(config, dtype)
 
 
 def load_weights(model: Decoder, folder: Path) -> None:

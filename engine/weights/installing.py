@@ -15,12 +15,9 @@ from engine.weights.snapshot import map_weights
 
 
 class Installer:
-    """Of a model that was just loaded from the folder."""
-
-    def __init__(self, folder: Path, *, device: str) -> None:
-        self._base, self._device = Base(folder), device
-        self._is_of_base = True
-        """Whatever adapters do not change is the folder's."""
+    def __init__(self, folder: Path, *, device: str, is_of_base: bool) -> None:
+        """`is_of_base`: the model was just loaded from the folder, which has whatever adapters do not change."""
+        self._base, self._device, self._is_of_base = Base(folder), device, is_of_base
 
     def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
         """`own`: by Hugging Face's names. Raises `ValueError`."""

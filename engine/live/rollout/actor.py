@@ -104,10 +104,11 @@ class RolloutActor(BodyActor):
 
 
 def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
-    """For one of so many slots: the job's KV cache is divided among them."""
+    """For one of so many slots: the job's KV cache is divided among them. Weights are pulled from the relay: read by
+    each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
     from engine.models.loading import weights_bytes
 
-    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):
+    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):  # vLLM reads them
         return _engine(folder, spec, device, num_slots)
 
 
@@ -120,4 +121,6 @@ def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> Rollout
         return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
     from engine.inference.torch_engine import TorchRolloutEngine
 
-    return TorchRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
+    return TorchRolloutEngine(
+        folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens, begins_empty=True
+    )

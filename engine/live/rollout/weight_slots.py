@@ -6,7 +6,7 @@
 Invariants:
 - a conversation decodes on the slot of its weights, from its first word to its last;
 - a slot with weights that are to be kept is never overwritten, and there are never more of them than the plan says;
-- a second engine is made when it is needed first: a replica that holds one version pays for one.
+- every slot has its memory before the first sample: none is made while others decode.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -36,8 +36,8 @@ class WeightSlot:
 
 class WeightSlots:
     def __init__(self, make_engine: Callable[[], RolloutEngine], *, num_slots: int) -> None:
-        self._make_engine, self._num_slots = make_engine, num_slots
-        self._slots = [WeightSlot(engine=make_engine())]
+        self._num_slots = num_slots
+        self._slots = [WeightSlot(engine=make_engine()) for _ in range(num_slots)]
         self.newest = self._slots[0]
         """The one that took weights last."""
 
@@ -59,10 +59,7 @@ class WeightSlots:
         if self._num_slots == 1:
             return self.newest
         free = [slot for slot in self._slots if slot.weights not in keeps]
-        if not free:
-            assert len(self._slots) < self._num_slots, f"no slot for {weights} beside {sorted(keeps)}"
-            free = [WeightSlot(engine=self._make_engine())]
-            self._slots += free
+        assert free, f"no slot for {weights} beside {sorted(keeps)}"
         slot = min(free, key=lambda slot: (slot.weights != weights, slot.weights))
         assert not slot.decoding, f"{weights} over {slot.weights}, on which {len(slot.decoding)} decode"
         return slot

@@ -19,6 +19,7 @@ from engine.models.packing import lay_out, pack
 from tests.engine.inference.rollout_engine_builders import (
     Layout,
     Reference,
+    adapted,
     answer,
     ask,
     finish,
@@ -394,3 +395,25 @@ def test_a_stop_string_that_began_before_a_move_is_found_after_it(model: GetMode
     assert step_until(first, "a", 5) == 5
     second.submit(first.export(["a"], leave=True, with_kv=True))
     assert finish(second)["a"].token_ids == whole[:6]
+
+
+def test_an_empty_engine_takes_nothing_before_its_first_version_and_then_says_what_any_other_does(
+    model: GetModel,
+) -> None:
+    base = model()
+    empty = engine_of(base.folder, begins_empty=True)
+    with pytest.raises(RuntimeError, match="a version must be installed"):
+        empty.submit([ask("a", PROMPTS[0])])
+    empty.install(own_weights(base, version=0))
+    assert answer(empty, ask("a", PROMPTS[0], new=12)).token_ids == base.greedy(PROMPTS[0], 12)
+
+
+def test_an_adapter_is_a_version_of_an_empty_engine_too(model: GetModel) -> None:
+    """Which then reads the base that the adapter is added to."""
+    base = model()
+    weights, merged = adapted(base, version=1)
+    empty = engine_of(base.folder, begins_empty=True)
+    empty.install(weights)
+    output = answer(empty, ask("a", PROMPTS[0], new=12))
+    assert output.token_ids == merged.greedy(PROMPTS[0], 12)
+    assert output.logprobs == pytest.approx(merged.logprobs(PROMPTS[0], output.token_ids, 1.0), abs=LOGPROB_BOUND)

@@ -94,7 +94,7 @@ def with_spoiled_critic(checkpoint: Path, folder: Path) -> Path:
 def installed(folder: Path, *versions: WeightVersion) -> dict[str, Tensor]:
     """The weights of a replica that took these versions, one after the other."""
     model = load_decoder(folder, device="cpu")
-    installer = Installer(folder, device="cpu")
+    installer = Installer(folder, device="cpu", is_of_base=True)
     for version in versions:
         installer.install(version, model_tensors(model))
     return model_tensors(model)

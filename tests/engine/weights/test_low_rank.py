@@ -30,7 +30,7 @@ def adapter(folder: Path, *, version: int, rank: int = 3, columns: int = 48, mod
 
 
 def own(folder: Path) -> tuple[Installer, dict[str, Tensor]]:
-    return Installer(folder, device="cpu"), model_tensors(load_decoder(folder, device="cpu"))
+    return Installer(folder, device="cpu", is_of_base=True), model_tensors(load_decoder(folder, device="cpu"))
 
 
 def test_a_version_is_added_to_the_base_and_not_to_the_version_before(make_llama: MakeLlama) -> None:
