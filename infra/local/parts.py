@@ -2,8 +2,9 @@
 
 One process alone would leave a second core idle, and whoever waits for a browser or a server leaves the first one idle
 too. Two Rays at once would be too much, so all that starts one is in the same part; vLLM's own tests are in it too,
-which would make the engine's last longest. The other parts print when the first one is done, so that none breaks
-another's lines. At the end stands how long each part and each room took.
+which would make the engine's last longest, as two of the engine's rooms are with what is around it. The other parts
+print when the first one is done, so that none breaks another's lines. At the end stands how long each part and each
+room took.
 
 Invariant: each test but the soaking ones is in exactly one part.
 """
@@ -20,11 +21,28 @@ from typing import IO, Final
 from infra.local.test_times import table_of
 
 WITHOUT_RAY: Final = "not ray and not e2e and not vllm and not soak"
-PARTS: Final[Mapping[str, Sequence[str]]] = {
-    "around the engine": ["-m", WITHOUT_RAY, "--ignore=tests/engine"],
-    "of the engine": ["-m", WITHOUT_RAY, "tests/engine"],
-    "with Ray or vLLM": ["-m", "(ray or e2e or vllm) and not soak"],
-}
+WITH_WHAT_IS_AROUND: Final = ("environments", "spec")  # rooms of the engine, so that no part lasts longest by far
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def parts(root: Path = ROOT) -> Mapping[str, Sequence[str]]:
+    """How pytest is called for each, from this folder."""
+    engine = root / "tests" / "engine"
+    own = sorted(each.name for each in engine.iterdir() if each.is_dir() or each.suffix == ".py")
+    ignored = {name: f"--ignore=tests/engine/{name}" for name in own if name != "conftest.py"}
+    return {
+        "around the engine": [
+            "-m",
+            WITHOUT_RAY,
+            *(ignored[name] for name in ignored if name not in WITH_WHAT_IS_AROUND),
+        ],
+        "of the engine": ["-m", WITHOUT_RAY, "tests/engine", *(ignored[name] for name in WITH_WHAT_IS_AROUND)],
+        "with Ray or vLLM": ["-m", "(ray or e2e or vllm) and not soak"],
+    }
+
+
+def _ignoring(names: Sequence[str]) -> list[str]:
+    return [f"--ignore=tests/engine/{name}" for name in names]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         started_at = time.monotonic()
         reports = Path(until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="laminar-tests-")))
         running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes] | None]] = {}
-        for name, chosen in PARTS.items():
+        for name, chosen in parts().items():
             out = until_the_end.enter_context(tempfile.TemporaryFile()) if running else None
             process = _start([*chosen, f"--junitxml={_report(reports, name)}", *arguments], out=out)
             until_the_end.callback(_end, process)
@@ -45,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
             if kept is not None:
                 kept.seek(0)
                 print(kept.read().decode(errors="replace"), end="", flush=True)
-        print(table_of({name: _report(reports, name) for name in PARTS}, whole_s=time.monotonic() - started_at))
+        print(table_of({name: _report(reports, name) for name in running}, whole_s=time.monotonic() - started_at))
     return next((code for code in codes if code), 0)
 
 

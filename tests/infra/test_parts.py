@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.local.home import Home
-from infra.local.parts import PARTS
+from infra.local.parts import WITH_WHAT_IS_AROUND, parts
 from infra.local.services import Site
 from infra.local.testing import environment_of_tests
 
@@ -39,6 +39,7 @@ MARKS = ("ray", "e2e", "vllm", "sandbox", "soak")
 def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> None:
     folders = [tmp_path / "tests", tmp_path / "tests" / "engine", tmp_path / "tests" / "engine" / "live"]
     folders.append(tmp_path / "tests" / "backend")
+    folders += [tmp_path / "tests" / "engine" / room for room in WITH_WHAT_IS_AROUND]
     for folder in folders:
         folder.mkdir()
         (folder / f"test_{folder.name}.py").write_text(MARKED)
@@ -46,7 +47,7 @@ def test_each_test_but_the_long_ones_is_in_exactly_one_part(tmp_path: Path) -> N
     ini.write_text("[pytest]\ntestpaths = tests\nmarkers =" + "".join(f"\n    {mark}" for mark in MARKS))
     found: Counter[str] = Counter()
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take seconds to load
-    for chosen in PARTS.values():
+    for chosen in parts(tmp_path).values():
         command = [sys.executable, "-m", "pytest", "-c", str(ini), "-q", "--collect-only", *chosen]
         said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         found.update(line for line in said.stdout.splitlines() if "::" in line)
