@@ -8,10 +8,17 @@ Invariants:
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
+STARTED_WITH: Final = {
+    "OMP_WAIT_POLICY": "PASSIVE",  # read when torch is loaded: threads that wait for each other give their core away
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # replicas that share a host would all be bound to its first cores
+}
+"""The environment of a process in which vLLM will run."""
 
 
 def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:
@@ -29,6 +36,18 @@ def find_vllm_python(named: str, *, root: Path = ROOT) -> Path:
         "rollout.engine: vllm needs an interpreter that has vLLM and none is here: make one with `make vllm`, or name "
         "one with LAMINAR_VLLM_PYTHON"
     )
+
+
+@contextmanager
+def refuse_what_lacks_something() -> Iterator[None]:
+    """Whoever tries it again finds the same environment."""
+    try:
+        yield
+    except ImportError as error:
+        raise ValueError(
+            f"rollout.engine: vllm runs in {sys.executable}, which cannot import all that it needs ({error}): make its "
+            "environment anew with `make vllm`, or name another interpreter with LAMINAR_VLLM_PYTHON"
+        ) from error
 
 
 def _has_vllm() -> bool:

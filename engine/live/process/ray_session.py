@@ -6,7 +6,9 @@ Invariant: Ray's usage statistics are off before Ray is imported by anyone: noth
 import logging
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -38,9 +40,9 @@ def _start_local() -> None:
     ray.init(address="local", include_dashboard=False, logging_level=logging.WARNING)
 
 
-def in_interpreter(python: Path) -> dict[str, str]:
+def in_interpreter(python: Path, started_with: Mapping[str, str]) -> dict[str, Any]:
     """The runtime environment of an actor that runs in another Python. Ray hands the path to a shell as it is."""
-    return {"py_executable": shlex.quote(str(python))}
+    return {"py_executable": shlex.quote(str(python)), "env_vars": dict(started_with)}
 
 
 def disconnect() -> None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import ray
 
 from engine.inference.port import RolloutEngine
+from engine.inference.vllm.interpreter import STARTED_WITH, refuse_what_lacks_something
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
@@ -50,9 +52,13 @@ class RolloutActor(BodyActor):
             in_interpreter,  # the driver's: no replica loads an HTTP client for it
         )
 
-        return {"runtime_env": in_interpreter(vllm_python())}
+        return {"runtime_env": in_interpreter(vllm_python(), STARTED_WITH)}
 
     def build(self) -> Body:
+        with refuse_what_lacks_something() if self._spec.rollout.engine == "vllm" else nullcontext():
+            return self._body()
+
+    def _body(self) -> Body:
         device = self._device = claim_device()
         from engine.live.rollout.body import RolloutBody, Wires  # heavy imports on this thread, not before
         from engine.live.rollout.weight_slots import WeightSlots
