@@ -44,7 +44,7 @@ from engine.inference.rows.port import DecodeRows
 from engine.inference.sampling import RowSampling, sample_tokens, signed_64
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
-from engine.models.loading import empty_decoder, load_weights, model_tensors, read_config
+from engine.models.loading import load_decoder, model_tensors, read_config
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -68,24 +68,19 @@ class TorchRolloutEngine:
         layout: Literal["window", "paged"] | None = None,
         begins_empty: bool = False,
     ) -> None:
-        """`version`: the one that the folder's weights are; with `begins_empty` none is read, and the first one that is
-        installed brings them. `kv_tokens`: the KV cache's size, taken at once; 0: enough
-        for `max_batch` of the longest sequences, taken as it is needed. `layout`: by the device, unless given."""
-        self._folder = model_folder
+        """`version`: the folder's weights; with `begins_empty` they are not read. `kv_tokens`: the cache's size, taken at
+        once; 0: enough for `max_batch` of the longest, taken as needed. `layout`: by the device, unless given."""
         config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
         products = products_for(config) if is_on_cpu else None
         config = config if products is None else replace(config, dtype=products.dtype)  # the cache's too
-        self._model = empty_decoder(config, device=device, dtype=config.dtype).requires_grad_(False)
-        if not begins_empty:
-            load_weights(self._model, model_folder)
+        self._model = load_decoder(model_folder, device=device, dtype=config.dtype, leaves_empty=begins_empty)
+        self._model.requires_grad_(False)
         if products is not None:
             lay_out(self._model, products)
         self._installer = Installer(model_folder, device=device, is_of_base=not begins_empty)
         self._eos_ids = frozenset(read_eos_ids(model_folder))
         self._tokenizer: Tokenizer | None = None
-        self._device = device
-        self._version = version
-        self._has_weights = not begins_empty
+        self._folder, self._device, self._version = model_folder, device, version
         self._num_prefilled = self._num_decoded = 0
         self._num_active_weights = self._model.num_active_parameters
         self._weight_bytes = sum(parameter.nbytes for parameter in self._model.parameters())
@@ -108,8 +103,7 @@ class TorchRolloutEngine:
     # The port ----------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
-        if not self._has_weights:
-            raise RuntimeError("this engine began empty: a version must be installed before anything is submitted")
+        self._installer.check_begun()
         for request in requests:
             check_request(request, self._limits)
         self._scheduler.submit([self._live(request) for request in requests])
@@ -143,7 +137,7 @@ class TorchRolloutEngine:
     @torch.no_grad()
     def install(self, weights: WeightVersion) -> None:
         self._installer.install(weights, model_tensors(self._model))
-        self._version, self._has_weights = weights.version, True
+        self._version = weights.version
         self._scheduler.forget(weights.version)
 
     def view(self) -> EngineView:

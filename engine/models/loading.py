@@ -51,18 +51,14 @@ def resolve_model(source: str) -> Path:
     return folder
 
 
-def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None) -> Decoder:
-    """`dtype`: as stored, unless given."""
+def load_decoder(folder: Path, *, device: str, dtype: torch.dtype | None = None, leaves_empty: bool = False) -> Decoder:
+    """`dtype`: as stored, unless given. `leaves_empty`: memory for the weights, without them."""
     config = read_config(folder)
-    model = empty_decoder(config, device=device, dtype=dtype or config.dtype)
-    load_weights(model, folder)
-    return model
-
-
-def empty_decoder(config: DecoderConfig, *, device: str, dtype: torch.dtype) -> Decoder:
-    """Memory for the weights, without them."""
     with torch.device(device):
-        return Decoder(config, dtype)
+        model = Decoder(config, dtype or config.dtype)
+    if not leaves_empty:
+        load_weights(model, folder)
+    return model
 
 
 def load_weights(model: Decoder, folder: Path) -> None:

@@ -16,8 +16,14 @@ from engine.weights.snapshot import map_weights
 
 class Installer:
     def __init__(self, folder: Path, *, device: str, is_of_base: bool) -> None:
-        """`is_of_base`: the model was just loaded from the folder, which has whatever adapters do not change."""
+        """`is_of_base`: the model was just loaded from the folder, which has what adapters do not change; else it is
+        empty."""
         self._base, self._device, self._is_of_base = Base(folder), device, is_of_base
+        self._is_empty = not is_of_base
+
+    def check_begun(self) -> None:
+        if self._is_empty:
+            raise RuntimeError("this engine began empty: a version must be installed before anything is submitted")
 
     def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
         """`own`: by Hugging Face's names. Raises `ValueError`."""
@@ -25,7 +31,7 @@ class Installer:
         for name, tensor in self._whole(version, own) if is_whole else self._on_base(version, own):
             with at_work("install", num_bytes=own[name].nbytes):
                 own[name].copy_(tensor)
-        self._is_of_base = not is_whole
+        self._is_of_base, self._is_empty = not is_whole, False
 
     def _whole(self, version: WeightVersion, own: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         new = map_weights(version)
