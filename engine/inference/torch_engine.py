@@ -68,8 +68,8 @@ class TorchRolloutEngine:
         layout: Literal["window", "paged"] | None = None,
         begins_empty: bool = False,
     ) -> None:
-        """`version`: the folder's weights; with `begins_empty` they are not read. `kv_tokens`: the cache's size, taken at
-        once; 0: enough for `max_batch` of the longest, taken as needed. `layout`: by the device, unless given."""
+        """`version`: the folder's weights; with `begins_empty` they are not read. `kv_tokens`: the cache's size, taken
+        at once; 0: enough for `max_batch` of the longest, taken as needed. `layout`: by the device, unless given."""
         config, is_on_cpu = read_config(model_folder), torch.device(device).type == "cpu"
         products = products_for(config) if is_on_cpu else None
         config = config if products is None else replace(config, dtype=products.dtype)  # the cache's too
