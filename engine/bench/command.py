@@ -1,7 +1,7 @@
 """`python -m engine bench NAME [--json]`: the benchmarks by name.
 
-Invariant: a bench is a module of this folder with `add_arguments` and `measure`; nothing of it is imported
-before it is asked for.
+Invariant: a bench is a module of this folder or of one of its rooms, with `add_arguments` and `measure`; nothing of it
+is imported before it is asked for.
 """
 
 import argparse
@@ -26,6 +26,13 @@ TITLES: Final = {
     "checkpoint": "a checkpoint of several ranks: the stall, the disk, going on from it",
     "peer": "trained samples per second against TRL, with tools and without, and where a step's time goes",
 }
+MODULES: Final = {
+    "relay": "relays.travel",
+    "handover": "relays.handover",
+    "decode": "rollouts.decode",
+    "data": "data.saturation",
+}
+"""Of those whose module is not simply called as they are."""
 
 
 def bench(words: Sequence[str]) -> int:
@@ -39,7 +46,7 @@ def bench(words: Sequence[str]) -> int:
     parser.add_argument("name", choices=TITLES, metavar="NAME", help=f"one of {', '.join(TITLES)}; NAME -h tells more")
     name = parser.parse_args(words[:1]).name
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    module = importlib.import_module(f"engine.bench.{name}")
+    module = importlib.import_module(f"engine.bench.{MODULES.get(name, name)}")
     parser = argparse.ArgumentParser(prog=f"python -m engine bench {name}", description=module.__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object, last on standard output")
     module.add_arguments(parser)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from engine.bench.decode import SHAPES, write_model
 from engine.bench.repack_pages import page_rows
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
+from engine.bench.rollouts.decode import SHAPES, write_model
 from engine.bench.runs import Run, own_ray, run_job
 from engine.bench.schedules import GROUP, row, spec_of
 from engine.bench.schedules import add_arguments as add_trace_arguments

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from engine.bench.relay import LoopbackLinks
+from engine.bench.relays.travel import LoopbackLinks
 from engine.bench.report import Row, Spread, in_turns, rounded
 from engine.inference.port import KvPages
 from engine.live.kv.fetches import pages_of

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.bench.relay_publisher import Weights
+from engine.bench.relays.publisher import Weights
 from engine.policy.lineage import WeightsId
 from engine.weights.chunks import TornWeights
 from engine.weights.delta import BLOCK_ELEMENTS, apply_delta, make_delta

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.bench import relay
-from engine.bench.loopback import chain
+from engine.bench.relays import travel
+from engine.bench.relays.loopback import chain
 
 pytestmark = pytest.mark.ray
 
@@ -16,9 +16,9 @@ def test_bytes_go_through_a_chain_of_bare_sockets() -> None:
 def test_versions_of_both_kinds_an_install_and_the_size_that_fits(
     own_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "_largest_mb", lambda num_relays: 4)
+    monkeypatch.setattr(travel, "_largest_mb", lambda num_relays: 4)
     remarks: list[str] = []
-    rows = list(relay.rows_of(2, [400], 1, remarks.append))
+    rows = list(travel.rows_of(2, [400], 1, remarks.append))
     assert [(row["what"], row["size_mb"]) for row in rows] == [("whole", 4), ("delta", 4), ("install", 4)]
     assert remarks == ["2 relays: 4 MB instead of 400, as much as the free memory holds."]
     assert all(row["declared_dead"] == 0 for row in rows[:2])

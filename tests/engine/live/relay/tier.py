@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from engine.bench.relay_publisher import PublisherActor
+from engine.bench.relays.publisher import PublisherActor
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links
 from engine.live.relay.actor import RelayActor

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.bench.relay import LoopbackLinks
+from engine.bench.relays.travel import LoopbackLinks
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.relay.actor import RelayActor
 from engine.live.weights import segments

@@ -181,7 +181,7 @@ def _vllm(folder: Path, arguments: argparse.Namespace, remarks: list[str]) -> It
         remarks.append("vLLM was left out: its environment is not set up here")
         yield None
         return
-    command = [python, "-m", "engine.bench.decode_vllm", str(folder), str(max(arguments.batches))]
+    command = [python, "-m", "engine.bench.rollouts.decode_vllm", str(folder), str(max(arguments.batches))]
     command.append(str(arguments.new_tokens))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from engine.bench import put_together
+from engine.bench.relays import put_together
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.live.process.links import Links
 from engine.live.process.ray_session import disconnect, start_own

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from engine.bench.data_book import PROMPT_LENGTH, Book
+from engine.bench.data.book import PROMPT_LENGTH, Book
 from engine.environments.port import Prompt
 from engine.inference.port import SamplingParams, SequenceProgress
 from engine.live.data.actor import DataBody

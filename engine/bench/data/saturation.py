@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
-from engine.bench.data_traffic import Traffic
+from engine.bench.data.traffic import Traffic
 from engine.bench.report import Report, Row, rounded
 
 # Of one sequence on one GPU that decodes many: the progress that a second brings.

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import ray
 
-from engine.bench.loopback import chain
-from engine.bench.relay_install import InstallerActor
-from engine.bench.relay_publisher import Published, PublisherActor
+from engine.bench.relays.install import InstallerActor
+from engine.bench.relays.loopback import chain
+from engine.bench.relays.publisher import Published, PublisherActor
 from engine.bench.report import Report, Row, Spread, Value, rounded
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.process.links import Links

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from engine.bench.decode import timed_engine
+from engine.bench.rollouts.decode import timed_engine
 
 
 def main() -> None:
