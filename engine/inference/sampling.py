@@ -110,7 +110,16 @@ def _kept(mass_BV: Tensor, cuts: Cuts) -> Tensor:
 
 def uniforms(seeds: Tensor, positions: Tensor) -> Tensor:
     """In [0, 1), from SplitMix64's finalizer over int64, which wraps around as the hash wants it."""
-    hashed = _mix(_mix(seeds) + positions * signed_64(0x9E3779B97F4A7C15))
+    return uniforms_of(mixed(seeds), positions)
+
+
+def mixed(seeds: Tensor) -> Tensor:
+    """What all positions of a seed have in common."""
+    return _mix(seeds)
+
+
+def uniforms_of(mixed_seeds: Tensor, positions: Tensor) -> Tensor:
+    hashed = _mix(mixed_seeds + positions * signed_64(0x9E3779B97F4A7C15))
     return _shift_right(hashed, 64 - _UNIFORM_BITS).double() * 2.0**-_UNIFORM_BITS
 
 

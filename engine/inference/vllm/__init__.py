@@ -2,6 +2,7 @@
 
 engine       the port itself: what a sequence has said, which version wrote it, when a stop string ends it
 start        one engine, quiet and in this process
+front        requests straight to its core, tokens straight from it
 interpreter  the Python that it runs in
 worker       new weights in place, pages handed out
 kv           a sequence moved from one vLLM to another

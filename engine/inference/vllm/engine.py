@@ -9,7 +9,7 @@ Invariants (beside the port's):
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -33,10 +33,10 @@ from engine.weights.low_rank import Base
 from engine.weights.port import WeightVersion
 
 if TYPE_CHECKING:  # imports vLLM
+    from engine.inference.vllm.front import Said
     from engine.inference.vllm.kv import PageConnector
 
 WEIGHT_BYTES: Final = 4  # at most
-REASONS: Final[dict[str, Literal["stop", "length"]]] = {"stop": "stop", "length": "length"}
 
 
 @dataclass(slots=True)
@@ -51,6 +51,8 @@ class LiveSequence:
     """Some of its keys and values are of an earlier version."""
     stop: StopWatcher | None = None
     vllm_id: str = ""
+    ended: Literal["stop", "length"] | None = None
+    """It is told by the next step."""
 
     @property
     def context(self) -> list[int]:
@@ -69,10 +71,15 @@ class LiveSequence:
         )
 
     def as_request(self, kv: KvPages | None) -> SequenceRequest:
-        if not self.token_ids:
+        """Of one that has ended, without the last token: whoever takes it draws that again, and sees that it ends."""
+        num_told = len(self.token_ids) - (self.ended is not None)
+        if not num_told:
             return self.request
         said = SequenceProgress(
-            token_ids=tuple(self.token_ids), logprobs=tuple(self.logprobs), versions=tuple(self.versions), kv=kv
+            token_ids=tuple(self.token_ids[:num_told]),
+            logprobs=tuple(self.logprobs[:num_told]),
+            versions=tuple(self.versions[:num_told]),
+            kv=kv,
         )
         return replace(self.request, progress=said)
 
@@ -104,6 +111,7 @@ class VllmRolloutEngine:
         self._num_prefilled = 0
         self._num_decoded = 0
         self._live: dict[str, LiveSequence] = {}
+        self._ended: list[LiveSequence] = []
 
     # The port ----------------------------------------------------------------------------------------------------
 
@@ -120,24 +128,28 @@ class VllmRolloutEngine:
     def step(self) -> list[SequenceOutput]:
         if not self._live:
             return []
-        outputs: list[SequenceOutput] = []
-        for result in self._advance():
-            live = self._live[result.request_id]
-            is_complete = self._record(live, result)
-            if is_complete and not result.finished:
-                self._llm.abort_request([result.request_id])
-            if is_complete or result.finished:
-                reason = "stop" if is_complete else REASONS[result.outputs[0].finish_reason]
-                outputs.append(self._live.pop(result.request_id).end(reason))
-        return outputs
+        self._hear(self._advance())
+        ended, self._ended = self._ended, []
+        return [self._live.pop(live.request.sequence_id).end(live.ended) for live in ended if live.ended]
 
-    def _advance(self) -> Any:
+    def _hear(self, tokens: "Iterable[Said]") -> None:
+        for said in tokens:
+            live = self._live[said.name]
+            is_complete = self._record(live, said)
+            if is_complete or said.ended is not None:
+                if said.ended is None:
+                    self._llm.abort_request([said.name])
+                live.ended = "stop" if is_complete else said.ended
+                self._ended.append(live)
+
+    def _advance(self) -> "Iterable[Said]":
         unread = sum(len(live.context) for live in self._live.values() if not live.is_prefilled)
         num_flops = flops_of_forward(self._num_weights, len(self._live) + min(unread, MAX_READ_IN))
         num_bytes = WEIGHT_BYTES * self._num_weights
         what = "prefill" if unread else "decode"
         with at_work(what, num_bytes=num_bytes, num_flops=num_flops, device=self._device):
-            return self._llm.step()
+            told: Iterable[Said] = self._llm.step()
+            return told
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]
@@ -156,11 +168,12 @@ class VllmRolloutEngine:
             self._refuse_other_shapes(weights)
         else:
             self._base.check(weights, self._shapes)
+        self._hear(self._llm.finish())  # the weights that are still there have made these tokens
         with at_work("install", num_bytes=WEIGHT_BYTES * self._num_weights):
             self._llm.collective_rpc("install_weights", args=(weights, self._folder, tuple(self._shapes)))
         self._version = weights.version
         self._num_installed += 1
-        for live in list(self._live.values()):
+        for live in [live for live in self._live.values() if live.ended is None]:
             live.is_mixed = self._pages.holds_blocks(live.vllm_id)
             if not live.is_mixed:  # it waits, and would find prompts' pages of the old weights
                 self._llm.abort_request([live.request.sequence_id])
@@ -176,7 +189,7 @@ class VllmRolloutEngine:
     def view(self) -> EngineView:
         num_running, num_waiting = self._scheduler.get_request_counts()
         return EngineView(
-            num_running=num_running,
+            num_running=num_running + len(self._ended),
             num_waiting=num_waiting,
             kv_used=self._scheduler.get_kv_cache_usage(),
             version=self._version,
@@ -214,7 +227,6 @@ class VllmRolloutEngine:
 
     def _sampling(self, live: LiveSequence) -> Any:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
 
         from engine.inference.vllm.sampler import to_extra_args
 
@@ -225,28 +237,26 @@ class VllmRolloutEngine:
             ignore_eos=True,
             logprobs=0,
             detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
             extra_args=to_extra_args(live.request.sampling),
         )
 
-    def _record(self, live: LiveSequence, result: Any) -> bool:
+    def _record(self, live: LiveSequence, said: "Said") -> bool:
         """True if a stop string is complete."""
         if not live.is_prefilled:  # the last token of a context counts as decoded
             live.is_prefilled = True
-            self._num_prefilled += max(0, len(live.context) - 1 - result.num_cached_tokens)
-        (answer,) = result.outputs
-        (token,) = answer.token_ids
-        live.token_ids.append(token)
-        live.logprobs.append(answer.logprobs[0][token].logprob)
+            self._num_prefilled += max(0, len(live.context) - 1 - (said.num_cached_tokens or 0))
+        live.token_ids.append(said.token)
+        live.logprobs.append(said.logprob)
         live.versions.append(self._version)
         self._num_decoded += 1
-        return live.completes_stop(token)
+        return live.stop is not None and live.stop.completes(said.token)
 
     def _in_flight(self, sequence_ids: Sequence[str]) -> list[str]:
         return [name for name in dict.fromkeys(sequence_ids) if name in self._live]
 
     def _withdraw(self, names: list[str]) -> list[LiveSequence]:
         self._llm.abort_request(names)
+        self._ended = [live for live in self._ended if live.request.sequence_id not in names]
         return [self._live.pop(name) for name in names]
 
     # Keys and values ---------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 from engine.inference.port import SamplingParams
-from engine.inference.sampling import RowSampling, sample_tokens, signed_64, uniforms
+from engine.inference.sampling import RowSampling, mixed, sample_tokens, signed_64, uniforms_of
 
 _KEY: Final = "laminar"
 
@@ -35,30 +35,50 @@ class _Row:
     """vLLM's own list: it grows as the request does."""
 
 
+class _Batch:
+    """What stays as it is while no request comes or goes."""
+
+    def __init__(self, rows: list[_Row], device: torch.device) -> None:
+        self._device, self.num_rows = device, len(rows)
+        self.sampling = RowSampling.of([row.sampling for row in rows], str(device))
+        self._said = [row.said for row in rows]
+        self._num_prompt_B = torch.tensor([row.num_prompt for row in rows])
+        self._mixed_seeds_B = mixed(torch.tensor([signed_64(row.sampling.seed) for row in rows], device=device))
+
+    def uniforms(self) -> Tensor | None:
+        """None: every row is greedy."""
+        if self.sampling.temperatures_B1 is None:
+            return None
+        positions_B = self._num_prompt_B + torch.tensor(list(map(len, self._said)))
+        return uniforms_of(self._mixed_seeds_B, positions_B.to(self._device))
+
+
 class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that is checked
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
         self._rows: dict[int, _Row] = {}
-        self._sampling: RowSampling | None = None  # None: who has which row has changed
+        self._batch: _Batch | None = None  # None: who has which row has changed
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if process_dict_updates(self._rows, batch_update, _begin_row):
-            self._sampling = None
+            self._batch = None
 
     def apply(self, logits: Tensor) -> Tensor:
         if len(self._rows) < len(logits):  # vLLM's own trial runs at its start
             return logits
-        rows = [self._rows[index] for index in range(len(logits))]
-        if self._sampling is None:
-            self._sampling = RowSampling.of([row.sampling for row in rows], str(self._device))
-        seeds_B = torch.tensor([signed_64(row.sampling.seed) for row in rows], device=self._device)
-        positions_B = torch.tensor([row.num_prompt + len(row.said) for row in rows], device=self._device)
-        tokens_B, logprobs_B = sample_tokens(logits, self._sampling, uniforms(seeds_B, positions_B))
-        logits.fill_(float("-inf"))
-        return logits.scatter_(1, tokens_B.unsqueeze(1), logprobs_B.unsqueeze(1).to(logits.dtype))
+        if self._batch is None or self._batch.num_rows != len(logits):
+            self._batch = _Batch([self._rows[index] for index in range(len(logits))], self._device)
+        tokens_B, logprobs_B = sample_tokens(logits, self._batch.sampling, self._batch.uniforms())
+        return leave_only(tokens_B, logprobs_B, logits)
+
+
+def leave_only(tokens_B: Tensor, logprobs_B: Tensor, logits_BV: Tensor) -> Tensor:
+    """Of each row's logits its token's, which is now the log-prob."""
+    logits_BV.fill_(float("-inf"))
+    return logits_BV.scatter_(1, tokens_B.unsqueeze(1), logprobs_B.unsqueeze(1).to(logits_BV.dtype))
 
 
 def to_extra_args(sampling: SamplingParams) -> dict[str, Any]:
@@ -66,6 +86,12 @@ def to_extra_args(sampling: SamplingParams) -> dict[str, Any]:
     return {_KEY: asdict(sampling)}
 
 
-def _begin_row(params: VllmParams, prompt_ids: list[int] | None, said: list[int]) -> _Row | None:
+def from_extra_args(params: VllmParams) -> SamplingParams | None:
+    """None: the request is one of vLLM's own, at its start."""
     given = (params.extra_args or {}).get(_KEY)
-    return given and _Row(SamplingParams(**given), len(prompt_ids or ()), said)
+    return SamplingParams(**given) if given else None
+
+
+def _begin_row(params: VllmParams, prompt_ids: list[int] | None, said: list[int]) -> _Row | None:
+    sampling = from_extra_args(params)
+    return None if sampling is None else _Row(sampling, len(prompt_ids or ()), said)

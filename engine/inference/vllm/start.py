@@ -35,14 +35,15 @@ DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
 def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
-    """An `LLMEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
+    """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
     os.environ.update(ENVIRONMENT)
     if device == "cpu":
         torch._dynamo.config.disable = True  # it would compile one small function of its sampler, for seconds
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
-    from vllm.v1.engine.llm_engine import LLMEngine
+
+    from engine.inference.vllm.front import QuietEngine
 
     if current_platform.is_cpu() != (device == "cpu"):
         raise ValueError(f"device: this vLLM is built for {current_platform.device_type}, got {device!r}")
@@ -66,7 +67,7 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
         disable_log_stats=True,
         **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens),
     )
-    return LLMEngine.from_engine_args(arguments)
+    return QuietEngine.from_engine_args(arguments)
 
 
 def _dtype(config: dict[str, Any]) -> str:
