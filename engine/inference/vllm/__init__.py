@@ -6,5 +6,6 @@ front        requests straight to its core, tokens straight from it
 interpreter  the Python that it runs in
 worker       new weights in place, pages handed out
 kv           a sequence moved from one vLLM to another
-sampler      our own draw inside vLLM
+sampler      our own draw inside vLLM's V1 runner, on a CPU
+slot_draw    the same inside its V2 runner, on a GPU
 """

@@ -10,6 +10,7 @@ Invariants:
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from engine.models.loading import weight_files
 
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # its samplers take other processors than ours (sampler.py)
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -34,9 +34,30 @@ MAX_READ_IN: Final = 2_048  # tokens of one step: its own choice where nobody sa
 DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """Which of vLLM's two runs the model, with our draw as a processor of its own kind."""
+
+    is_v2: bool
+    draw: str
+    is_ahead: bool
+    """The next step is begun before the tokens of this one are known on the host: asynchronous scheduling."""
+
+
+V1: Final = Runner(is_v2=False, draw="engine.inference.vllm.sampler:SeededDraw", is_ahead=False)
+V2: Final = Runner(is_v2=True, draw="engine.inference.vllm.slot_draw:SlotDraw", is_ahead=True)
+
+
+def runner_on(device: str) -> Runner:
+    """V2's kernels are Triton's, which has none for a CPU."""
+    return V1 if device == "cpu" else V2
+
+
 def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
     """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
+    runner = runner_on(device)
     os.environ.update(ENVIRONMENT)
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner.is_v2))
     if device == "cpu":
         torch._dynamo.config.disable = True  # it would compile one small function of its sampler, for seconds
     from vllm.config import KVTransferConfig
@@ -55,11 +76,11 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
         enforce_eager=device == "cpu",  # elsewhere a graph for each batch size pays
         use_tqdm_on_load=False,
         enable_prefix_caching=True,
-        async_scheduling=False,  # a token must be known to the step that wrote it
+        async_scheduling=runner.is_ahead,
         skip_tokenizer_init=True,
         generation_config="vllm",  # not the folder's: what to draw is the request's
         logprobs_mode="processed_logits",
-        logits_processors=["engine.inference.vllm.sampler:SeededDraw"],
+        logits_processors=[runner.draw],
         worker_extension_cls="engine.inference.vllm.worker.RolloutWorker",
         kv_transfer_config=KVTransferConfig(
             kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"

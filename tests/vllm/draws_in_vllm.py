@@ -1,0 +1,86 @@
+"""The draw of the V2 runner, which a GPU has, is that of V1, which a CPU has: told of the same rows, with the numbers
+that V2 tells them by."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from vllm import SamplingParams as VllmParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+
+from engine.inference.port import SamplingParams
+from engine.inference.vllm.sampler import SeededDraw, to_extra_args
+from engine.inference.vllm.slot_draw import SlotDraw
+
+CPU = torch.device("cpu")
+NUM_SLOTS, VOCABULARY, PROMPT_TOKENS = 9, 50, 3
+GREEDY = SamplingParams(max_new_tokens=40, seed=5, temperature=0.0)
+PLAIN = SamplingParams(max_new_tokens=40, seed=-7, temperature=1.0)
+WARM = SamplingParams(max_new_tokens=40, seed=2**63 - 1, temperature=1.7)
+CUT = SamplingParams(max_new_tokens=40, seed=11, temperature=0.8, top_k=5, top_p=0.7, min_p=0.05)
+
+
+def params(asked: SamplingParams | None) -> VllmParams:
+    return VllmParams(temperature=0.0, extra_args=None if asked is None else to_extra_args(asked))
+
+
+def slot_draw() -> SlotDraw:
+    return SlotDraw(None, SimpleNamespace(max_num_reqs=NUM_SLOTS, device=CPU))
+
+
+def rows_of(slots: list[int], num_said: int) -> Any:
+    """As V2 tells a step's rows. Positions are those of the tokens that were read last."""
+    return SimpleNamespace(
+        idx_mapping_np=np.array(slots, dtype=np.int32),
+        expanded_idx_mapping=torch.tensor(slots, dtype=torch.int32),
+        pos=torch.full((len(slots),), PROMPT_TOKENS + num_said - 1),
+    )
+
+
+def drawn_by_v1(asked: list[SamplingParams], num_said: int, logits_BV: Tensor) -> Tensor:
+    draw = SeededDraw(None, CPU, False)
+    added = [(row, params(each), [1] * PROMPT_TOKENS, [2] * num_said) for row, each in enumerate(asked)]
+    draw.update_state(BatchUpdate(batch_size=len(asked), removed=[], added=added, moved=[]))
+    return draw.apply(logits_BV.clone())
+
+
+def logits_of(num_rows: int) -> Tensor:
+    return 2.0 * torch.randn(num_rows, VOCABULARY, generator=torch.Generator().manual_seed(num_rows))
+
+
+@pytest.mark.parametrize(
+    "asked", [[GREEDY, GREEDY], [PLAIN, WARM], [GREEDY, PLAIN, CUT, WARM], [CUT]], ids=["greedy", "warm", "all", "cut"]
+)
+def test_both_runners_draw_the_same_of_the_same_rows(asked: list[SamplingParams]) -> None:
+    draw, slots = slot_draw(), [7, 2, 5, 0][: len(asked)]
+    assert all(draw.add_request(slot, params(each)) for slot, each in zip(slots, asked, strict=True))
+    draw.apply_staged_writes()
+    tokens = set()
+    for num_said in range(24):
+        logits_BV = logits_of(len(asked))
+        left_BV = draw.apply(logits_BV.clone(), rows_of(slots, num_said))
+        assert torch.equal(left_BV, drawn_by_v1(asked, num_said, logits_BV))
+        tokens.add(tuple(left_BV.argmax(dim=1).tolist()))
+    assert len(tokens) == 1 if asked == [GREEDY, GREEDY] else len(tokens) > 2
+
+
+def test_a_draw_does_not_depend_on_slot_or_row_nor_on_who_had_the_slot_before() -> None:
+    logits_BV = logits_of(1)
+    draw = slot_draw()
+    for slot, asked in ((3, WARM), (4, CUT)):
+        draw.add_request(slot, params(asked))
+    draw.apply_staged_writes()
+    alone = draw.apply(logits_BV.clone(), rows_of([3], 6))
+    draw.add_request(4, params(WARM))
+    draw.apply_staged_writes()
+    assert torch.equal(draw.apply(logits_BV.repeat(2, 1), rows_of([4, 3], 6)), alone.repeat(2, 1))
+
+
+def test_rows_of_vllms_own_start_are_left_as_they_are() -> None:
+    draw, logits_BV = slot_draw(), logits_of(2)
+    assert not draw.add_request(1, params(None))
+    draw.apply_staged_writes()
+    assert torch.equal(draw.apply(logits_BV.clone(), rows_of([1, 1], 0)), logits_BV)
