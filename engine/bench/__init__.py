@@ -14,7 +14,7 @@ batch         a batch's way in
 checkpoint    the time for which saving stops training, and that of the disk
 peer          samples per second, against TRL, and where a step's time goes
 peers/        what it compares
-rollouts/     tokens per second of the rollout engines
+rollouts/     tokens per second of the rollout engines, beside others and beside vLLM alone
 relays/       weights on their way
 data/         one data process under the traffic of many replicas
 """

@@ -18,6 +18,7 @@ TITLES: Final = {
     "relay": "weights on their way: the trainer's stall and the time to the last relay",
     "handover": "weights out of the trainer, of one process and of two ranks, against one copy of the same bytes",
     "decode": "tokens per second against transformers, and against vLLM where its environment is",
+    "rollouts": "vLLM through us against vLLM alone, and our own time a step",
     "learn": "reward against samples and time, every schedule, several seeds",
     "train": "seconds of a trainer's pass at true widths, against transformers",
     "gpu": "a GPU's figures of a trainer's work, each beside its bound",
@@ -30,6 +31,7 @@ MODULES: Final = {
     "relay": "relays.travel",
     "handover": "relays.handover",
     "decode": "rollouts.decode",
+    "rollouts": "rollouts.beside_alone",
     "data": "data.saturation",
 }
 """Of those whose module is not simply called as they are."""

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+Sample = TypeVar("Sample")
 Value = str | int | float | None
 Row = Mapping[str, Value]
 
@@ -45,9 +47,9 @@ class Spread:
         }
 
 
-def in_turns(contestants: Mapping[str, Callable[[], float]], *, repeats: int) -> dict[str, list[float]]:
+def in_turns(contestants: Mapping[str, Callable[[], Sample]], *, repeats: int) -> dict[str, list[Sample]]:
     """Each once, then each once more, …"""
-    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    samples: dict[str, list[Sample]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, measure in contestants.items():
             samples[name].append(measure())

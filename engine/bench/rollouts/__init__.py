@@ -1,5 +1,9 @@
 """Tokens per second of the rollout engines.
 
-decode       ours, `transformers` generate and vLLM, side by side
-decode_vllm  the part of it in vLLM's environment
+decode        ours, `transformers` generate and vLLM, side by side
+decode_vllm   the part of it in vLLM's environment
+beside_alone  vLLM through us against vLLM alone, and our own time a step
+contestants   the part of it in vLLM's environment
+null_model    a model that answers at once
+in_vllm       a process of vLLM's environment that is asked line by line
 """

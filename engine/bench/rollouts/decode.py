@@ -7,10 +7,7 @@ not counted, prefill is.
 import argparse
 import contextlib
 import itertools
-import json
-import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ from typing import Any, Final
 import torch
 
 from engine.bench.report import Report, Row, Spread, in_turns
+from engine.bench.rollouts.in_vllm import process_of, vllm_python
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.models.loading import DEMO_FOLDER
 
@@ -122,17 +120,17 @@ def write_model(shape: Shape, folder: Path, *, positions: int) -> int:
 _NEXT_PROMPTS = itertools.count()
 
 
-def prompts(batch: int) -> list[list[int]]:
+def prompts(batch: int, prompt_tokens: int = PROMPT_TOKENS) -> list[list[int]]:
     """New ones every time: an engine that remembers prefixes finds nothing to reuse."""
     generator = torch.Generator().manual_seed(next(_NEXT_PROMPTS))
-    return torch.randint(1, VOCABULARY - 1, (batch, PROMPT_TOKENS), generator=generator).tolist()
+    return torch.randint(1, VOCABULARY - 1, (batch, prompt_tokens), generator=generator).tolist()
 
 
-def requests(batch: int, new_tokens: int) -> list[SequenceRequest]:
+def requests(batch: int, new_tokens: int, *, prompt_tokens: int = PROMPT_TOKENS) -> list[SequenceRequest]:
     sampling = SamplingParams(max_new_tokens=new_tokens, temperature=0.0, seed=0)
     return [
         SequenceRequest(sequence_id=str(at), prompt_ids=tuple(ids), sampling=sampling)
-        for at, ids in enumerate(prompts(batch))
+        for at, ids in enumerate(prompts(batch, prompt_tokens))
     ]
 
 
@@ -175,40 +173,11 @@ def _transformers(folder: Path, batch: int, new_tokens: int) -> Callable[[], flo
 
 @contextlib.contextmanager
 def _vllm(folder: Path, arguments: argparse.Namespace, remarks: list[str]) -> Iterator[Callable[[int], float] | None]:
-    """A process of vLLM's own environment that decodes a batch for each line it is sent."""
-    python = arguments.vllm_python or _vllm_python()
+    python = vllm_python(arguments.vllm_python)
     if python is None:
         remarks.append("vLLM was left out: its environment is not set up here")
         yield None
         return
-    command = [python, "-m", "engine.bench.rollouts.decode_vllm", str(folder), str(max(arguments.batches))]
-    command.append(str(arguments.new_tokens))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdin is not None and process.stdout is not None
-    sent, answered = process.stdin, process.stdout
-
-    def run(batch: int) -> float:
-        sent.write(f"{batch}\n")
-        sent.flush()
-        while True:
-            line = answered.readline()
-            if not line:
-                raise RuntimeError("vLLM's process ended; run it by hand to see why: " + " ".join(command))
-            if line.startswith("{"):
-                return float(json.loads(line)["tokens_per_s"])
-
-    try:
-        yield run
-    finally:
-        sent.close()
-        process.wait(timeout=60)
-
-
-def _vllm_python() -> str | None:
-    from engine.inference.vllm.interpreter import find_vllm_python
-
-    try:
-        return str(find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
-    except ValueError:
-        return None
+    words = [str(folder), str(max(arguments.batches)), str(arguments.new_tokens)]
+    with process_of(python, "engine.bench.rollouts.decode_vllm", words) as ask:
+        yield lambda batch: float(ask({"batch": batch})["tokens_per_s"])

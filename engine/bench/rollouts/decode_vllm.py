@@ -1,10 +1,10 @@
-"""The part of the decode bench that runs in vLLM's environment: a line with a batch size in, tokens per second out."""
+"""The part of the decode bench that runs in vLLM's environment: a batch size in, tokens per second out."""
 
-import json
 import sys
 from pathlib import Path
 
 from engine.bench.rollouts.decode import timed_engine
+from engine.bench.rollouts.in_vllm import answer_lines
 
 
 def main() -> None:
@@ -12,10 +12,7 @@ def main() -> None:
 
     folder, max_batch, new_tokens = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     engine = VllmRolloutEngine(folder, max_batch=max_batch, device="cpu")
-    for line in sys.stdin:
-        tokens_per_s = timed_engine(engine, int(line), new_tokens)
-        sys.stdout.write(json.dumps({"tokens_per_s": tokens_per_s}) + "\n")
-        sys.stdout.flush()
+    answer_lines(lambda asked: {"tokens_per_s": timed_engine(engine, asked["batch"], new_tokens)})
 
 
 if __name__ == "__main__":

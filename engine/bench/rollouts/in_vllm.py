@@ -1,0 +1,59 @@
+"""A process of vLLM's own environment that answers a line of JSON with a line of JSON.
+
+Invariant: between two lines it waits without spinning, so that several of them can be measured in turns.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from engine.inference.vllm.interpreter import ROOT, find_vllm_python
+
+Ask = Callable[[dict[str, Any]], dict[str, Any]]
+
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def vllm_python(named: str | None) -> str | None:
+    try:
+        return named or str(find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", "")))
+    except ValueError:
+        return None
+
+
+@contextlib.contextmanager
+def process_of(python: str, module: str, words: Sequence[str]) -> Iterator[Ask]:
+    command = [python, "-m", module, *words]
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=Path.cwd()
+    )
+    assert process.stdin is not None and process.stdout is not None
+    sent, answered = process.stdin, process.stdout
+
+    def ask(question: dict[str, Any]) -> dict[str, Any]:
+        sent.write(json.dumps(question) + "\n")
+        sent.flush()
+        for line in answered:
+            if line.startswith("{"):  # vLLM says other things, too
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError("vLLM's process ended; run it by hand to see why: " + " ".join(command))
+
+    try:
+        yield ask
+    finally:
+        sent.close()
+        process.wait(timeout=60)
+
+
+def answer_lines(answer: Ask) -> None:
+    """The other end."""
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        sys.stdout.flush()

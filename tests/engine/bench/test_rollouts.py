@@ -1,0 +1,35 @@
+"""The rollouts bench measures us and vLLM alone at the same work, and says what is ours of a step."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bench.command import bench
+from engine.bench.rollouts.beside_alone import ALONE, AT_ONCE, DRAWS, OURS, SILENT
+
+
+def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert bench(["rollouts", "--json", *words]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return told
+
+
+@pytest.mark.vllm
+def test_each_draw_of_each_batch_is_compared_and_a_step_taken_apart(
+    capsys: pytest.CaptureFixture[str], vllm_python: Path
+) -> None:
+    words = ["--batches", "--rows", "3", "--new-tokens", "4", "--repeats", "1", "--vllm-python", str(vllm_python)]
+    told = told_by(capsys, *words)
+    expected = [(AT_ONCE, 3, draw, engine) for draw in DRAWS for engine in (OURS, ALONE, SILENT)]
+    assert [(row["model"], row["batch"], row["draw"], row["engine"]) for row in told["rows"]] == expected
+    assert all(row["tokens_per_s"] > 0 and row["cpu_ms_a_step"] > 0 for row in told["rows"])
+    ours = [row for row in told["rows"] if row["engine"] == OURS]
+    assert all(0 < row["around_ms"] < row["cpu_ms_a_step"] and row["draw_ms"] > 0 for row in ours)
+
+
+def test_without_vllm_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINAR_VLLM_PYTHON", "/nowhere/python")
+    told = told_by(capsys)
+    assert not told["rows"] and "make vllm" in told["remarks"][0]
