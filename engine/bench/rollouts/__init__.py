@@ -1,9 +1,11 @@
 """Tokens per second of the rollout engines.
 
-decode        ours, `transformers` generate and vLLM, side by side
-decode_vllm   the part of it in vLLM's environment
-beside_alone  vLLM through us against vLLM alone, and our own time a step
-contestants   the part of it in vLLM's environment
-null_model    a model that answers at once
-in_vllm       a process of vLLM's environment that is asked line by line
+decode          ours, `transformers` generate and vLLM, side by side
+decode_vllm     the part of it in vLLM's environment
+beside_alone    vLLM through us against vLLM alone, and our own time a step
+contestants     the part of it in vLLM's environment
+null_model      a model that answers at once
+on_device       vLLM's figures in `bench gpu`, each beside its bound
+on_device_vllm  the part of it in vLLM's environment
+in_vllm         a process of vLLM's environment that is asked line by line
 """

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from engine.bench.report import Report, Row, Spread, in_turns, rounded
 from engine.bench.rollouts.decode import PROMPT_TOKENS, SHAPES, write_model
-from engine.bench.rollouts.in_vllm import Ask, process_of, vllm_python
+from engine.bench.rollouts.in_vllm import Ask, process_of, vllm_python, without_end
 
 OURS: Final = "vLLM through us"
 ALONE: Final = "vLLM alone"
@@ -82,12 +82,10 @@ def _rows_of(model: str, batches: list[int], python: str, arguments: argparse.Na
 def _write(folder: Path, model: str, *, positions: int) -> None:
     shape = next((each for each in SHAPES if each.name == model), SHAPES[0])
     write_model(shape, folder, positions=positions)
-    (folder / "generation_config.json").unlink()
-    settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    settings["eos_token_id"] = []  # alone is told to ignore it
+    without_end(folder)  # alone is told to ignore it
     if model == AT_ONCE:
-        settings["architectures"] = ["AnswersAtOnceForCausalLM"]
-    (folder / "config.json").write_text(json.dumps(settings))
+        settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, "architectures": ["AnswersAtOnceForCausalLM"]}))
 
 
 def _in_turns(asked: dict[str, Any], ours: Ask, alone: Ask, *, repeats: int) -> dict[str, list[Sample]]:

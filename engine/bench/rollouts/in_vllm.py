@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,8 @@ def process_of(python: str, module: str, words: Sequence[str]) -> Iterator[Ask]:
         for line in answered:
             if line.startswith("{"):  # vLLM says other things, too
                 answer: dict[str, Any] = json.loads(line)
+                if "failed" in answer:
+                    raise RuntimeError(answer["failed"])
                 return answer
         raise RuntimeError("vLLM's process ended; run it by hand to see why: " + " ".join(command))
 
@@ -53,7 +56,19 @@ def process_of(python: str, module: str, words: Sequence[str]) -> Iterator[Ask]:
 
 
 def answer_lines(answer: Ask) -> None:
-    """The other end."""
+    """The other end. What fails is the answer, and the next line may do better."""
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
+        try:
+            told = answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            traceback.print_exc()
+            told = {"failed": f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"}
+        sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
+
+
+def without_end(folder: Path) -> None:
+    """A model's folder whose answers are as long as they are wanted."""
+    (folder / "generation_config.json").unlink()
+    settings: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "eos_token_id": []}))

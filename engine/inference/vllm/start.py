@@ -55,6 +55,14 @@ def runner_on(device: str) -> Runner:
 
 def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
     """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
+    arguments = engine_arguments(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens)
+    from engine.inference.vllm.front import QuietEngine
+
+    return QuietEngine.from_engine_args(arguments)
+
+
+def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
+    """With the environment that they need."""
     runner = runner_on(device)
     os.environ.update(ENVIRONMENT)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner.is_v2))
@@ -64,11 +72,9 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
-    from engine.inference.vllm.front import QuietEngine
-
     if current_platform.is_cpu() != (device == "cpu"):
         raise ValueError(f"device: this vLLM is built for {current_platform.device_type}, got {device!r}")
-    arguments = EngineArgs(
+    return EngineArgs(
         model=str(folder),
         dtype=_dtype(_read_config(folder)),
         max_num_seqs=max_batch,
@@ -88,7 +94,6 @@ def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> 
         disable_log_stats=True,
         **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens),
     )
-    return QuietEngine.from_engine_args(arguments)
 
 
 def _dtype(config: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from engine.spec.fit.shape import ModelShape
 
 _QWEN3: Final[Mapping[str, Any]] = {
     "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": 151_936,
     "head_dim": 128,
     "num_key_value_heads": 8,
@@ -51,6 +52,7 @@ KNOWN_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Qwen3-30B-A3B": {
         **_QWEN3,
         "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
         "hidden_size": 2_048,
         "num_hidden_layers": 48,
         "num_attention_heads": 32,

@@ -11,7 +11,7 @@ from engine.bench.gpu_probes import OF_A_CPU, OF_A_GPU, PROBES, decoder_of, prod
 
 
 def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert bench(["gpu", "--json", *words]) == 0
+    assert bench(["gpu", "--json", "--parts", "torch", *words]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     return told
 
