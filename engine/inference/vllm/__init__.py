@@ -7,5 +7,6 @@ interpreter  the Python that it runs in
 worker       new weights in place, pages handed out
 kv           a sequence moved from one vLLM to another
 sampler      our own draw inside vLLM's V1 runner, on a CPU
+routes       the experts that tokens met, which its V2 runner notes
 slot_draw    the same inside its V2 runner, on a GPU
 """

@@ -25,7 +25,8 @@ from engine.inference.port import (
 )
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
-from engine.inference.vllm.start import MAX_READ_IN, read_max_positions, read_shapes, start_vllm
+from engine.inference.vllm.routes import NotedRoutes
+from engine.inference.vllm.start import MAX_READ_IN, notes_routes, read_max_positions, read_shapes, start_vllm
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -53,6 +54,7 @@ class LiveSequence:
     vllm_id: str = ""
     ended: Literal["stop", "length"] | None = None
     """It is told by the next step."""
+    routes: bytearray = field(default_factory=bytearray)
 
     @property
     def context(self) -> list[int]:
@@ -68,6 +70,7 @@ class LiveSequence:
             logprobs=tuple(self.logprobs),
             versions=tuple(self.versions),
             reason=reason,
+            routes=bytes(self.routes),
         )
 
     def as_request(self, kv: KvPages | None) -> SequenceRequest:
@@ -80,6 +83,7 @@ class LiveSequence:
             logprobs=tuple(self.logprobs[:num_told]),
             versions=tuple(self.versions[:num_told]),
             kv=kv,
+            routes=bytes(self.routes),
         )
         return replace(self.request, progress=said)
 
@@ -99,11 +103,13 @@ class VllmRolloutEngine:
         self._shapes = read_shapes(model_folder)
         self._eos_ids = read_eos_ids(model_folder)
         self._tokenizer = Tokenizer.from_folder(model_folder)
+        self._routes = NotedRoutes.of(model_folder, is_noting=notes_routes(model_folder, device))
         cache = self._llm.vllm_config.cache_config
         self._limits = Limits(
             vocab_size=self._llm.model_config.get_vocab_size(),
             max_positions=read_max_positions(model_folder),
             kv_tokens=(cache.num_gpu_blocks - 1) * cache.block_size,  # one block is vLLM's own
+            route_bytes=self._routes.token_bytes,
         )
         self._device, self._num_weights = device, sum(map(math.prod, self._shapes.values()))
         self._version = version
@@ -211,13 +217,17 @@ class VllmRolloutEngine:
             live.token_ids += request.progress.token_ids
             live.logprobs += request.progress.logprobs
             live.versions += request.progress.versions
+            live.routes += request.progress.routes
             for token in request.progress.token_ids:
                 live.completes_stop(token)
         return live
 
     def _enter(self, live: LiveSequence, kv: KvPages | None) -> None:
         """Cached keys and values are found by tokens and salt."""
+        num_routed = self._routes.num_known(live.routes)
         taken = kv if kv is not None and self._takes(kv) else None
+        if taken is not None and self._routes.token_bytes and num_routed < taken.num_tokens:
+            taken = None  # of tokens that are not read nobody could say which experts they met
         live.is_mixed = taken is not None and taken.mixed
         salt = f"weights {self._num_installed}" + (f", only {live.request.sequence_id}" if live.is_mixed else "")
         prompt = {"prompt_token_ids": live.context, "cache_salt": salt}
@@ -238,6 +248,7 @@ class VllmRolloutEngine:
             logprobs=0,
             detokenize=False,
             extra_args=to_extra_args(live.request.sampling),
+            routed_experts_prompt_start=self._routes.num_known(live.routes),
         )
 
     def _record(self, live: LiveSequence, said: "Said") -> bool:
@@ -248,6 +259,8 @@ class VllmRolloutEngine:
         live.token_ids.append(said.token)
         live.logprobs.append(said.logprob)
         live.versions.append(self._version)
+        if said.routes is not None and self._routes.token_bytes:
+            live.routes += self._routes.packed(said.routes)
         self._num_decoded += 1
         return live.stop is not None and live.stop.completes(said.token)
 

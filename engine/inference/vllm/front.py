@@ -26,6 +26,8 @@ class Said(NamedTuple):
     num_cached_tokens: int | None
     """Of its context, with the first token."""
     ended: Literal["stop", "length"] | None
+    routes: Any
+    """As vLLM tells them (routes.py), or None."""
 
 
 ENDED: dict[FinishReason, Literal["stop", "length"]] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
@@ -79,6 +81,7 @@ class QuietEngine(LLMEngine):  # type: ignore[misc]  # vLLM is not in the enviro
                 output.new_logprobs.logprobs.item(0),
                 None if first is None else first.num_cached_tokens,
                 None if reason is None else ENDED[reason],
+                output.routed_experts,
             )
 
     def _forget(self, name: str) -> str:

@@ -41,6 +41,7 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_tokens = int(vllm_config.cache_config.block_size)
+        self._takes_whole_blocks = bool(vllm_config.aux_output_config.enabled)  # routes are noted block by block
         self._arrived: dict[str, KvPages] = {}
         self._loading: dict[str, range] = {}  # which of its blocks; those before were found in the cache
 
@@ -68,12 +69,15 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         pages = self._arrived.get(request.request_id)
         if pages is None:
             return 0, False
-        usable = min(pages.num_tokens, request.num_tokens - 1)  # the last token is left to be decoded
-        return max(0, usable - num_computed_tokens), False
+        return max(0, self._usable(pages, request) - num_computed_tokens), False
+
+    def _usable(self, pages: KvPages, request: Any) -> int:
+        num_tokens = min(pages.num_tokens, int(request.num_tokens) - 1)  # the last token is left to be decoded
+        return num_tokens - num_tokens % self._block_tokens if self._takes_whole_blocks else num_tokens
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if num_external_tokens:
-            num_tokens = min(self._arrived[request.request_id].num_tokens, request.num_tokens - 1)
+            num_tokens = self._usable(self._arrived[request.request_id], request)
             first = (num_tokens - num_external_tokens) // self._block_tokens
             self._loading[request.request_id] = range(first, self.num_blocks(num_tokens))
 

@@ -53,6 +53,11 @@ def runner_on(device: str) -> Runner:
     return V1 if device == "cpu" else V2
 
 
+def notes_routes(folder: Path, device: str) -> bool:
+    """Of mixtures whose routes a trainer can choose again, where the runner can note them."""
+    return runner_on(device).is_v2 and _read_config(folder).get("model_type") == "qwen3_moe"
+
+
 def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
     """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
     arguments = engine_arguments(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens)
@@ -83,6 +88,7 @@ def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: in
         use_tqdm_on_load=False,
         enable_prefix_caching=True,
         async_scheduling=runner.is_ahead,
+        enable_return_routed_experts=notes_routes(folder, device),
         skip_tokenizer_init=True,
         generation_config="vllm",  # not the folder's: what to draw is the request's
         logprobs_mode="processed_logits",
