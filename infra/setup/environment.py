@@ -20,14 +20,19 @@ from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, 
 from infra.setup.paths import Paths
 from infra.setup.stages import run_stage
 from infra.setup.stamp import finish, is_finished
-from infra.setup.terminal import say
+from infra.setup.terminal import Refusal, say
 
 FIRST_INSTALL_BYTES = 6 * GIB  # either: 2.4 to 3 GB unpacked, 1 GB of downloads in pip's cache, and room for runs
 CUDA_BYTES = 9 * GIB  # the CUDA libraries of torch: 3 GB of downloads, 5 GB unpacked
 TEMPORARY_BYTES = 1 * GIB  # pip unpacks the largest file, torch, under TMPDIR
 NEEDS_CUDA = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton)(?!.*\bextra\b)", re.MULTILINE)
 # What the line on the terminal calls an installation.
-TITLES = {"local": "packages", "dev": "packages and tools", "vllm": "vLLM and packages"}
+TITLES = {
+    "local": "packages",
+    "dev": "packages and tools",
+    "vllm": "vLLM and packages",
+    "vllm-cuda": "vLLM for CUDA, packages",
+}
 
 
 def set_up(paths: Paths, lock: str) -> None:
@@ -41,7 +46,7 @@ def set_up(paths: Paths, lock: str) -> None:
         if lock == "dev" and is_finished(paths, "local"):
             paths.stamp.unlink()
         else:
-            make_anew(paths)
+            make_anew(paths, lock)
         run_stage(paths, TITLES[lock], pip_install(paths, lock))
         run_stage(paths, "check", check_command(paths, lock))
         finish(paths, lock)
@@ -60,7 +65,7 @@ def only_one(paths: Paths) -> Iterator[None]:
         yield
 
 
-def make_anew(paths: Paths) -> None:
+def make_anew(paths: Paths, lock: str) -> None:
     check_disk(free_bytes(paths.state), FIRST_INSTALL_BYTES, paths.state)
     check_disk(free_bytes(temporary_folder()), TEMPORARY_BYTES, temporary_folder())
     say(f"Setting up Laminar in .laminar/{paths.venv.name} (once; a few minutes, most of it downloads)")
@@ -68,7 +73,14 @@ def make_anew(paths: Paths) -> None:
     interpreter = getattr(sys, "_base_executable", None) or sys.executable
     run_stage(paths, "virtual environment", [interpreter, "-m", "venv", "--clear", str(paths.venv)])
     install_torch(paths)
-    if NEEDS_CUDA.search(torch_metadata(paths)):
+    if not NEEDS_CUDA.search(torch_metadata(paths)):
+        if lock == "vllm-cuda":
+            raise Refusal(
+                "vLLM for CUDA needs torch's CUDA build, and pip found its CPU build first: take that wheel out of the "
+                "folders that PIP_FIND_LINKS and pip's configuration name, or ask for vLLM as built for CPUs: "
+                "make vllm VLLM=cpu."
+            )
+    else:
         say("  This torch is the CUDA build, with 5 GB of libraries. Without an NVIDIA GPU, a CPU wheel of the same")
         say("  version in a folder that PIP_FIND_LINKS names does as well.")
         check_disk(free_bytes(paths.state), CUDA_BYTES, paths.state)
@@ -99,7 +111,7 @@ def pip_install(paths: Paths, lock: str) -> list[str]:
 def check_command(paths: Paths, lock: str) -> list[str]:
     """vLLM names torchvision and its kin, which this environment leaves out because they break it on a CPU: what is
     asked of it is that its engine can be imported."""
-    if lock == "vllm":
+    if lock.startswith("vllm"):
         return [str(paths.python), "-c", "import ray, vllm.v1.engine.llm_engine"]
     return [*pip(paths), "check"]
 

@@ -13,6 +13,9 @@ from infra.setup.terminal import Refusal
 OLDEST_PYTHON = (3, 11)
 NEWER_PYTHONS = ("python3.13", "python3.12", "python3.11")
 GIB = 1024**3
+VLLM_LOCKS = {"cpu": "vllm", "cuda": "vllm-cuda"}
+# A machine's own, a container's, and that of Windows in its Linux.
+NVIDIA_DRIVER = tuple(map(Path, ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")))
 
 
 def check_python(version: tuple[int, ...]) -> None:
@@ -26,6 +29,20 @@ def check_python(version: tuple[int, ...]) -> None:
         "python3 python3-venv`) and run the command again, naming it if need be: PYTHON=python3.11"
     )
     raise Refusal(f"Laminar needs Python 3.11 or newer and this is {'.'.join(map(str, version))}: {advice}.")
+
+
+def lock_of_vllm(asked: str) -> str:
+    """Of the build that was asked for, or, where none was, of the one that this machine can use."""
+    if asked and asked not in VLLM_LOCKS:
+        raise Refusal(
+            f"VLLM must be one of {', '.join(VLLM_LOCKS)}, 0 to leave vLLM out, or nothing for the build that this "
+            f"machine can use, got {asked!r}."
+        )
+    return VLLM_LOCKS[asked or ("cuda" if has_nvidia_driver() else "cpu")]
+
+
+def has_nvidia_driver() -> bool:
+    return any(sign.exists() for sign in NVIDIA_DRIVER)
 
 
 def check_modules() -> None:

