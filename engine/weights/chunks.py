@@ -6,6 +6,7 @@ Invariant: a buffer is either exactly what its manifest says or `TornWeights` is
 from collections.abc import Iterator
 
 from engine.signs import at_work
+from engine.weights.open_file import OpenFile, map_path
 
 Buffer = bytes | bytearray | memoryview
 
@@ -34,6 +35,13 @@ def copy_bytes(source: Buffer, target: memoryview) -> None:
     for start, end in chunk_spans(len(view), PIECE_BYTES):
         with at_work("copy", num_bytes=end - start):
             target[start:end] = view[start:end]
+
+
+def hold_copy(source: Buffer) -> OpenFile:
+    """In memory that other processes of the host can have."""
+    file = OpenFile.without_name(len(source))
+    copy_bytes(source, map_path(file.path, len(source), writable=True))
+    return file
 
 
 def chunk_spans(num_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ Invariants:
 from dataclasses import dataclass, replace
 
 from engine.policy.lineage import WeightsId
+from engine.weights.open_file import OpenFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class WeightManifest:
 class WeightVersion:
     manifest: WeightManifest
     buffer: memoryview
+    file: OpenFile | None = None
+    """The buffer, for other processes of this host. None: it is memory of this one."""
 
     @property
     def version(self) -> int:

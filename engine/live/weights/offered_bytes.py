@@ -8,7 +8,7 @@ Invariant: a payload is a name for bytes, never the bytes.
 from dataclasses import dataclass
 from threading import Thread
 
-from engine.live.weights.segments import SharedBytes, let_go_of, map_shared, own_memory
+from engine.live.weights.segments import SharedBytes, hold_open, let_go_of, map_shared, own_memory
 from engine.weights.chunks import TornWeights
 from engine.weights.port import WeightManifest, WeightVersion
 from engine.weights.spans import Spans
@@ -49,7 +49,7 @@ def map_version(manifest: WeightManifest, payload: object) -> WeightVersion:
         raise TornWeights("the relay that serves this replica is on another host")
     if payload.num_bytes != manifest.num_bytes:
         raise TornWeights(f"weights={manifest.weights}: {payload.num_bytes} bytes, not {manifest.num_bytes}")
-    return WeightVersion(manifest=manifest, buffer=map_shared(payload))
+    return WeightVersion(manifest=manifest, buffer=map_shared(payload), file=hold_open(payload))
 
 
 def unmap_beside(version: WeightVersion) -> None:

@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from engine.signs import at_work
 from engine.weights.chunks import PIECE_BYTES, TornWeights, WeightsGone, chunk_spans
+from engine.weights.open_file import OpenFile
 
 _MEMORY: Final = Path("/dev/shm")
 FOLDER: Final = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
@@ -157,6 +158,12 @@ def map_shared(shared: SharedBytes) -> memoryview:
         mapped = mmap.mmap(descriptor, max(1, shared.num_bytes), prot=mmap.PROT_READ)
     _find_pages(mapped, 0, len(mapped), _MADV_POPULATE_READ)
     return memoryview(mapped)[: shared.num_bytes]
+
+
+def hold_open(shared: SharedBytes) -> OpenFile:
+    """Others can have it from here for as long as this is held, though its writer removes it."""
+    with _opened(shared, os.O_RDONLY) as (_, descriptor):
+        return OpenFile(os.dup(descriptor))
 
 
 def sweep() -> list[str]:
