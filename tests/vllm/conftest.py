@@ -10,17 +10,20 @@ from engine.inference.vllm.engine import VllmRolloutEngine
 from engine.models.loading import WEIGHTS_FILE
 from engine.policy.lineage import WeightsId
 from engine.weights.snapshot import pack_weights
-from tests.engine.inference.rollout_engine_builders import finish
+from tests.engine.inference.rollout_engine_builders import finish, make_model
 
 MakeVllm = Callable[..., VllmRolloutEngine]
 
 
 @pytest.fixture(scope="session")
-def make_engine() -> MakeVllm:
+def make_engine(tmp_path_factory: pytest.TempPathFactory) -> MakeVllm:
+    mixture = make_model(tmp_path_factory.mktemp("first"), layout="qwen3_moe").folder
     started: dict[tuple[Path, int, int], VllmRolloutEngine] = {}
 
     def make(folder: Path, *, copy: int = 0, kv_tokens: int = 0) -> VllmRolloutEngine:
         key = (folder, copy, kv_tokens)
+        if not started:  # the first engine of a process makes vLLM's groups for all, and a mixture's has them all
+            started[mixture, 0, 0] = VllmRolloutEngine(mixture, max_batch=8, device="cpu")
         if key not in started:
             started[key] = VllmRolloutEngine(folder, max_batch=8, device="cpu", kv_tokens=kv_tokens)
         engine = started[key]

@@ -148,7 +148,11 @@ class Asynchronous:
 
     async def _start(self) -> Answer:
         arguments = start.engine_arguments(
-            Path(self._told["folder"]), max_batch=self._told["max_batch"], device=self._told["device"], kv_tokens=0
+            Path(self._told["folder"]),
+            max_batch=self._told["max_batch"],
+            device=self._told["device"],
+            kv_tokens=0,
+            num_devices=1,
         )
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
         from vllm import AsyncEngineArgs

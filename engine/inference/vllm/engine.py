@@ -1,18 +1,19 @@
-"""vLLM behind the rollout port: its V1 engine in this process, one step at a time.
+"""vLLM behind the rollout port: its engine in this process, one step at a time, on one device or several.
 
 vLLM schedules, batches and computes; what a sequence has said, which version wrote it and when a stop string ends it
 is kept here, so that an abort, a move or a swap loses nothing.
 
 Invariants (beside the port's):
 - a swap is seen by no prompt's cached keys and values: these are found only by requests of the same weights;
-- `install` changes every tensor or, where one does not fit, none.
+- `install` changes every tensor or, where one does not fit, none. One that fails on the way leaves an engine of which
+  every call raises.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.inference.port import (
     OWN_ROOM,
@@ -20,11 +21,12 @@ from engine.inference.port import (
     KvPages,
     KvRoom,
     SequenceOutput,
-    SequenceProgress,
     SequenceRequest,
 )
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
+from engine.inference.vllm.core import Core
+from engine.inference.vllm.live_sequence import LiveSequence
 from engine.inference.vllm.routes import NotedRoutes
 from engine.inference.vllm.start import MAX_READ_IN, notes_routes, read_max_positions, read_shapes, start_vllm
 from engine.models.tokenizer import Tokenizer, read_eos_ids
@@ -40,65 +42,25 @@ if TYPE_CHECKING:  # imports vLLM
 WEIGHT_BYTES: Final = 4  # at most
 
 
-@dataclass(slots=True)
-class LiveSequence:
-    request: SequenceRequest
-    max_new_tokens: int
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    is_prefilled: bool = False
-    is_mixed: bool = False
-    """Some of its keys and values are of an earlier version."""
-    stop: StopWatcher | None = None
-    vllm_id: str = ""
-    ended: Literal["stop", "length"] | None = None
-    """It is told by the next step."""
-    routes: bytearray = field(default_factory=bytearray)
-
-    @property
-    def context(self) -> list[int]:
-        return [*self.request.prompt_ids, *self.token_ids]
-
-    def completes_stop(self, token: int) -> bool:
-        return self.stop is not None and self.stop.completes(token)
-
-    def end(self, reason: Literal["stop", "length", "aborted"]) -> SequenceOutput:
-        return SequenceOutput(
-            sequence_id=self.request.sequence_id,
-            token_ids=tuple(self.token_ids),
-            logprobs=tuple(self.logprobs),
-            versions=tuple(self.versions),
-            reason=reason,
-            routes=bytes(self.routes),
-        )
-
-    def as_request(self, kv: KvPages | None) -> SequenceRequest:
-        """Of one that has ended, without the last token: whoever takes it draws that again, and sees that it ends."""
-        num_told = len(self.token_ids) - (self.ended is not None)
-        if not num_told:
-            return self.request
-        said = SequenceProgress(
-            token_ids=tuple(self.token_ids[:num_told]),
-            logprobs=tuple(self.logprobs[:num_told]),
-            versions=tuple(self.versions[:num_told]),
-            kv=kv,
-            routes=bytes(self.routes),
-        )
-        return replace(self.request, progress=said)
-
-
 class VllmRolloutEngine:
     def __init__(
-        self, model_folder: Path, *, max_batch: int, device: str, version: int = 0, kv_tokens: int = 0
+        self,
+        model_folder: Path,
+        *,
+        max_batch: int,
+        device: str,
+        version: int = 0,
+        kv_tokens: int = 0,
+        num_devices: int = 1,
     ) -> None:
-        """`version`: the one that the folder's weights are."""
-        self._llm = start_vllm(model_folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens)
-        self._scheduler = self._llm.engine_core.engine_core.scheduler
+        """`version`: the one that the folder's weights are. Over several devices tensors, and experts, are dealt."""
+        self._core = Core(
+            start_vllm(model_folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices)
+        )
         self._pages: PageConnector = self._scheduler.get_kv_connector()
-        self._kv_layout: str
-        self._kv_block_bytes: int
-        ((self._kv_layout, self._kv_block_bytes),) = self._llm.collective_rpc("kv_layout")
+        layouts: list[tuple[str, int]] = self._llm.collective_rpc("kv_layout")
+        assert len(set(layouts)) == 1, f"workers differ in their caches: {layouts}"
+        self._kv_layout, self._kv_block_bytes = layouts[0][0], sum(num_bytes for _, num_bytes in layouts)
         self._folder, self._base = model_folder, Base(model_folder)
         self._shapes = read_shapes(model_folder)
         self._eos_ids = read_eos_ids(model_folder)
@@ -118,6 +80,19 @@ class VllmRolloutEngine:
         self._num_decoded = 0
         self._live: dict[str, LiveSequence] = {}
         self._ended: list[LiveSequence] = []
+
+    @property
+    def _llm(self) -> Any:
+        """vLLM's engine. It raises where that has failed."""
+        return self._core.llm
+
+    @property
+    def _scheduler(self) -> Any:
+        return self._llm.engine_core.engine_core.scheduler
+
+    def close(self) -> None:
+        """Ends workers in processes, which otherwise end with this one."""
+        self._core.close()
 
     # The port ----------------------------------------------------------------------------------------------------
 
@@ -154,8 +129,7 @@ class VllmRolloutEngine:
         num_bytes = WEIGHT_BYTES * self._num_weights
         what = "prefill" if unread else "decode"
         with at_work(what, num_bytes=num_bytes, num_flops=num_flops, device=self._device):
-            told: Iterable[Said] = self._llm.step()
-            return told
+            return self._core.step()
 
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
         return [live.end("aborted") for live in self._withdraw(self._in_flight(sequence_ids))]
@@ -163,6 +137,7 @@ class VllmRolloutEngine:
     def export(
         self, sequence_ids: Sequence[str], *, leave: bool, with_kv: bool, room: KvRoom = OWN_ROOM
     ) -> list[SequenceRequest]:
+        self._core.check()
         names = self._in_flight(sequence_ids)
         requests = [self._live[name].as_request(self._read_kv(name, room) if with_kv else None) for name in names]
         if leave:
@@ -174,9 +149,9 @@ class VllmRolloutEngine:
             self._refuse_other_shapes(weights)
         else:
             self._base.check(weights, self._shapes)
-        self._hear(self._llm.finish())  # the weights that are still there have made these tokens
+        self._hear(self._core.finish())  # the weights that are still there have made these tokens
         with at_work("install", num_bytes=WEIGHT_BYTES * self._num_weights):
-            self._llm.collective_rpc("install_weights", args=(weights, self._folder, tuple(self._shapes)))
+            self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
         self._version = weights.version
         self._num_installed += 1
         for live in [live for live in self._live.values() if live.ended is None]:
@@ -293,5 +268,5 @@ class VllmRolloutEngine:
         memory = room.take(pages, self._num_bytes(num_tokens))
         if memory is None:
             return None
-        self._llm.collective_rpc("read_kv", args=(blocks, memory, room.filled))
+        self._core.read_pages(blocks, memory, room.filled)
         return replace(pages, data=memory)

@@ -6,7 +6,9 @@ into it in the step that first schedules the sequence, before that step's forwar
 
 Invariants:
 - pages are used once, and dropped with the request that they came for;
-- the worker's half keeps nothing: everything comes with the step's metadata, so engines in one process do not mix.
+- the worker's half keeps nothing: everything comes with the step's metadata, so engines in one process do not mix;
+- pages of several workers lie one worker's after the other's, by rank: each reads and writes its part. To a worker in
+  another process only the path of memory travels, which both map.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +19,21 @@ import torch
 from torch import Tensor
 from vllm import __version__ as vllm_version
 from vllm.config import VllmConfig
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata
 from vllm.model_executor.layers.attention import Attention
 
 from engine.inference.port import KvPages
+from engine.weights.chunks import hold_copy
+from engine.weights.open_file import OpenFile, map_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLoad:
-    pages: KvPages
+    memory: bytes | memoryview | str
+    """Of a worker in another process, the path of what it maps."""
+    num_bytes: int
+    """Of all workers' pages."""
     first_block: int
     block_ids: tuple[int, ...]
 
@@ -42,7 +50,9 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_tokens = int(vllm_config.cache_config.block_size)
         self._takes_whole_blocks = bool(vllm_config.aux_output_config.enabled)  # routes are noted block by block
+        self._has_processes = int(vllm_config.parallel_config.world_size) > 1
         self._arrived: dict[str, KvPages] = {}
+        self._on_their_way: list[OpenFile] = []  # in the last step
         self._loading: dict[str, range] = {}  # which of its blocks; those before were found in the cache
 
     def offer(self, request_id: str, pages: KvPages) -> None:
@@ -83,12 +93,26 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: Any) -> PageLoads:
         step = PageLoads()
+        self._on_their_way = []
         for new in scheduler_output.scheduled_new_reqs:
             pages, blocks = self._arrived.pop(new.req_id, None), self._loading.pop(new.req_id, None)
             if pages is not None and blocks is not None:
                 block_ids = tuple(new.block_ids[0][blocks.start : blocks.stop])
-                step.loads.append(PageLoad(pages=pages, first_block=blocks.start, block_ids=block_ids))
+                step.loads.append(
+                    PageLoad(
+                        memory=self._for_workers(pages.data),
+                        num_bytes=len(pages.data),
+                        first_block=blocks.start,
+                        block_ids=block_ids,
+                    )
+                )
         return step
+
+    def _for_workers(self, data: bytes | memoryview) -> bytes | memoryview | str:
+        if not self._has_processes:
+            return data
+        self._on_their_way.append(hold_copy(data))
+        return self._on_their_way[-1].path
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         self._arrived.pop(request.request_id, None)
@@ -114,11 +138,20 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
 
 
 def layout_of(layers: dict[str, Any]) -> tuple[str, int]:
-    """The layout's name, one for all caches whose blocks fit (vLLM, kernels, shapes); a block's bytes, all layers."""
+    """The layout's name, one for all caches whose blocks fit (vLLM, kernels, shapes, workers); this worker's bytes of a
+    block, all layers."""
     caches = [(layer.kv_cache, getattr(layer, "isa", "")) for layer in _attention(layers)]
     shapes = {f"{tuple(cache.shape[1:])} {cache.dtype} {cache.device.type} {isa}".strip() for cache, isa in caches}
     num_bytes = sum(cache[0].numel() * cache.element_size() for cache, _ in caches)
-    return f"vllm {vllm_version}: {len(caches)} layers of {', '.join(sorted(shapes))}", num_bytes
+    degree = get_tensor_model_parallel_world_size()
+    dealt = f", dealt to {degree} workers" if degree > 1 else ""
+    return f"vllm {vllm_version}: {len(caches)} layers of {', '.join(sorted(shapes))}{dealt}", num_bytes
+
+
+def own_part(memory: bytes | memoryview) -> bytes | memoryview:
+    """This worker's, of all workers' pages."""
+    share, rank = len(memory) // get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+    return memory[rank * share : (rank + 1) * share]
 
 
 def read_pages(
@@ -135,7 +168,8 @@ def read_pages(
 
 def write_pages(layers: dict[str, Any], load: PageLoad) -> None:
     caches = [layer.kv_cache for layer in _attention(layers)]
-    whole = torch.frombuffer(bytearray(load.pages.data), dtype=torch.uint8)
+    memory = map_path(load.memory, load.num_bytes) if isinstance(load.memory, str) else load.memory
+    whole = torch.frombuffer(bytearray(own_part(memory)), dtype=torch.uint8)
     for cache, part in zip(caches, whole.chunk(len(caches)), strict=True):
         blocks = part.view(cache.dtype).view(-1, *cache.shape[1:])[load.first_block :][: len(load.block_ids)]
         cache[torch.tensor(load.block_ids, device=cache.device)] = blocks.to(cache.device)

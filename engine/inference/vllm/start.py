@@ -1,7 +1,8 @@
 """A vLLM engine for rollouts: in this process, stepped by the caller, quiet.
 
 vLLM's core runs here and not in a process of its own: a step is then exactly one step, weights are swapped between
-two of them, nothing of it outlives this process, and it starts sooner.
+two of them, nothing of it outlives this process, and it starts sooner. So does the worker of a model on one device; of
+several devices, each has its worker in a process.
 
 Invariants:
 - nothing is downloaded and nothing is reported to anybody;
@@ -17,6 +18,7 @@ from typing import Any, Final
 import torch._dynamo
 from safetensors import safe_open
 
+from engine.inference.vllm.interpreter import STARTED_WITH
 from engine.models.loading import weight_files
 
 ENVIRONMENT: Final = {
@@ -27,6 +29,8 @@ ENVIRONMENT: Final = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_HOST_IP": "127.0.0.1",  # else it looks for the machine's own by way of an address outside
 }
+WORKERS_ON_A_CPU: Final = {**STARTED_WITH, "TORCHDYNAMO_DISABLE": "1"}  # as below
+NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")  # as families call them
 CPU_BLOCK_TOKENS: Final = 32  # the least that its CPU kernels take: groups share prompts by whole blocks
 GPU_BLOCK_TOKENS: Final = 16  # vLLM's own choice
 CPU_KV_BYTES: Final = 4 * 1024**3  # where nobody said how many tokens must fit: a machine has other replicas, too
@@ -58,30 +62,35 @@ def notes_routes(folder: Path, device: str) -> bool:
     return runner_on(device).is_v2 and _read_config(folder).get("model_type") == "qwen3_moe"
 
 
-def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
+def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int) -> Any:
     """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
-    arguments = engine_arguments(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens)
+    arguments = engine_arguments(
+        folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices
+    )
     from engine.inference.vllm.front import QuietEngine
 
     return QuietEngine.from_engine_args(arguments)
 
 
-def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> Any:
+def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int) -> Any:
     """With the environment that they need."""
     runner = runner_on(device)
     os.environ.update(ENVIRONMENT)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner.is_v2))
     if device == "cpu":
         torch._dynamo.config.disable = True  # it would compile one small function of its sampler, for seconds
-    from vllm.config import KVTransferConfig
+        if num_devices > 1:
+            os.environ.update({**WORKERS_ON_A_CPU, **os.environ})
+    from vllm.config import KVTransferConfig, WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu() != (device == "cpu"):
         raise ValueError(f"device: this vLLM is built for {current_platform.device_type}, got {device!r}")
+    config = _read_config(folder)
     return EngineArgs(
         model=str(folder),
-        dtype=_dtype(_read_config(folder)),
+        dtype=_dtype(config),
         max_num_seqs=max_batch,
         max_num_batched_tokens=max(MAX_READ_IN, max_batch),
         enforce_eager=device == "cpu",  # elsewhere a graph for each batch size pays
@@ -94,11 +103,16 @@ def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: in
         logprobs_mode="processed_logits",
         logits_processors=[runner.draw],
         worker_extension_cls="engine.inference.vllm.worker.RolloutWorker",
+        weight_transfer_config=WeightTransferConfig(backend="laminar"),  # worker.py registers it
+        tensor_parallel_size=num_devices,
+        distributed_executor_backend="mp" if num_devices > 1 else None,  # Ray's takes no CPU, so no test would run it
+        # A CPU's kernel for experts crashes where one of them is not there: it deals each expert's tensors instead.
+        enable_expert_parallel=num_devices > 1 and device != "cpu" and any(config.get(name) for name in NUM_EXPERTS),
         kv_transfer_config=KVTransferConfig(
             kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"
         ),
         disable_log_stats=True,
-        **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens),
+        **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices),
     )
 
 
@@ -127,13 +141,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _kv_space(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> dict[str, Any]:
-    """The cache, and the longest sequence that fits it alone: vLLM starts with no less."""
+def _kv_space(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int = 1) -> dict[str, Any]:
+    """The cache of each worker, and the longest sequence that fits it alone: vLLM starts with no less."""
     max_positions = read_max_positions(folder)
     if device != "cpu" and not kv_tokens:
         return {"max_model_len": max_positions}
     block_tokens = CPU_BLOCK_TOKENS if device == "cpu" else GPU_BLOCK_TOKENS
-    block_bytes = block_tokens * _token_bytes(_read_config(folder))
+    block_bytes = block_tokens * _token_bytes(_read_config(folder), num_devices)
     blocks_of_one = -(-max_positions // block_tokens)
     affordable = max(CPU_KV_BYTES // block_bytes, blocks_of_one)
     num_blocks = -(-kv_tokens // block_tokens) or min(max_batch * blocks_of_one, affordable)
@@ -145,9 +159,10 @@ def _kv_space(folder: Path, *, max_batch: int, device: str, kv_tokens: int) -> d
     return space | ({"kv_cache_memory_bytes": (1 + num_blocks) * block_bytes} if device == "cpu" else {})
 
 
-def _token_bytes(config: dict[str, Any]) -> int:
+def _token_bytes(config: dict[str, Any], num_devices: int) -> int:
+    """Of one worker: heads are dealt, and where there are fewer than workers, several have the same."""
     num_heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // num_heads
     kv_heads = config.get("num_key_value_heads") or num_heads
     itemsize = 4 if _dtype(config) == "float32" else 2
-    return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * itemsize)
+    return int(2 * config["num_hidden_layers"] * max(1, kv_heads // num_devices) * head_dim * itemsize)

@@ -1,37 +1,38 @@
 """Our calls to a vLLM worker, beside its own: take new weights in place, hand out pages of its cache.
 
-vLLM mixes the class into its own worker and calls its methods by name.
+vLLM mixes the class into its own worker, wherever that runs, and calls its methods by name. Each worker imports this
+before it makes anything, so what is registered here is known in all of them.
 
 Invariants:
 - what is in flight keeps its KV cache;
-- after `install_weights` no kernel holds a copy of the old weights.
+- weights are changed within one call: between its parts layers have no weights, and a step would be the last.
 """
 
+import multiprocessing.util
 from collections.abc import Callable, Sequence
+from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.synchronize import SemLock
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-from engine.inference.vllm.kv import layout_of, read_pages
-from engine.weights.low_rank import Base
-from engine.weights.port import WeightVersion
-from engine.weights.snapshot import map_weights
+from engine.inference.vllm.kv import layout_of, own_part, read_pages
+from engine.inference.vllm.weights import BACKEND, MappedWeights
+from engine.weights.open_file import map_path
+
+WeightTransferEngineFactory.register_engine(BACKEND, MappedWeights)
 
 
 class RolloutWorker:
     """A base that vLLM gives its worker; `self` is that worker."""
 
-    def install_weights(self, weights: WeightVersion, folder: Path, names: Sequence[str]) -> None:
-        """`names`: of all tensors of the model in the folder, which a version may be added to. vLLM takes all or none:
-        it lays layers out anew."""
+    def install_weights(self, told: dict[str, Any]) -> None:
+        """`told`: the fields of a `NewWeights`."""
         worker: Any = self
-        if weights.manifest.low_rank is None:
-            worker.reload_weights(weights_iterator=iter(map_weights(weights).items()))
-        else:
-            worker.reload_weights(weights_iterator=Base(folder).whole(weights, names, device=str(worker.device)))
-        if worker.device.type == "cpu":
-            _renew_prepacked_heads(worker.get_model())
+        worker.start_weight_update()
+        worker.update_weights(told)
+        worker.finish_weight_update()
 
     def kv_layout(self) -> tuple[str, int]:
         return layout_of(_layers(self))
@@ -39,18 +40,27 @@ class RolloutWorker:
     def read_kv(self, block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]) -> None:
         read_pages(_layers(self), block_ids, memory, filled)
 
+    def read_kv_into(self, block_ids: Sequence[int], path: str, num_bytes: int) -> None:
+        """This worker's part, of several that read."""
+        memory = own_part(map_path(path, num_bytes, writable=True))
+        read_pages(_layers(self), block_ids, memoryview(memory), lambda num_filled: None)
+
+    def forget_names(self) -> list[str]:
+        """Those of the shared memory that is mapped here, for whoever removes them all; nothing here tries to again.
+        Semaphores are gone with this."""
+        SharedMemory.unlink = _leave  # type: ignore[assignment, method-assign]
+        registered: dict[Any, Any] = vars(multiprocessing.util)["_finalizer_registry"]
+        for removal in list(registered.values()):
+            if removal._callback is vars(SemLock)["_cleanup"].__func__:
+                removal()
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return sorted({line.rsplit("/", 1)[-1] for line in lines if "/dev/shm/" in line and "(deleted)" not in line})
+
+
+def _leave(memory: SharedMemory) -> None:
+    """Its name is gone already."""
+
 
 def _layers(worker: Any) -> dict[str, Any]:
     layers: dict[str, Any] = worker.vllm_config.compilation_config.static_forward_context
     return layers
-
-
-def _renew_prepacked_heads(model: nn.Module) -> None:
-    """A tied head multiplies by a copy that was packed from the embedding, and a reload does not see that the two are
-    one: without this, it answers with the old head and reports success."""
-    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
-    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-
-    for module in model.modules():
-        if isinstance(module, VocabParallelEmbedding):  # the language-model head is one, too
-            dispatch_cpu_unquantized_gemm(module, remove_weight=False)

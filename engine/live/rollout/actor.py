@@ -124,7 +124,13 @@ def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> Rollout
     if rollout.engine == "vllm":
         from engine.inference.vllm.engine import VllmRolloutEngine
 
-        return VllmRolloutEngine(folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens)
+        return VllmRolloutEngine(
+            folder,
+            max_batch=rollout.max_batch,
+            device=device,
+            kv_tokens=kv_tokens,
+            num_devices=spec.resources.devices_per_replica,
+        )
     from engine.inference.torch_engine import TorchRolloutEngine
 
     return TorchRolloutEngine(

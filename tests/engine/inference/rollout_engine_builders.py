@@ -59,9 +59,11 @@ def word_of(token: int) -> str:
     return LETTERS[token // 26] + LETTERS[token % 26]
 
 
-def make_model(folder: Path, *, layout: Layout = "llama", tied: bool = False, kv_heads: int = 2) -> Reference:
+def make_model(
+    folder: Path, *, layout: Layout = "llama", tied: bool = False, kv_heads: int = 2, expert_width: int = 24
+) -> Reference:
     """Far from uniform, so that greedy choices are clear. Heads of a width that vLLM's CPU kernels know."""
-    model = _random_model(layout, tied=tied, kv_heads=kv_heads)
+    model = _random_model(layout, tied=tied, kv_heads=kv_heads, expert_width=expert_width)
     model.save_pretrained(folder)
     _save_tokenizer(folder)
     return Reference(folder=folder, model=model)
@@ -124,7 +126,7 @@ def make_family(folder: Path, variant: str) -> Reference:
     return Reference(folder=folder, model=model.eval())
 
 
-def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
+def _random_model(layout: Layout, *, tied: bool, kv_heads: int, expert_width: int) -> Any:
     from transformers import (
         LlamaConfig,
         LlamaForCausalLM,
@@ -168,7 +170,8 @@ def _random_model(layout: Layout, *, tied: bool, kv_heads: int) -> Any:
     elif layout == "qwen3":
         model = Qwen3ForCausalLM(Qwen3Config(**settings, head_dim=32))
     elif layout == "qwen3_moe":  # the second of three layers is dense
-        mixture = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+        mixture = {"num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}
+        mixture |= {"moe_intermediate_size": expert_width}
         layers = {"num_hidden_layers": 3, "mlp_only_layers": [1], "head_dim": 32}
         model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**settings | layers | mixture))
     else:

@@ -1,0 +1,101 @@
+"""New weights by vLLM's public way for them, as a weight-transfer engine of ours: told where the bytes are, each worker
+maps them, and its own loaders cut its shard.
+
+    engine: version, its manifest, a path ──▶ every worker: map ─▶ layer by layer into its old place ─▶ unmap
+
+Invariants:
+- nothing but plain values travels to a worker in another process, and nothing is copied but into a layer;
+- what a CPU's kernels multiply by is renewed with the weights that it was packed from. vLLM forgets two of these packs,
+  and answers with the old ones, reporting success: that of a head which is tied to the embedding, and the experts'.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer import WeightTransferEngine
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from engine.weights.low_rank import Base
+from engine.weights.open_file import map_path
+from engine.weights.port import WeightManifest, WeightVersion
+from engine.weights.snapshot import map_weights
+
+BACKEND: Final = "laminar"
+
+
+@dataclass(kw_only=True)
+class NewWeights(WeightTransferUpdateInfo):  # type: ignore[misc]  # vLLM is not in the environment that is checked
+    manifest: WeightManifest
+    memory: str | memoryview
+    """Of a worker in another process, the path of what it maps."""
+    folder: Path
+    """The model's, which an adapter is added to."""
+    names: tuple[str, ...]
+    """Of all tensors there."""
+
+
+class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
+    init_info_cls = WeightTransferInitInfo
+    update_info_cls = NewWeights
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: nn.Module) -> None:
+        super().__init__(config, vllm_config, device, model)
+        if device.type == "cpu":
+            for layer in model.modules():
+                _pack_experts_again(layer)
+
+    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
+        """There is no group to join."""
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: NewWeights) -> None:
+        self.model.load_weights(self._tensors(update_info))
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        if self.device.type == "cpu":
+            for head in _tied_heads(self.model):
+                dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+    def _tensors(self, new: NewWeights) -> Iterator[tuple[str, Tensor]]:
+        memory = new.memory
+        if isinstance(memory, str):
+            memory = map_path(memory, new.manifest.num_bytes)
+        weights = WeightVersion(manifest=new.manifest, buffer=memory)
+        if new.manifest.low_rank is None:
+            return iter(map_weights(weights).items())
+        return Base(new.folder).whole(weights, new.names, device=str(self.device))
+
+
+def _tied_heads(model: nn.Module) -> list[nn.Module]:
+    """A reload does not see that their weights are the embedding's."""
+    parts = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
+    embeddings = {id(part.weight) for part in parts if not isinstance(part, ParallelLMHead)}
+    return [part for part in parts if isinstance(part, ParallelLMHead) and id(part.weight) in embeddings]
+
+
+def _pack_experts_again(layer: nn.Module) -> None:
+    """With every reload: by itself vLLM does so the first time, and later lays plain weights where packed ones lie."""
+    method: Any = getattr(layer, "quant_method", None)
+    if getattr(method, "moe_kernel", None) is None:
+        return
+    process: Callable[[nn.Module], None] = method.process_weights_after_loading
+
+    @wraps(process)
+    def process_and_pack(layer: nn.Module) -> None:
+        process(layer)
+        method.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    method.process_weights_after_loading = process_and_pack

@@ -1,0 +1,119 @@
+"""New weights in place, on one device: after each install vLLM says what `transformers` says with them.
+
+All that goes wrong here goes wrong without an error, so a test shows that each of the repairs is needed.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from torch import Tensor
+
+from engine.inference.vllm import weights as vllm_weights
+from engine.inference.vllm.core import EngineBroken
+from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import map_weights
+from tests.engine.inference.rollout_engine_builders import (
+    Reference,
+    answer,
+    ask,
+    make_model,
+    own_weights,
+    perturbed,
+)
+from tests.vllm.conftest import MakeVllm
+
+MODELS: Final[dict[str, dict[str, Any]]] = {
+    "tied": {"layout": "qwen3", "tied": True},
+    "untied": {"layout": "qwen3"},
+    "mixture": {"layout": "qwen3_moe", "expert_width": 32},  # of another width vLLM sees that packs have not been made
+}
+PROMPTS: Final = ((5, 6, 7), tuple(5 + i % 40 for i in range(40)))
+NUM_INSTALLS: Final = 10
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return make_model(tmp_path_factory.mktemp(request.param), **MODELS[request.param])
+
+
+def says(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
+    return [answer(engine, ask("a", prompt)).token_ids for prompt in PROMPTS]
+
+
+def expected(reference: Reference) -> list[tuple[int, ...]]:
+    return [reference.greedy(prompt, 24) for prompt in PROMPTS]
+
+
+def test_it_says_what_transformers_says_after_each_of_ten_installs(make_engine: MakeVllm, base: Reference) -> None:
+    engine = make_engine(base.folder)
+    changed_weights, changed = perturbed(base, version=1)
+    assert says(engine) == expected(base) != expected(changed)
+    for number in range(NUM_INSTALLS // 2):
+        engine.install(changed_weights)
+        assert says(engine) == expected(changed), f"install {2 * number}"
+        engine.install(own_weights(base, version=2))
+        assert says(engine) == expected(base), f"install {2 * number + 1}"
+
+
+def test_what_a_cpu_packs_is_renewed_by_us_and_not_by_vllm(
+    make_engine: MakeVllm, base: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(base.folder)
+    changed_weights, changed = perturbed(base, version=1)
+    with monkeypatch.context() as without:
+        without.setattr(vllm_weights, "_tied_heads", lambda model: [])
+        for method in _experts(engine):
+            without.setattr(method, "process_weights_after_loading", method.process_weights_after_loading.__wrapped__)
+        engine.install(changed_weights)
+        is_forgotten = base.model.config.tie_word_embeddings or bool(_experts(engine))
+        assert (says(engine) != expected(changed)) == is_forgotten
+    engine.install(changed_weights)
+    assert says(engine) == expected(changed)
+
+
+def _experts(engine: VllmRolloutEngine) -> list[Any]:
+    model = engine._llm.engine_core.engine_core.model_executor.driver_worker.get_model()
+    methods = (getattr(layer, "quant_method", None) for layer in model.modules())
+    return [method for method in methods if getattr(method, "moe_kernel", None) is not None]
+
+
+def test_an_install_that_breaks_off_leaves_an_engine_of_which_every_call_raises(
+    make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make_model(
+        tmp_path, layout="yarn"
+    )  # tables of positions are one for all engines of a process: a table apart
+    engine = make_engine(base.folder)
+    engine.submit([ask("a", PROMPTS[0])])
+    engine.step()
+    monkeypatch.setattr(vllm_weights, "map_weights", Half)
+    with pytest.raises(OSError, match="no more"):
+        engine.install(own_weights(base, version=1))
+    monkeypatch.undo()
+    with pytest.raises(EngineBroken, match=r"of no use any more.*no more"):
+        engine.install(own_weights(base, version=1))
+    for call in (
+        engine.step,
+        engine.view,
+        lambda: engine.submit([ask("b", PROMPTS[0])]),
+        lambda: engine.abort(["a"]),
+        lambda: engine.export(["a"], leave=True, with_kv=False),
+    ):
+        with pytest.raises(EngineBroken):
+            call()
+
+
+class Half(dict[str, Tensor]):
+    """Half of the tensors, and then none."""
+
+    def __init__(self, weights: WeightVersion) -> None:
+        super().__init__(map_weights(weights))
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:  # type: ignore[override]
+        for number, item in enumerate(super().items()):
+            if number > len(self) // 2:
+                raise OSError("there is no more")
+            yield item

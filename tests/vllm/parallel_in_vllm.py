@@ -1,0 +1,275 @@
+"""One model over two workers: it says what one says, holds half in each, and ends whole.
+
+Two starts, each of two processes that import vLLM: all tests of a model share one engine, and the last kills a worker.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.inference.vllm import kv as vllm_kv
+from engine.inference.vllm import weights as vllm_weights
+from engine.inference.vllm.core import EngineBroken
+from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.models.loading import load_decoder, model_tensors
+from engine.models.make_random import make_random
+from engine.policy.lineage import WeightsId
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from engine.weights.open_file import OpenFile
+from engine.weights.port import WeightVersion
+from engine.weights.snapshot import map_weights, pack_weights
+from tests.engine.inference.rollout_engine_builders import (
+    Reference,
+    adapted,
+    answer,
+    ask,
+    finish,
+    make_model,
+    own_weights,
+    perturbed,
+    step_until,
+)
+from tests.vllm.conftest import MakeVllm
+
+NUM_INSTALLS = 10
+PROMPTS = ((5, 6, 7), tuple(5 + i % 40 for i in range(100)))
+LONG = PROMPTS[1]
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Dealt:
+    """An engine over two workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = VllmRolloutEngine(folder, max_batch=8, device="cpu", kv_tokens=2_048, num_devices=2)
+        self.pids: list[int] = self.rpc(_pid)
+        self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}
+
+    @property
+    def names_in_shared_memory(self) -> list[str]:
+        """Of what its workers have mapped; other engines live here, too."""
+        return [entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in self.shared]
+
+    def rpc(self, call: Any, *args: object) -> list[Any]:
+        answers: list[Any] = self.engine._llm.collective_rpc(call, args=args)
+        return answers
+
+
+def _pid(worker: Any) -> int:
+    return os.getpid()
+
+
+def shared_memory_of(pid: int) -> set[int]:
+    """Inodes."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {int(line.split()[4]) for line in lines if f"{SHARED_MEMORY}/" in line}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Attention, dense layers, experts, and a head that is tied."""
+    return make_model(tmp_path_factory.mktemp("mixture"), layout="qwen3_moe", tied=True)
+
+
+@pytest.fixture(scope="module")
+def dealt(base: Reference) -> Iterator[Dealt]:
+    dealt = Dealt(base.folder)
+    yield dealt
+    dealt.engine.close()
+
+
+@pytest.fixture
+def engine(dealt: Dealt) -> VllmRolloutEngine:
+    finish(dealt.engine)
+    return dealt.engine
+
+
+def says(engine: VllmRolloutEngine) -> list[tuple[int, ...]]:
+    return [answer(engine, ask("a", prompt)).token_ids for prompt in PROMPTS]
+
+
+def expected(reference: Reference) -> list[tuple[int, ...]]:
+    return [reference.greedy(prompt, 24) for prompt in PROMPTS]
+
+
+def test_two_workers_say_what_one_and_transformers_say_after_each_of_ten_installs(
+    engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
+) -> None:
+    single, (changed_weights, changed) = make_engine(base.folder), perturbed(base, version=1)
+    assert says(engine) == says(single) == expected(base) != expected(changed)
+    for number in range(NUM_INSTALLS):
+        weights, reference = (own_weights(base, version=2), base) if number % 2 else (changed_weights, changed)
+        for each in (engine, single):
+            each.install(weights)
+        assert says(engine) == says(single) == expected(reference), f"install {number}"
+
+
+def test_draws_are_those_of_one_worker(engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference) -> None:
+    requests = [ask(str(i), (5 + i, 6, 7), temperature=1.0, seed=i, top_p=0.9) for i in range(12)]
+    said = []
+    for each in (engine, make_engine(base.folder)):
+        each.install(own_weights(base, version=3))
+        each.submit(requests)
+        said.append({name: output.token_ids for name, output in finish(each).items()})
+    assert said[0] == said[1]
+
+
+def test_an_adapter_is_added_before_shards_are_cut(
+    engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
+) -> None:
+    single, (weights, _) = make_engine(base.folder), adapted(base, version=4)
+    for each in (engine, single):
+        each.install(weights)
+    assert says(engine) == says(single) != expected(base)
+    engine.install(own_weights(base, version=5))
+    assert says(engine) == expected(base)
+
+
+def test_weights_are_mapped_where_a_relay_has_them_though_it_has_dropped_them(
+    engine: VllmRolloutEngine, base: Reference, tmp_path: Path
+) -> None:
+    weights, changed = perturbed(base, version=6)
+    (tmp_path / "version").write_bytes(weights.buffer)
+    served = OpenFile(os.open(tmp_path / "version", os.O_RDONLY))
+    (tmp_path / "version").unlink()
+    here = memoryview(bytearray(len(weights.buffer)))  # nobody reads it
+    engine.install(WeightVersion(manifest=weights.manifest, buffer=here, file=served))
+    assert says(engine) == expected(changed)
+
+
+def test_pages_of_both_workers_move_and_those_of_one_are_computed_anew(
+    engine: VllmRolloutEngine, make_engine: MakeVllm, base: Reference
+) -> None:
+    engine.install(own_weights(base, version=7))
+    engine.submit([ask("a", LONG, new=40)])
+    step_until(engine, "a", 6)
+    (moved,) = engine.export(["a"], leave=True, with_kv=True)
+    assert moved.progress is not None and moved.progress.kv is not None
+    engine.install(own_weights(base, version=7))  # forgets the prompt
+    before = engine.view().num_prefilled
+    assert answer(engine, moved).token_ids == base.greedy(LONG, 40)
+    assert engine.view().num_prefilled - before <= 1
+    single = make_engine(base.folder)
+    single.install(own_weights(base, version=7))
+    before = single.view().num_prefilled
+    assert answer(single, moved).token_ids == base.greedy(LONG, 40)
+    assert single.view().num_prefilled - before >= len(LONG) - 1
+
+
+def test_pages_of_one_worker_are_not_the_others(engine: VllmRolloutEngine, base: Reference) -> None:
+    """So the move above shows something."""
+    engine.install(own_weights(base, version=7))
+    engine.submit([ask("a", LONG, new=40)])
+    step_until(engine, "a", 6)
+    (moved,) = engine.export(["a"], leave=True, with_kv=True)
+    assert moved.progress is not None and moved.progress.kv is not None
+    kv, half = moved.progress.kv, len(moved.progress.kv.data) // 2
+    swapped = replace(kv, data=bytes(kv.data[half:]) + bytes(kv.data[:half]))
+    engine.install(own_weights(base, version=7))
+    output = answer(engine, replace(moved, progress=replace(moved.progress, kv=swapped)))
+    assert output.token_ids != base.greedy(LONG, 40)
+
+
+def test_shared_memory_has_no_names_while_it_runs(dealt: Dealt) -> None:
+    """So nothing is left of it, however workers and engine end."""
+    assert len(dealt.shared) > 4
+    assert dealt.names_in_shared_memory == []
+
+
+def test_a_worker_killed_while_pages_come_in_ends_engine_and_workers_at_once(dealt: Dealt, base: Reference) -> None:
+    engine = dealt.engine
+    engine.submit([ask("a", LONG, new=40), ask("b", PROMPTS[0], new=40)])
+    step_until(engine, "a", 6)
+    (moved,) = engine.export(["a"], leave=True, with_kv=True)
+    engine.submit([replace(moved, sequence_id="c", prompt_ids=moved.prompt_ids)])
+    dealt.rpc(_end_at, vllm_kv.__name__, "write_pages")
+    assert_ends(dealt, engine.step)
+
+
+def _end_at(worker: Any, module: str, name: str) -> None:
+    """The second worker, when it comes there."""
+    import importlib
+
+    if worker.rank == 1:
+        setattr(importlib.import_module(module), name, _killed)
+
+
+def _killed(*args: object, **kwargs: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def assert_ends(dealt: Dealt, call: Any) -> None:
+    with pytest.raises(Exception, match=r"."):
+        call()
+    assert not [pid for pid in dealt.pids if Path(f"/proc/{pid}").exists()]
+    for each in (call, dealt.engine.view, lambda: dealt.engine.export(["b"], leave=True, with_kv=True)):
+        with pytest.raises(EngineBroken):
+            each()
+    assert dealt.names_in_shared_memory == []
+
+
+class Large:
+    """Large enough that weights are most of what is allocated."""
+
+    def __init__(self, folder: Path) -> None:
+        smaller = {"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 3, "vocab_size": 8_192}
+        make_random(folder, {**KNOWN_CONFIGS["Qwen3-0.6B"], **smaller})
+        self.dealt = Dealt(folder)
+        tensors = model_tensors(load_decoder(folder, device="cpu"))
+        self.weights = pack_weights(tensors, weights=WeightsId(0, 1))
+        norms = sum(tensor.nbytes for name, tensor in tensors.items() if "norm" in name)
+        self.shard_bytes = (self.weights.manifest.num_bytes - norms) // 2 + norms
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Large]:
+    large = Large(tmp_path_factory.mktemp("large"))
+    yield large
+    large.dealt.engine.close()
+
+
+def test_each_worker_holds_its_shard_and_takes_no_more_while_it_takes_over_a_version(large: Large) -> None:
+    assert max(large.dealt.rpc(_num_held)) <= 1.1 * large.shard_bytes
+    large.dealt.engine.install(large.weights)  # what is taken once stays
+    large.dealt.rpc(_note_memory, vllm_weights.__name__)
+    large.dealt.engine.install(large.weights)
+    growths = large.dealt.rpc(_growth)
+    assert all(0 <= growth <= 1.1 * large.shard_bytes for growth in growths), (growths, large.shard_bytes)
+
+
+def _num_held(worker: Any) -> int:
+    return sum(parameter.nbytes for parameter in worker.get_model().parameters())
+
+
+def _note_memory(worker: Any, module: str) -> None:
+    import importlib
+
+    worker.noted = [_anonymous_bytes()]
+
+    class Noted(dict[str, Any]):
+        def items(self) -> Any:
+            for item in super().items():
+                yield item
+                worker.noted.append(_anonymous_bytes())
+
+    importlib.import_module(module).map_weights = lambda weights: Noted(map_weights(weights))  # type: ignore[attr-defined]
+
+
+def _growth(worker: Any) -> int:
+    assert len(worker.noted) > 10
+    return int(max(worker.noted) - worker.noted[0])
+
+
+def _anonymous_bytes() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+    return 1024 * int(line.split()[1])
+
+
+def test_a_worker_killed_while_it_loads_ends_engine_and_workers_at_once(large: Large) -> None:
+    large.dealt.rpc(_end_at, vllm_weights.__name__, "finalize_layerwise_reload")
+    assert_ends(large.dealt, lambda: large.dealt.engine.install(large.weights))
