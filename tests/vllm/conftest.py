@@ -1,6 +1,6 @@
 """One engine a model for the whole session: starting the first takes half a minute, every other one a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +16,24 @@ MakeVllm = Callable[..., VllmRolloutEngine]
 
 
 @pytest.fixture(scope="session")
-def make_engine(tmp_path_factory: pytest.TempPathFactory) -> MakeVllm:
+def make_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeVllm]:
     mixture = make_model(tmp_path_factory.mktemp("first"), layout="qwen3_moe").folder
-    started: dict[tuple[Path, int, int], VllmRolloutEngine] = {}
+    started: dict[tuple[Path, int, int, bool], VllmRolloutEngine] = {}
 
-    def make(folder: Path, *, copy: int = 0, kv_tokens: int = 0) -> VllmRolloutEngine:
-        key = (folder, copy, kv_tokens)
+    def make(folder: Path, *, copy: int = 0, kv_tokens: int = 0, begins_empty: bool = False) -> VllmRolloutEngine:
+        key = (folder, copy, kv_tokens, begins_empty)
         if not started:  # the first engine of a process makes vLLM's groups for all, and a mixture's has them all
-            started[mixture, 0, 0] = VllmRolloutEngine(mixture, max_batch=8, device="cpu")
+            started[mixture, 0, 0, False] = VllmRolloutEngine(mixture, max_batch=8, device="cpu")
         if key not in started:
-            started[key] = VllmRolloutEngine(folder, max_batch=8, device="cpu", kv_tokens=kv_tokens)
+            started[key] = VllmRolloutEngine(
+                folder, max_batch=8, device="cpu", kv_tokens=kv_tokens, begins_empty=begins_empty
+            )
         engine = started[key]
         finish(engine)  # what a failed test left
         if engine.view().version != 0:
             engine.install(pack_weights(load_file(folder / WEIGHTS_FILE), weights=WeightsId(0, 0)))
         return engine
 
-    return make
+    yield make
+    for engine in started.values():  # all end with the process; taken down one by one they take seconds each
+        engine._core._llm.engine_core._finalizer.detach()

@@ -74,6 +74,16 @@ def test_what_a_cpu_packs_is_renewed_by_us_and_not_by_vllm(
     assert says(engine) == expected(changed)
 
 
+def test_an_engine_that_begins_empty_takes_nothing_before_its_first_version(
+    make_engine: MakeVllm, base: Reference
+) -> None:
+    engine = make_engine(base.folder, begins_empty=True)
+    with pytest.raises(RuntimeError, match="began empty"):
+        engine.submit([ask("a", PROMPTS[0])])
+    engine.install(own_weights(base, version=1))
+    assert says(engine) == expected(base)
+
+
 def _experts(engine: VllmRolloutEngine) -> list[Any]:
     model = engine._llm.engine_core.engine_core.model_executor.driver_worker.get_model()
     methods = (getattr(layer, "quant_method", None) for layer in model.modules())

@@ -35,9 +35,9 @@ class EngineBroken(RuntimeError):
 
 
 class Core:
-    def __init__(self, llm: Any) -> None:
-        """Of a `QuietEngine` that was just started."""
-        self._llm, self._failure = llm, ""
+    def __init__(self, llm: Any, *, is_empty: bool) -> None:
+        """Of a `QuietEngine` that was just started, with weights or none."""
+        self._llm, self._failure, self._is_empty = llm, "", is_empty
         self._executor = llm.engine_core.engine_core.model_executor
         self._processes: list[BaseProcess] = [worker.proc for worker in getattr(self._executor, "workers", ())]
         if self._processes:
@@ -49,9 +49,17 @@ class Core:
         self.check()
         return self._llm
 
+    @property
+    def scheduler(self) -> Any:
+        return self.llm.engine_core.engine_core.scheduler
+
     def check(self) -> None:
         if self._failure:
             raise EngineBroken(f"{EngineBroken.__doc__} {self._failure}")
+
+    def check_begun(self) -> None:
+        if self._is_empty:
+            raise RuntimeError("this engine began empty: a version must be installed before anything is submitted")
 
     def step(self) -> "Iterable[Said]":
         with self._whole():
@@ -74,6 +82,7 @@ class Core:
         }
         with self._whole():
             self._llm.collective_rpc("install_weights", args=(told,))
+        self._is_empty = False
 
     def read_pages(self, block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]) -> None:
         with self._whole():
@@ -99,10 +108,10 @@ class Core:
             raise
 
     def close(self) -> None:
-        """Ends workers in processes. A worker in this one ends with it: what vLLM takes down is every engine's here."""
+        """Ends workers in processes, and no more: the rest that vLLM takes down is that of every engine in this one."""
         if self._processes:
             self._failure = self._failure or "It was closed."
-            self._llm.engine_core.shutdown()
+            self._executor.shutdown()
             for process in self._processes:
                 process.join(END_WITHIN_S)
 

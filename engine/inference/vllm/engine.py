@@ -52,12 +52,13 @@ class VllmRolloutEngine:
         version: int = 0,
         kv_tokens: int = 0,
         num_devices: int = 1,
+        begins_empty: bool = False,
     ) -> None:
-        """`version`: the one that the folder's weights are. Over several devices tensors, and experts, are dealt."""
-        self._core = Core(
-            start_vllm(model_folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices)
-        )
-        self._pages: PageConnector = self._scheduler.get_kv_connector()
+        """`version`: the folder's weights; with `begins_empty` they are not read."""
+        given: dict[str, Any] = {"max_batch": max_batch, "device": device, "kv_tokens": kv_tokens}
+        llm = start_vllm(model_folder, **given, num_devices=num_devices, begins_empty=begins_empty)
+        self._core = Core(llm, is_empty=begins_empty)
+        self._pages: PageConnector = self._core.scheduler.get_kv_connector()
         layouts: list[tuple[str, int]] = self._llm.collective_rpc("kv_layout")
         assert len(set(layouts)) == 1, f"workers differ in their caches: {layouts}"
         self._kv_layout, self._kv_block_bytes = layouts[0][0], sum(num_bytes for _, num_bytes in layouts)
@@ -86,10 +87,6 @@ class VllmRolloutEngine:
         """vLLM's engine. It raises where that has failed."""
         return self._core.llm
 
-    @property
-    def _scheduler(self) -> Any:
-        return self._llm.engine_core.engine_core.scheduler
-
     def close(self) -> None:
         """Ends workers in processes, which otherwise end with this one."""
         self._core.close()
@@ -97,6 +94,7 @@ class VllmRolloutEngine:
     # The port ----------------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
+        self._core.check_begun()
         begun: dict[str, LiveSequence] = {}
         for request in requests:
             if request.sequence_id in self._live.keys() | begun.keys():
@@ -168,11 +166,11 @@ class VllmRolloutEngine:
             raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
 
     def view(self) -> EngineView:
-        num_running, num_waiting = self._scheduler.get_request_counts()
+        num_running, num_waiting = self._core.scheduler.get_request_counts()
         return EngineView(
             num_running=num_running + len(self._ended),
             num_waiting=num_waiting,
-            kv_used=self._scheduler.get_kv_cache_usage(),
+            kv_used=self._core.scheduler.get_kv_cache_usage(),
             version=self._version,
             num_prefilled=self._num_prefilled,
             num_decoded=self._num_decoded,

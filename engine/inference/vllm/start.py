@@ -62,18 +62,25 @@ def notes_routes(folder: Path, device: str) -> bool:
     return runner_on(device).is_v2 and _read_config(folder).get("model_type") == "qwen3_moe"
 
 
-def start_vllm(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int) -> Any:
-    """A `QuietEngine`. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a GPU, what is free."""
-    arguments = engine_arguments(
-        folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices
-    )
+def start_vllm(folder: Path, **given: Any) -> Any:
+    """A `QuietEngine`, of these arguments."""
+    arguments = engine_arguments(folder, **given)
     from engine.inference.vllm.front import QuietEngine
 
     return QuietEngine.from_engine_args(arguments)
 
 
-def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: int, num_devices: int) -> Any:
-    """With the environment that they need."""
+def engine_arguments(
+    folder: Path,
+    *,
+    max_batch: int,
+    device: str,
+    kv_tokens: int,
+    num_devices: int = 1,
+    begins_empty: bool = False,
+) -> Any:
+    """With the environment that they need. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a
+    GPU, what is free."""
     runner = runner_on(device)
     os.environ.update(ENVIRONMENT)
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner.is_v2))
@@ -91,6 +98,7 @@ def engine_arguments(folder: Path, *, max_batch: int, device: str, kv_tokens: in
     return EngineArgs(
         model=str(folder),
         dtype=_dtype(config),
+        load_format="dummy" if begins_empty else "auto",
         max_num_seqs=max_batch,
         max_num_batched_tokens=max(MAX_READ_IN, max_batch),
         enforce_eager=device == "cpu",  # elsewhere a graph for each batch size pays

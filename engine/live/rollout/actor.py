@@ -114,7 +114,7 @@ def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> Ro
     each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
     from engine.models.loading import weights_bytes
 
-    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):  # vLLM reads them
+    with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):  # vLLM fills them with something
         return _engine(folder, spec, device, num_slots)
 
 
@@ -130,6 +130,7 @@ def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> Rollout
             device=device,
             kv_tokens=kv_tokens,
             num_devices=spec.resources.devices_per_replica,
+            begins_empty=True,
         )
     from engine.inference.torch_engine import TorchRolloutEngine
 
