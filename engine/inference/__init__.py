@@ -9,6 +9,7 @@ page_store        keys and values in those blocks
 route_pages       the experts that their tokens met
 prefill           prompts of several sequences in one forward
 rows/             the rows of the decode batch, and what each attends to
+probing           one row read without the cache
 cpu_products      the fastest product on this processor, measured
 memory            zeroed memory, free until touched
 sampling          one token a row, by seed and position

@@ -133,4 +133,8 @@ class RolloutEngine(Protocol):
         """Sequences in flight go on, on their KV cache as it is; whether they may is the schedule's decision. Blocks
         kept only for reuse are forgotten."""
 
+    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """The log-prob of each but the first, after all before it, by the weights as they are, at temperature 1; of
+        fewer where there is no room for all. Sequences in flight do not move, and none of them notices."""
+
     def view(self) -> EngineView: ...

@@ -35,6 +35,7 @@ from engine.inference.port import (
     SequenceRequest,
 )
 from engine.inference.prefill import ChunkBatch
+from engine.inference.probing import row_logprobs
 from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.route_pages import RoutePages
 from engine.inference.rows.bands import BandedRows
@@ -140,6 +141,10 @@ class TorchRolloutEngine:
         self._version = weights.version
         self._scheduler.forget(weights.version)
 
+    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        with self._at_forward("probe", len(token_ids)):
+            return row_logprobs(self._model, token_ids, device=self._device)
+
     def view(self) -> EngineView:
         return EngineView(
             num_running=self._scheduler.num_running,
@@ -197,8 +202,6 @@ class TorchRolloutEngine:
         self._rows.flush(of_row, self._scheduler.rows)
         return self._store.pages(live.table, num_tokens, version=self._version, room=room)
 
-    # Schedule and read in ----------------------------------------------------------------------------------------
-
     def _follow(self, plan: Plan) -> None:
         if plan.preempted:
             self._close(plan.moves, num_joining=plan.num_joining)
@@ -248,8 +251,6 @@ class TorchRolloutEngine:
         num_flops = flops_of_forward(self._num_active_weights, num_tokens)
         return at_work(what, num_bytes=self._weight_bytes, num_flops=num_flops, device=self._device)
 
-    # Decode ------------------------------------------------------------------------------------------------------
-
     def _decode(self) -> tuple[list[int], list[float]]:
         batch = self._batch
         assert batch is not None
@@ -266,8 +267,6 @@ class TorchRolloutEngine:
         batch.positions_B = batch.positions_B + 1
         batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
         return batch.tokens_B.tolist(), logprobs_B.tolist()
-
-    # Collect -----------------------------------------------------------------------------------------------------
 
     def _collect(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[SequenceOutput]:
         reasons: dict[int, Literal["stop", "length"]] = {}

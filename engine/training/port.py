@@ -16,7 +16,7 @@ from engine.policy.lineage import WeightsId
 from engine.spec.checkpoint_manifest import CheckpointPart
 from engine.training.batch import TrainingTrajectory as TrainingTrajectory
 from engine.training.batch import Trajectories
-from engine.weights.port import LowRank, TensorEntry, WeightVersion
+from engine.weights.port import LowRank, Probe, TensorEntry, WeightVersion
 from engine.weights.spans import Spans
 
 
@@ -62,6 +62,9 @@ class Steps(Loadable, Protocol):
 
 class Trainer(WeightHolder, Steps, Protocol):
     """One process that trains."""
+
+    def probe(self) -> Probe:
+        """Of the weights as they are, for the version that is published of them. Every rank makes this call."""
 
 
 class SharedTrainer(Trainer, Protocol):

@@ -50,7 +50,7 @@ from engine.training.step.micro_batch import MicroBatch
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.scoring import Critic, TokenScores, computing_in, dtype_of_products, score_tokens
-from engine.weights.port import WeightVersion
+from engine.weights.port import Probe, WeightVersion
 
 # It knows no other ranks, and enters no process group.
 ALONE: Final = World.alone()
@@ -211,6 +211,9 @@ class TorchTrainer:
 
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         return self._published.pack(weights, allocate)
+
+    def probe(self) -> Probe:
+        return self._step_loss.probe(self._model.config.vocab_size, self._model.config.max_positions)
 
     def get_ready_to_save(self) -> None:
         self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])

@@ -8,5 +8,6 @@ chunks      a version in pieces
 hashes      of the whole and of its pieces
 delta       the differences of two versions, without loss
 low_rank    adapters as versions, and the base that they are added to
+probe       whether whoever installed a version computes by it
 installing  a version's tensors into a model's
 """

@@ -34,6 +34,17 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What the trainer makes of a fixed row of tokens by these weights, for whoever installs them to compare."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of each but the first, after all before it, at temperature 1."""
+    tolerance: float
+    """The mean difference that rounding explains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightManifest:
     weights: WeightsId
     num_bytes: int
@@ -44,6 +55,8 @@ class WeightManifest:
     tensors: tuple[TensorEntry, ...]
     low_rank: LowRank | None = None
     """None: these are all weights of the model."""
+    probe: Probe | None = None
+    """None: whoever published them computes nothing."""
 
     @property
     def is_hashed(self) -> bool:

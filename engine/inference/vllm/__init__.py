@@ -10,6 +10,7 @@ worker         our calls to a worker of it
 weights        new weights in place, mapped by each worker
 kv             a sequence moved from one vLLM to another
 sampler        our own draw inside vLLM's V1 runner, on a CPU
-routes         the experts that tokens met, which its V2 runner notes
 slot_draw      the same inside its V2 runner, on a GPU
+routes         the experts that tokens met, which its V2 runner notes
+probing        a fixed row of tokens read, while all else stands still
 """

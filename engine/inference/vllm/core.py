@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.inference.vllm.probing import row_logprobs
 from engine.weights.chunks import copy_bytes, hold_copy
 from engine.weights.open_file import OpenFile, map_path
 from engine.weights.port import WeightVersion
@@ -83,6 +84,11 @@ class Core:
         with self._whole():
             self._llm.collective_rpc("install_weights", args=(told,))
         self._is_empty = False
+
+    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """No step may be under way (`finish`)."""
+        with self._whole():
+            return row_logprobs(self._llm, token_ids)
 
     def read_pages(self, block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]) -> None:
         with self._whole():

@@ -165,6 +165,11 @@ class VllmRolloutEngine:
         if differing:
             raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
 
+    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        self._hear(self._core.finish())
+        with at_work("probe", num_bytes=WEIGHT_BYTES * self._num_weights):
+            return self._core.probe(token_ids)
+
     def view(self) -> EngineView:
         num_running, num_waiting = self._core.scheduler.get_request_counts()
         return EngineView(

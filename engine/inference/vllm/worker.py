@@ -34,6 +34,13 @@ class RolloutWorker:
         worker.update_weights(told)
         worker.finish_weight_update()
 
+    def tell_prompts_as_logprobs(self) -> None:
+        """A prompt's scores are logits where an answer's are: those that the sampler was made with, which it keeps."""
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        runner.model_config.logprobs_mode = "raw_logprobs"
+        if (of_v2 := getattr(runner, "prompt_logprobs_worker", None)) is not None:
+            of_v2.logprobs_mode = "raw_logprobs"
+
     def kv_layout(self) -> tuple[str, int]:
         return layout_of(_layers(self))
 

@@ -1,7 +1,8 @@
 """A replica's body: runs its samples, installs weights in place, and hands unfinished samples to another replica.
 
 Invariants:
-- bytes are verified against their manifest before they replace weights;
+- bytes are verified against their manifest before they replace weights; what computes otherwise than its trainer
+  once they have, goes no further;
 - samples that are handed over go on by their tokens, whether or not their keys and values come after these.
 """
 
@@ -44,6 +45,7 @@ from engine.pipeline.rollout.brain import RolloutBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
 from engine.weights.chunks import TornWeights, WeightsGone
+from engine.weights.probe import compare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,8 @@ class RolloutBody:
         with at_work("install", num_bytes=manifest.num_bytes):
             slot.install(weights, manifest.weights)
         unmap_beside(weights)
+        if manifest.probe is not None:
+            compare(manifest, slot.engine.probe(manifest.probe.token_ids))
         self._slots.newest = slot
         if interrupted:
             slot.engine.submit(interrupted)

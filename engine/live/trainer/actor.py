@@ -134,7 +134,7 @@ class TrainerActor(BodyActor):
             from engine.training.torch_trainer import TorchTrainer
 
             alone = TorchTrainer(folder, TrainerSettings.of(self._spec), device=device)
-            return alone, partial(load_alone, alone), PublishingAlone(alone, handover)
+            return alone, partial(load_alone, alone), PublishingAlone(alone, handover, probe=alone.probe)
         from engine.live.trainer.ranks import RankGroup
 
         recorded = None if self._recorded_step is None else self._recorded_step[1]

@@ -1,10 +1,12 @@
 """Versions as the trainer's body publishes them, of one process or of several ranks.
 
 Invariants:
-- `publish` is the copy, and all that training stands still for;
+- `publish` is the copy and a probe of what was copied, and all that training stands still for;
 - what fails in `publish` is not offered to anybody.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from engine.live.process.links import Links
@@ -15,7 +17,7 @@ from engine.live.weights.offered_bytes import OfferedBytes, OfferedPart
 from engine.live.weights.segments import SharedBytes
 from engine.policy.lineage import WeightsId
 from engine.training.port import WeightHolder
-from engine.weights.port import WeightManifest
+from engine.weights.port import Probe, WeightManifest
 from engine.weights.snapshot import unhashed
 
 
@@ -29,13 +31,14 @@ class Publishing(Protocol):
 
 
 class PublishingAlone:
-    def __init__(self, holder: WeightHolder, handover: Handover) -> None:
-        self._holder, self._handover = holder, handover
+    def __init__(self, holder: WeightHolder, handover: Handover, *, probe: Callable[[], Probe] | None = None) -> None:
+        """`probe`: None of a holder that computes nothing."""
+        self._holder, self._handover, self._probe = holder, handover, probe
 
     def publish(self, weights: WeightsId) -> WeightManifest:
         version = self._holder.snapshot(weights, allocate=self._handover.allocate)
         self._handover.keep(version)
-        return version.manifest
+        return replace(version.manifest, probe=None if self._probe is None else self._probe())
 
     def payload(self, weights: WeightsId) -> OfferedBytes:
         return self._handover.payload(weights)
@@ -58,13 +61,15 @@ class PublishingTogether:
     def publish(self, weights: WeightsId) -> WeightManifest:
         try:
             self._group.ask("write", self._where)
+            probe = self._group.probe()
         except BaseException:
             self._handover.give_up()  # on other hosts the memory ends with its holder, which the group has ended
             raise
         kept = self._of_holders("keep", {host.holder: (weights, host.spans) for host in self._hosts})
         self._parts[weights] = tuple(part for part, _ in kept)
         self._get_ready([room for _, room in kept])
-        return unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank)
+        manifest = unhashed(self._group.entries, weights=weights, low_rank=self._group.low_rank)
+        return replace(manifest, probe=probe)
 
     def payload(self, weights: WeightsId) -> OfferedBytes:
         return OfferedBytes(parts=self._parts[weights])

@@ -36,7 +36,7 @@ from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
 from engine.training.batch import TrainingBatch, Trajectories
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import StepResult, Write
-from engine.weights.port import LowRank, TensorEntry
+from engine.weights.port import LowRank, Probe, TensorEntry
 
 # Ray starts a process, which imports torch; on a busy machine that alone is half a minute.
 STARTED_WITHIN_S: Final = 300.0
@@ -128,6 +128,9 @@ class RankGroup:
         batch = TrainingBatch.of(trajectories)
         shared = ray.put(batch)  # ranks of a host map its arrays where they lie, and read the pages of their own share
         return self._together(self._tell("train_step", shared), lambda: self._own.train_step(batch))
+
+    def probe(self) -> Probe:
+        return self._together(self._tell("probe"), lambda: self._own.probe())
 
     def ask(self, call: str, arguments: Mapping[int, tuple[object, ...]]) -> dict[int, Any]:
         """The answers of these ranks' shares, by rank; each is asked with arguments of its own."""

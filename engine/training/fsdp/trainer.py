@@ -51,7 +51,7 @@ from engine.training.step.micro_batch import MicroBatch, itself
 from engine.training.step.mini_batch import MicroLoss
 from engine.training.step.models import StepModels, Teacher, needs_critic, needs_reference
 from engine.training.step.scoring import Critic, TokenScores, dtype_of_products
-from engine.weights.port import WeightVersion
+from engine.weights.port import Probe, WeightVersion
 
 # Of the trainers that are alone in their process.
 ALONE: Final = World.alone()
@@ -217,6 +217,9 @@ class FsdpTrainer:
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Of several ranks: this one's values in it, and zeros for the others'."""
         return self.published.pack(weights, allocate)
+
+    def probe(self) -> Probe:
+        return self._step_loss.probe(self._config.vocab_size, self._config.max_positions)
 
     def get_ready_to_save(self) -> None:
         self._saver.get_ready([part.shares(is_filled=False) for part in self._parts])

@@ -115,6 +115,7 @@ class Sharers:
             ids_L=_slice(ids_T, start, length),
             positions_L=_slice(positions_T, start, length),
             routes_TWk=batch.routes_TWk,
+            temperature=batch.temperature,
             routes_LWk=None if batch.routes_TWk is None else _slice(batch.routes_TWk, start, length),
             repeats=batch.idle,
             sharers=self,

@@ -6,6 +6,7 @@ mini_batch   one update: its trajectories and its losses
 dealing      the share of each rank, in equally many micro-batches
 micro_batch  trajectories as tensors, cut by a bound on tokens
 routes       the experts that tokens met in the rollout
+probing      one fixed row, scored as the step's tokens are, for whoever installs the weights
 scoring      log-probs, entropies and values of written tokens
 head         log-probs over a vocabulary, in chunks
 activations  what layers leave for the backward pass

@@ -40,10 +40,13 @@ from engine.training.step.metrics import Tally, UpdateOutcome, step_metrics
 from engine.training.step.micro_batch import BatchedStep, MicroBatch, Share, batch_step, itself
 from engine.training.step.mini_batch import MicroLoss, StepTokens, UpdateLoss, cut
 from engine.training.step.models import StepModels, needs_critic, needs_reference
+from engine.training.step.probing import plainly, row_of, tolerance_of
 from engine.training.step.ranks import Alone, Ranks
 from engine.training.step.routes import check_routes
 from engine.training.step.scoring import TokenScores
 from engine.training.step.where import noted, size_of
+from engine.weights.port import Probe
+from engine.weights.probe import probe_ids
 
 
 class StepLoss:
@@ -90,18 +93,7 @@ class StepLoss:
             lengths=lengths,
         )
         parts = cut(batch, self._mini_batches)
-        batched = batch_step(
-            batch,
-            max_tokens=self._micro_batch_tokens,
-            device=self._device,
-            parts=parts,
-            silent=self._silent(advantages, lengths, parts),
-            rank=self._ranks.index,
-            num_ranks=self._ranks.count,
-            share=self._share,
-            work_of=self._work_of,
-            route_format=self._route_format,
-        )
+        batched = self._batched(batch, parts=parts, silent=self._silent(advantages, lengths, parts))
         looked = self._look(batched)
         found = advantages(costs_M=looked.costs_M, values_M=looked.values_M)
         # 1 without a teacher
@@ -120,6 +112,31 @@ class StepLoss:
         loss = self._loss(tokens, tally, learns=len(members) > 0)
         learned = Learned(members=members, num_given=len(given))
         return Step(loss, batched=batched, passes=self._passes, tally=tally, learned=learned)
+
+    def probe(self, vocab_size: int, max_positions: int) -> Probe:
+        """By the policy as it is. Collective."""
+        batched = self._batched(row_of(token_ids := probe_ids(vocab_size, max_positions=max_positions)))
+        found_M = self._pass(batched, batched.micro_batches, plainly(self._models.policy))
+        assert found_M is not None
+        logprobs = tuple(found_M.tolist())
+        tolerance = tolerance_of(logprobs, gap_bound=self._gap_bound, vocab_size=vocab_size)
+        return Probe(token_ids=token_ids, logprobs=logprobs, tolerance=tolerance)
+
+    def _batched(
+        self, batch: TrainingBatch, *, parts: Sequence[Sequence[int]] = (), silent: frozenset[int] = frozenset()
+    ) -> BatchedStep:
+        return batch_step(
+            batch,
+            max_tokens=self._micro_batch_tokens,
+            device=self._device,
+            parts=parts,
+            silent=silent,
+            rank=self._ranks.index,
+            num_ranks=self._ranks.count,
+            share=self._share,
+            work_of=self._work_of,
+            route_format=self._route_format,
+        )
 
     def _loss(self, tokens: StepTokens, tally: Tally, *, learns: bool) -> UpdateLoss:
         return UpdateLoss(

@@ -60,6 +60,8 @@ class MicroBatch:
     """No gradient comes of it."""
     routes_TWk: Tensor | None = None
     """The experts that tokens met in the rollout; of a dense model none."""
+    temperature: float | None = None
+    """None: the job's."""
 
     @property
     def ids(self) -> Tensor:

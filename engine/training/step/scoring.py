@@ -32,7 +32,8 @@ def score_tokens(
     compute_dtype: ComputeDtype | None = None,
     train_entropy: bool = True,
 ) -> TokenScores:
-    """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded."""
+    """With gradients, unless the caller has switched them off. The entropy's is needed only where it is rewarded.
+    `temperature`: of a batch that has none of its own."""
     device = batch.targets_N.device
     with computing_in(compute_dtype, device):
         hidden_TD = model(batch.ids, batch.positions, batch.attention(model.config.windows), batch.choose)
@@ -41,7 +42,7 @@ def score_tokens(
         normed_ND,
         model.head_VD,
         batch.targets_N,
-        temperature=temperature,
+        temperature=temperature if batch.temperature is None else batch.temperature,
         dtype=dtype_of_products(compute_dtype, device),
         train_entropy=train_entropy,
         chunk=rows_of_a_chunk(model.config.vocab_size, device),

@@ -59,7 +59,7 @@ from engine.training.zero.sharding import (
     held_by_rank,
     held_values,
 )
-from engine.weights.port import WeightVersion
+from engine.weights.port import Probe, WeightVersion
 
 
 class DeepSpeedTrainer:
@@ -193,6 +193,9 @@ class DeepSpeedTrainer:
     def snapshot(self, weights: WeightsId, *, allocate: Allocate | None = None) -> WeightVersion:
         """Of several ranks: this one's values in it, and zeros for the others'."""
         return self.published.pack(weights, allocate)
+
+    def probe(self) -> Probe:
+        return self._step_loss.probe(self._config.vocab_size, self._config.max_positions)
 
     def get_ready_to_save(self) -> None:
         self._saver.get_ready([part.shares() for part in self._parts])

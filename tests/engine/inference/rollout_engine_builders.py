@@ -16,7 +16,7 @@ from engine.inference.port import RolloutEngine, SamplingParams, SequenceOutput,
 from engine.policy.lineage import WeightsId
 from engine.weights.low_rank import fingerprint, names_of
 from engine.weights.port import LowRank, WeightVersion
-from engine.weights.snapshot import pack_weights
+from engine.weights.snapshot import map_weights, pack_weights
 
 VOCAB_SIZE: Final = 64
 EOS: Final = 3
@@ -112,6 +112,13 @@ def own_weights(reference: Reference, *, version: int) -> WeightVersion:
     from safetensors.torch import load_file
 
     return pack_weights(load_file(reference.folder / "model.safetensors"), weights=WeightsId(0, version))
+
+
+def with_halves_swapped(version: WeightVersion, name: str) -> WeightVersion:
+    """As if its shards had been cut in another order."""
+    tensors = {each: tensor.clone() for each, tensor in map_weights(version).items()}
+    tensors[name] = tensors[name].roll(len(tensors[name]) // 2, dims=0)
+    return pack_weights(tensors, weights=version.manifest.weights)
 
 
 def make_family(folder: Path, variant: str) -> Reference:

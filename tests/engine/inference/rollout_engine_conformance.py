@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from engine.inference.port import SamplingParams, SequenceOutput, SequenceProgress, SequenceRequest
+from engine.weights.port import Probe
+from engine.weights.probe import OtherWeights, compare, probe_ids
 from tests.engine.inference.rollout_engine_builders import (
     EOS,
     MAX_POSITIONS,
@@ -30,6 +32,7 @@ from tests.engine.inference.rollout_engine_builders import (
     own_weights,
     perturbed,
     step_until,
+    with_halves_swapped,
     word_of,
 )
 
@@ -94,6 +97,43 @@ class RolloutEngineConformance:
             assert {i: outputs[str(i)].token_ids for i in range(len(PROMPTS))} == {
                 i: expected.greedy(prompt, 24) for i, prompt in enumerate(PROMPTS)
             }
+
+    # Probes ------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_a_probe_is_answered_as_transformers_does_and_nobody_notices(
+        self, make_engine: MakeEngine, reference: GetReference, tied: bool
+    ) -> None:
+        base = reference(tied)
+        engine = make_engine(base.folder)
+        row = probe_ids(VOCAB_SIZE, max_positions=MAX_POSITIONS)
+        requests = [ask(str(i), (5 + i, 6, 7), temperature=1.0, seed=i) for i in range(12)]  # some of them wait
+        engine.submit(requests)
+        undisturbed = finish(engine)
+        engine.submit(requests)
+        outputs = {each.sequence_id: each for _ in range(3) for each in engine.step()}
+        before = engine.view()
+        assert engine.probe(row) == pytest.approx(base.logprobs(row[:1], row[1:], 1.0), abs=self.tolerance)
+        after = engine.view()
+        assert replace(after, kv_used=before.kv_used) == before
+        assert outputs | finish(engine) == undisturbed
+
+    @pytest.mark.parametrize("tied", [False, True])
+    def test_a_probe_tells_weights_that_are_in_other_places_from_those_that_were_published(
+        self, make_engine: MakeEngine, reference: GetReference, tied: bool
+    ) -> None:
+        base = reference(tied)
+        engine = make_engine(base.folder)
+        weights, changed = perturbed(base, version=3)
+        row = probe_ids(VOCAB_SIZE, max_positions=MAX_POSITIONS)
+        said = Probe(token_ids=row, logprobs=tuple(changed.logprobs(row[:1], row[1:], 1.0)), tolerance=1e-3)
+        manifest = replace(weights.manifest, probe=said)
+        engine.install(weights)
+        compare(manifest, engine.probe(row))
+        for name in ("model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.weight", "model.norm.weight"):
+            engine.install(with_halves_swapped(weights, name))
+            with pytest.raises(OtherWeights, match=r"version 3: .* not the trainer's"):
+                compare(manifest, engine.probe(row))
 
     @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
     def test_log_probs_are_those_of_transformers_at_that_temperature(

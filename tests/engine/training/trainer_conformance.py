@@ -25,13 +25,14 @@ from engine.training.held_weights import HeldWeights
 from engine.training.port import Trainer, TrainingTrajectory, WeightHolder
 from engine.training.settings import TrainerSettings
 from engine.weights.low_rank import Base
+from engine.weights.probe import OtherWeights, compare
 from engine.weights.snapshot import map_weights
 from tests.engine.conftest import MakeLlama
 from tests.engine.training.optimizer.adamw_by_hand import first_step_by_hand, steps_by_hand
 
 MakeTrainer = Callable[..., Trainer]
-"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes), all but the folder with `settings`'
-defaults."""
+"""(folder, *, algorithm, optimizer, trainer, num_steps, mini_batches, passes, temperature), all but the folder with
+the defaults of `settings`."""
 
 MAX_NEW_TOKENS = 30
 
@@ -57,6 +58,7 @@ def settings(
     mini_batches: int = 1,
     passes: int = 1,
     num_steps: int = 100,
+    temperature: float = 1.0,
 ) -> TrainerSettings:
     """For tests: large steps, no warm-up."""
     return TrainerSettings(
@@ -64,7 +66,7 @@ def settings(
         optimizer=optimizer or OptimizerSpec(learning_rate=1e-2, warmup_steps=0),
         trainer=trainer or TrainerSpec(),
         num_steps=num_steps,
-        temperature=1.0,
+        temperature=temperature,
         max_new_tokens=MAX_NEW_TOKENS,
         seed=0,
         mini_batches=mini_batches,
@@ -255,6 +257,24 @@ class TrainerConformance:
         healthy = trainer.train_step(trajectories_of(2)).metrics
         assert healthy["train/skipped"] == 0.0
         assert healthy["train/learning_rate"] == pytest.approx(1e-2 * 2 / 4)
+
+    @pytest.mark.parametrize("lora_rank", [0, 3])
+    def test_a_probe_is_what_a_rollout_engine_says_of_the_published_weights(
+        self, make_trainer: MakeTrainer, make_llama: MakeLlama, lora_rank: int
+    ) -> None:
+        """At temperature 1, whatever is sampled with."""
+        folder = make_llama(tied=lora_rank == 0)
+        trainer = make_trainer(folder, trainer=TrainerSpec(lora_rank=lora_rank), temperature=0.7)
+        engine = TorchRolloutEngine(folder, max_batch=2, device="cpu", kv_tokens=256)
+        begun = trainer.probe()
+        trainer.train_step(trajectories_of(0))
+        published, probe = trainer.snapshot(WeightsId(0, 1)), trainer.probe()
+        engine.install(published)
+        found = engine.probe(probe.token_ids)
+        assert found == pytest.approx(probe.logprobs, abs=1e-4)
+        compare(replace(published.manifest, probe=probe), found)
+        with pytest.raises(OtherWeights):  # a step is more than rounding
+            compare(replace(published.manifest, probe=begun), found)
 
     def test_a_snapshot_is_a_copy(self, make_trainer: MakeTrainer, make_llama: MakeLlama) -> None:
         trainer = make_trainer(make_llama())

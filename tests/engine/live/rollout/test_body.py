@@ -51,7 +51,8 @@ from engine.pipeline.rollout.brain import RolloutBrain
 from engine.policy.lineage import WeightsId
 from engine.policy.schedule import InFlight
 from engine.spec.job import JobSpec
-from engine.weights.port import WeightVersion
+from engine.weights.port import Probe, WeightVersion
+from engine.weights.probe import OtherWeights, probe_ids
 from engine.weights.snapshot import pack_weights
 
 
@@ -127,11 +128,19 @@ class Replica:
         self.engines.append(TorchRolloutEngine(DEMO_FOLDER, max_batch=8, device="cpu"))
         return self.engines[-1]
 
-    def install(self, version: int, *, keeps: tuple[WeightsId, ...] = (), in_flight: InFlight = "beside") -> Message:
+    def install(
+        self,
+        version: int,
+        *,
+        keeps: tuple[WeightsId, ...] = (),
+        in_flight: InFlight = "beside",
+        probe: Probe | None = None,
+    ) -> Message:
         weights = weights_of(version)
         segment = Segment.create("test", len(weights.buffer))
         segment.buffer[:] = weights.buffer
-        order = InstallWeights(manifest=weights.manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps)
+        manifest = replace(weights.manifest, probe=probe)
+        order = InstallWeights(manifest=manifest, payload=segment.shared, in_flight=in_flight, keeps=keeps)
         [said] = self.body.perform(order)
         segment.remove()
         return said
@@ -197,6 +206,19 @@ def test_every_sample_that_is_started_ends_exactly_once(environment: str) -> Non
         content = trajectory.content
         assert content is not None and not trajectory.failure
         assert len(content.response_ids) == len(content.logprobs) == trajectory.num_tokens
+
+
+def test_weights_that_do_not_say_what_their_trainer_does_go_no_further() -> None:
+    replica = Replica()
+    row = probe_ids(100, max_positions=64)
+    said = replica.engines[0].probe(row)
+    right = Probe(token_ids=row, logprobs=said, tolerance=1e-3)
+    assert replica.install(0, probe=right) == WeightsInstalled(weights=WeightsId(0, 0))
+    wrong = replace(right, logprobs=(said[0] + 1.0, *said[1:]))
+    with pytest.raises(OtherWeights, match=r"the largest difference is 1, at token 1 .* rollout\.engine"):
+        replica.install(0, probe=wrong)
+    with pytest.raises(OtherWeights, match="nan"):
+        replica.install(0, probe=replace(right, logprobs=(float("nan"), *said[1:])))
 
 
 def test_later_turns_mark_the_environments_words() -> None:

@@ -71,7 +71,9 @@ def be_a_rank(world: World, folders: dict[str, Path], results: Path) -> None:
             before = version_of(trainer)
             trainer.load(results / family / "alone" / "trained")
             (mine / f"rank-{world.index}.json").write_text(
-                json.dumps({"told": told, "weights": [before, version_of(trainer)]})
+                json.dumps(
+                    {"told": told, "weights": [before, version_of(trainer)], "logprobs": trainer.probe().logprobs}
+                )
             )
             trainer.close()
         tell_low(folder, world, results / family / f"low-{world.index}.json")
@@ -98,7 +100,9 @@ def results(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         alone.mkdir(parents=True)
         trainer = TorchTrainer(folder, asked(activations="kept"), device="cpu")
         told = train(trainer, alone / "trained")
-        (alone / "rank-0.json").write_text(json.dumps({"told": told, "weights": version_of(trainer)}))
+        (alone / "rank-0.json").write_text(
+            json.dumps({"told": told, "weights": version_of(trainer), "logprobs": trainer.probe().logprobs})
+        )
     assert run_ranks(2, be_a_rank, folders, results) == [0, 0]
     return results
 
@@ -119,6 +123,14 @@ def test_two_ranks_make_the_steps_of_one_process(results: Path, family: str, sha
         expected=told_in(alone)["told"],
         expected_checkpoint=alone / "trained",
     )
+
+
+@pytest.mark.parametrize("sharers", SHARERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_rank_has_the_probe_of_one_process(results: Path, family: str, sharers: int) -> None:
+    expected = told_in(results / family / "alone")["logprobs"]
+    for rank in range(2):
+        assert told_in(results / family / f"{sharers}-share", rank)["logprobs"] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,9 +6,11 @@ A test module starts them by `two_processes` and subclasses `TwoRanksConformance
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from engine.policy.lineage import WeightsId
 from engine.spec.job import AlgorithmSpec, CriticSpec, KlSpec, OptimizerSpec, TeacherSpec, TrainerSpec
@@ -90,6 +92,7 @@ def story(trainer: SharedTrainer, results: Path) -> dict[str, Any]:
     trainer.load(results.parent / "torch")
     save(trainer, results / "from-torch")
     published = {
+        "probe": asdict(trainer.probe()),
         "share": trainer.published.share.of_version,
         "version": version_of(trainer),
     }
@@ -116,6 +119,7 @@ def two_processes(be_a_rank: BeARank, folder: Path, results: Path, *, are_fresh:
         (results / kind).mkdir()
         (results / kind / "torch.json").write_text(json.dumps(train(torch_trainer)))
         save(torch_trainer, results / kind / "torch")
+        (results / kind / "probe.json").write_text(json.dumps(asdict(torch_trainer.probe())))
         (results / kind / "version").write_bytes(torch_trainer.snapshot(WeightsId(0, 0)).buffer)
     assert run_ranks(2, be_a_rank, folder, results, are_fresh=are_fresh) == [0, 0]
     return results
@@ -172,6 +176,12 @@ class TwoRanksConformance:
         every = Spans.joined((start, end) for rank in told for start, end in rank["share"])  # refuses what overlaps
         assert every.is_all_of(len(expected))
         assert together(*(rank["version"] for rank in told)) == expected
+
+    def test_every_rank_has_the_probe_of_the_torch_trainer(self, two_ranks: Path, variant: str) -> None:
+        first, second = (told_by(two_ranks, variant, rank)["probe"] for rank in (0, 1))
+        expected = json.loads((two_ranks / variant.partition("/")[0] / "probe.json").read_text())
+        assert first == second and first["token_ids"] == expected["token_ids"]
+        assert first["logprobs"] == pytest.approx(expected["logprobs"], abs=1e-4)
 
     def test_a_checkpoint_of_two_ranks_goes_on_in_one_process(
         self, two_ranks: Path, variant: str, make_llama: MakeLlama, tmp_path: Path

@@ -1,0 +1,58 @@
+"""A probe catches what a reload of vLLM's would do in silence on a CPU: a packed copy of the old weights goes on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.inference.vllm import weights as transfer
+from engine.weights.port import Probe
+from engine.weights.probe import OtherWeights, compare, probe_ids
+from tests.engine.inference.rollout_engine_builders import (
+    MAX_POSITIONS,
+    VOCAB_SIZE,
+    Reference,
+    ask,
+    finish,
+    make_model,
+    perturbed,
+)
+from tests.vllm.conftest import MakeVllm
+
+ROW = probe_ids(VOCAB_SIZE, max_positions=MAX_POSITIONS)
+
+
+def probe_of(reference: Reference) -> Probe:
+    return Probe(token_ids=ROW, logprobs=tuple(reference.logprobs(ROW[:1], ROW[1:], 1.0)), tolerance=1e-3)
+
+
+def test_a_tied_head_that_stayed_the_old_one_is_caught(
+    make_engine: MakeVllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make_model(tmp_path, tied=True)
+    engine = make_engine(base.folder)
+    weights, changed = perturbed(base, version=2)
+    manifest = replace(weights.manifest, probe=probe_of(changed))
+    with monkeypatch.context() as unmended:
+        unmended.setattr(transfer, "_tied_heads", lambda model: [])
+        engine.install(weights)
+    with pytest.raises(OtherWeights, match="version 2: the installed weights are not the trainer's"):
+        compare(manifest, engine.probe(ROW))
+    engine.install(weights)
+    compare(manifest, engine.probe(ROW))
+
+
+def test_a_probe_reads_as_many_tokens_as_are_free_and_takes_none_from_anybody(
+    make_engine: MakeVllm, tmp_path: Path
+) -> None:
+    base = make_model(tmp_path)
+    engine = make_engine(base.folder, kv_tokens=64)
+    expected = base.logprobs(ROW[:1], ROW[1:], 1.0)
+    assert engine.probe(ROW) == pytest.approx(expected[:-1], abs=5e-5), "it must say one itself"
+    requests = [ask(str(i), (5 + i,) * 20, new=12) for i in range(2)]
+    engine.submit(requests)
+    assert not engine.step() and engine.view().num_running == 2
+    assert engine.probe(ROW) == ()
+    assert {name: each.token_ids for name, each in finish(engine).items()} == {
+        each.sequence_id: base.greedy(each.prompt_ids, 12) for each in requests
+    }
