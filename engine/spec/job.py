@@ -342,7 +342,13 @@ class ResourceSpec(Strict):
     trainer_devices: int = Field(
         1, ge=0, le=4_096, description="Devices that the trainer holds. Where nothing is trained, it holds none."
     )
-    devices_per_replica: int = knob(1, "resources.devices_per_replica", "Devices that each replica holds.", ge=1, le=64)
+    devices_per_replica: int = knob(
+        1,
+        "resources.devices_per_replica",
+        "Devices that each replica holds, on one host, with a part of the model each.",
+        ge=1,
+        le=64,
+    )
 
 
 class PlacementSpec(Strict):

@@ -130,8 +130,8 @@ KNOB_EFFECTS: Final[dict[str, KnobEffect]] = {
         "trainer.lora_alpha",
     ),
     **_of(
-        "Not more than 1 yet: with torch as with vllm a replica runs on one device, and another would lie idle.",
-        lambda spec: False,
+        "Only with rollout.engine vllm, which deals a model to several; with torch all but one would lie idle.",
+        lambda spec: spec.rollout.engine == "vllm",
         "resources.devices_per_replica",
     ),
     **_of(

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from backend.accounts.models import Team
 from backend.errors import FieldError, Invalid
 from backend.jobs.attempts.resume_points import ResumePoint
-from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.fitting import fit_of, shapes_of
 from backend.pools.models import ResourcePool, TeamQuota
 from backend.pools.selectors import most_of, most_within
+from engine.spec.fit.dealing import why_not_dealt
 from engine.spec.job import JobSpec
 
 
@@ -37,10 +38,22 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
         message = f"this job needs {spec.min_devices} devices; {limit} is all that {whose}"
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
+    _refuse_dealing(spec)
     fit = fit_of(spec, pool)
     if fit is not None and fit.is_refused:
         error = FieldError(pointer=fit.pointer, code="does_not_fit", message=fit.sentence)
         raise SpecRefused(fit.sentence, code="does_not_fit", errors=[error], arithmetic=list(fit.arithmetic))
+
+
+def _refuse_dealing(spec: JobSpec) -> None:
+    """Of a model whose config.json can be read here. Raises `SpecRefused`."""
+    shapes = shapes_of(spec) if spec.resources.devices_per_replica > 1 else None
+    if shapes is None or not shapes.are_read:
+        return
+    message = why_not_dealt(shapes.model, spec.resources.devices_per_replica)
+    if message is not None:
+        pointer = "/resources/devices_per_replica"
+        raise refused(f"{message}.", pointer=pointer, code="does_not_fit", message=message)
 
 
 def refuse_start(spec: JobSpec, point: ResumePoint) -> None:

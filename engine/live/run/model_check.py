@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from engine.live.run.model_source import BUILT_IN
+from engine.spec.fit.dealing import why_not_dealt
+from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
 
 REFUSED: Final = 3
@@ -40,6 +42,7 @@ def check_model(spec: JobSpec, *, data_folder: Path | None = None, interrupted: 
             raise ValueError(f"model.chat: {spec.model.source} has no chat template; leave what is about it empty")
         if told_tools(spec.environment):
             raise ValueError(DEAF)
+        _refuse_dealing(spec, BUILT_IN[spec.model.source])
     if spec.model.source in BUILT_IN and not has_questions(spec.environment):
         return
     folder = [] if data_folder is None else [str(data_folder)]
@@ -94,10 +97,18 @@ def refuse_model(spec: JobSpec, *, data_folder: Path | None = None) -> None:
         vocab_size=config.vocab_size,
         data_folder=data_folder,
     )
+    _refuse_dealing(spec, folder)
     if not spec.only_evaluates:
         refuse_heads(config, num_sharers=spec.trainer.sequence_parallel)
     if (why := _why_not_the_decoder(folder)) is not None:
         _refuse_what_it_alone_has(spec, why)
+
+
+def _refuse_dealing(spec: JobSpec, folder: Path) -> None:
+    if spec.resources.devices_per_replica > 1:
+        shape = ModelShape.of_config(json.loads((folder / "config.json").read_text()))
+        if (why := why_not_dealt(shape, spec.resources.devices_per_replica)) is not None:
+            raise ValueError(why)
 
 
 def _why_not_the_decoder(folder: Path) -> str | None:

@@ -7,7 +7,8 @@ activations   what autograd keeps of a layer, a token
 trainer       each of its devices, term by term
 weights       as they lie on a device, and as products take them
 teacher       what it adds to each of them
-replica       its device
+replica       its device, or each of several
+dealing       a model that a replica's devices hold together
 hosts         memory beside the devices
 gradients     on their way over the devices
 margins       room for what cannot be known

@@ -7,6 +7,7 @@
     moments on the host       a copy of them a step
     sequence parallel         an exchange in every layer
     more trainer devices      devices
+    more devices a replica    devices
     LoRA                      what can be learned
 
 Fewer changes come before more, less harm before more harm, and of one change its smallest dose first. The head is not
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from engine.spec.fit.dealing import MOST_DEVICES, why_not_dealt
 from engine.spec.fit.plan import Activations, Moments, TrainerPlan
 from engine.spec.fit.replica import ReplicaPlan
 from engine.spec.fit.shape import ModelShape
@@ -56,7 +58,7 @@ def trainer_remedies(plan: TrainerPlan, *, longest: int) -> tuple[Doses, ...]:
     )
 
 
-def replica_remedies(plan: ReplicaPlan) -> tuple[Doses, ...]:
+def replica_remedies(plan: ReplicaPlan, shape: ModelShape) -> tuple[Doses, ...]:
     fewer_versions = tuple(
         Change(
             words=f"hold {slots} version{'s' * (slots > 1)} a replica (rollout.weight_slots {slots})",
@@ -80,7 +82,20 @@ def replica_remedies(plan: ReplicaPlan) -> tuple[Doses, ...]:
         for rows in (plan.max_batch // factor for factor in _factors())
         if rows
     )
-    return fewer_versions, smaller_caches, fewer_rows
+    return fewer_versions, smaller_caches, fewer_rows, _dealt(plan, shape)
+
+
+def _dealt(plan: ReplicaPlan, shape: ModelShape) -> Doses:
+    by_vllm = {} if plan.is_vllm else {"rollout.engine": "vllm"}
+    how = ", rollout.engine vllm" if by_vllm else ""
+    return tuple(
+        Change(
+            words=f"deal each replica to {devices} devices (resources.devices_per_replica {devices}{how})",
+            settings={"resources.devices_per_replica": devices, **by_vllm},
+        )
+        for devices in (plan.num_devices * factor for factor in _factors())
+        if devices <= MOST_DEVICES and why_not_dealt(shape, devices) is None
+    )
 
 
 def smallest(remedies: Sequence[Doses], *, is_enough: Callable[[Changes], bool]) -> Changes | None:

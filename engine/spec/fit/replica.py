@@ -1,4 +1,5 @@
-"""What the device of a replica needs: weights for each version that it holds, keys and values, and a step's work.
+"""What the device of a replica needs: weights for each version that it holds, keys and values, and a step's work. Of
+several devices, which hold a model together (dealing.py), each.
 
 A step reads prompts in, then decodes a token of every row; the one's memory is free before the other begins. Letters as
 in shape.py; c is the bytes of an element as it is stored.
@@ -7,6 +8,7 @@ in shape.py; c is the bytes of an element as it is stored.
 from dataclasses import dataclass
 from typing import Final, Self
 
+from engine.spec.fit.dealing import dealt
 from engine.spec.fit.margins import device_margins
 from engine.spec.fit.need import Need, Phase, Term, in_words
 from engine.spec.fit.plan import PROMPT_TOKENS, longest_tokens
@@ -50,6 +52,8 @@ class ReplicaPlan:
     """Versions are an adapter's, which is added to the base where it is installed."""
     cuts: bool = False
     """Unlikely tokens are left out: a vocabulary is sorted."""
+    num_devices: int = 1
+    """Which hold the model together."""
 
     @classmethod
     def of_spec(cls, spec: JobSpec, shape: ModelShape, *, prompt_tokens: int = PROMPT_TOKENS) -> Self:
@@ -69,10 +73,12 @@ class ReplicaPlan:
             is_vllm=is_vllm,
             merges=spec.trainer.lora_rank > 0,
             cuts=rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0,
+            num_devices=spec.resources.devices_per_replica if is_vllm else 1,
         )
 
 
-def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
+def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
+    shape = dealt(model, plan.num_devices)
     versions = f"{plan.weight_slots} versions of " if plan.weight_slots > 1 else ""
     weights = Term(
         what="weights",
@@ -80,7 +86,7 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
         how=f"{versions}{in_words(shape.num_weights)} × {shape.stored_bytes} B",
     )
     positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
-    experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(shape, plan))
+    experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(model, plan))
     tokens = backed_tokens(shape, plan)
     cache = Term(
         what="KV cache",
@@ -89,15 +95,16 @@ def replica_need(shape: ModelShape, plan: ReplicaPlan) -> Need:
     )
     at_once = plan.takes_kv_at_once
     return Need(
-        of="Each replica's device",
+        of="Each replica's device" if plan.num_devices == 1 else f"Each of a replica's {plan.num_devices} devices",
         always=(weights, positions, experts, cache) if at_once else (weights, positions, experts),
-        phases=_phases(shape, plan, () if at_once else (cache,)),
-        margins=device_margins(num_devices=1),
+        phases=_phases(model, plan, () if at_once else (cache,)),
+        margins=device_margins(num_devices=plan.num_devices),
     )
 
 
-def _phases(shape: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tuple[Phase, ...]:
-    """`grown`: a cache that grows."""
+def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tuple[Phase, ...]:
+    """`grown`: a cache that grows. Logits are brought together where tokens are drawn."""
+    shape = dealt(model, plan.num_devices)
     of_token = layer_pass_bytes(shape, plan)
     attended = Term(
         what="keys and values of a layer, gathered",
@@ -112,8 +119,8 @@ def _phases(shape: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tu
     rows = Term(what="one token of each row", num_bytes=plan.max_batch * of_token)
     logits = Term(
         what="logits of a step",
-        num_bytes=sampled_bytes(shape, plan),
-        how=f"{plan.max_batch:,} rows × {shape.vocab_size:,}",
+        num_bytes=sampled_bytes(model, plan),
+        how=f"{plan.max_batch:,} rows × {model.vocab_size:,}",
     )
     outputs = Term(what="what they are made of", num_bytes=rows_bytes(shape, plan))
     scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
@@ -204,7 +211,8 @@ def _vllm_pass_bytes(shape: ModelShape) -> int:
 
 
 def experts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """What vLLM keeps for its experts to work in: c·k·(max(M, D) + max(2·M, D)) of each token that is read in."""
+    """What vLLM keeps for its experts to work in: c·k·(max(M, D) + max(2·M, D)) of each token that is read in; no
+    less where several devices have experts each."""
     if not (plan.is_vllm and shape.num_mixtures):
         return 0
     of_expert = max(shape.expert_width, shape.width) + max(2 * shape.expert_width, shape.width)

@@ -122,4 +122,5 @@ def replica_misfit(
         made = ReplicaPlan.of_spec(asked, shape, prompt_tokens=prompt_tokens)
         return replica_need(shape, made).num_bytes <= device_bytes
 
-    return Misfit(need=need, device_bytes=device_bytes, changes=smallest(replica_remedies(plan), is_enough=is_enough))
+    remedies = replica_remedies(plan, shape)
+    return Misfit(need=need, device_bytes=device_bytes, changes=smallest(remedies, is_enough=is_enough))

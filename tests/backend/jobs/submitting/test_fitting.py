@@ -68,6 +68,23 @@ def test_what_no_batch_would_make_fit_is_refused_with_the_arithmetic_and_what_wo
     assert error["pointer"].startswith("/spec/")
 
 
+def test_as_many_devices_a_replica_as_the_models_heads_cannot_be_dealt_to_are_refused_where_they_stand(
+    api: Any, pool: ResourcePool, project: Any, stored: str, make_spec: MakeSpec
+) -> None:
+    """Whether or not the pool tells its memory."""
+    spec = make_spec(
+        model={"source": stored},
+        rollout={"engine": "vllm", "replicas": 1},
+        resources={"devices_per_replica": 3},
+    )
+    response = api.post("/jobs", {"project": project.pk, **body(spec)})
+    assert response.status_code == 422, response.content
+    [error] = response.json()["errors"]
+    assert error["pointer"] == "/spec/resources/devices_per_replica" and error["code"] == "does_not_fit"
+    assert "must divide the model's 64 heads; got 3, accepted: 1, 2, 4, 8" in error["message"]
+    assert not Job.objects.exists()
+
+
 @pytest.mark.django_db
 def test_the_change_that_is_advised_is_enough(gpus: ResourcePool, stored: str, spec_of: Any) -> None:
     fit = fit_of(spec_of(stored), gpus)

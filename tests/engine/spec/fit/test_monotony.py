@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from engine.spec.fit.dealing import dealt, why_not_dealt
 from engine.spec.fit.hosts import trainer_host_need
 from engine.spec.fit.plan import Division, Moments, TrainerPlan
 from engine.spec.fit.remedies import changed, trainer_remedies
@@ -123,6 +124,26 @@ def test_a_replica_with_more_of_anything_never_needs_less(
         assert replica_need(shape, replace(plan, weight_slots=slots + 1)).certain > replica_need(shape, plan).certain
         other = replica_need(shape, replace(plan, kv_tokens=tokens + 1))
         assert other.counted >= replica_need(shape, plan).counted + (0 if grows else kv_bytes_of_token(shape))
+
+
+@given(shapes(), st.sampled_from([2, 3, 4, 8]), st.integers(1, 512), st.integers(1, 10**6))
+def test_each_of_several_devices_has_its_part_of_a_replica_and_never_more_than_one_alone(
+    shape: ModelShape, num_devices: int, rows: int, tokens: int
+) -> None:
+    plan = ReplicaPlan(
+        weight_slots=1,
+        max_batch=rows,
+        longest=2_048,
+        kv_tokens=tokens,
+        takes_kv_at_once=True,
+        read_in_tokens=1_024,
+        is_vllm=True,
+    )
+    assume(why_not_dealt(shape, num_devices) is None)
+    alone, each = replica_need(shape, plan), replica_need(shape, replace(plan, num_devices=num_devices))
+    filled_up = 2 * 64 * shape.width * shape.stored_bytes
+    assert alone.certain / num_devices - filled_up <= each.certain <= alone.certain + filled_up
+    assert num_devices * dealt(shape, num_devices).num_weights >= shape.num_weights
 
 
 @given(shapes(), plans())
