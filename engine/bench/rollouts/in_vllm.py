@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from engine.inference.vllm.interpreter import ROOT, find_vllm_python
+from engine.inference.vllm.interpreter import ROOT, STARTED_WITH, find_vllm_python
 
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
+ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", **STARTED_WITH}
 
 
 def vllm_python(named: str | None) -> str | None:
