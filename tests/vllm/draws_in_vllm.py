@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from vllm import SamplingParams as VllmParams
 from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.sample.logits_processor.loader import _load_v2_logitsprocs_by_fqcns
 
 from engine.inference.port import SamplingParams
 from engine.inference.vllm.sampler import SeededDraw, to_extra_args
 from engine.inference.vllm.slot_draw import SlotDraw
+from engine.inference.vllm.start import V1, V2
 
 CPU = torch.device("cpu")
 NUM_SLOTS, VOCABULARY, PROMPT_TOKENS = 9, 50, 3
@@ -84,3 +86,9 @@ def test_rows_of_vllms_own_start_are_left_as_they_are() -> None:
     assert not draw.add_request(1, params(None))
     draw.apply_staged_writes()
     assert torch.equal(draw.apply(logits_BV.clone(), rows_of([1, 1], 0)), logits_BV)
+
+
+def test_vllm_takes_the_class_for_its_v2_runner_and_no_other() -> None:
+    assert _load_v2_logitsprocs_by_fqcns([V2.draw]) == [SlotDraw]
+    with pytest.raises(ValueError, match="not a subclass"):
+        _load_v2_logitsprocs_by_fqcns([V1.draw])

@@ -49,12 +49,16 @@ class SlotDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the env
     def apply_staged_writes(self) -> None:
         if not self._staged:
             return
-        slots = torch.tensor(list(self._staged)).to(self._device)
+        slots = self._on_device(torch.tensor(list(self._staged)))
         seeds = torch.tensor([signed_64(asked.seed) for asked in self._staged.values()])
         columns = torch.tensor([[float(getattr(asked, of)) for of in COLUMNS] for asked in self._staged.values()])
-        self._asked_S4[slots] = columns.to(self._device)
-        self._mixed_seeds_S[slots] = mixed(seeds).to(self._device)
+        self._asked_S4[slots] = self._on_device(columns)
+        self._mixed_seeds_S[slots] = self._on_device(mixed(seeds))
         self._staged.clear()
+
+    def _on_device(self, values: Tensor) -> Tensor:
+        """Without waiting for the step that is being computed: ordinary memory is copied away before this returns."""
+        return values.to(self._device, non_blocking=True)
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         slots = ctx.idx_mapping_np
