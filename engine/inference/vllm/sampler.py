@@ -5,7 +5,7 @@ temperature or after the cut by top-p and its kin. So every request reaches it a
 sees all rows before the greedy choice, draws: the token that it took keeps its log-prob for a logit, every other one
 gets minus infinity. `logprobs_mode=processed_logits` then hands that number out.
 
-    B rows    V vocabulary
+    B rows    V vocabulary    J positions
 
 Invariants:
 - a draw is the one that the torch engine makes of the same logits: of seed and position, whatever runs beside it;
@@ -24,6 +24,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, proces
 from engine.inference.port import SamplingParams
 from engine.inference.sampling import RowSampling, mixed, sample_tokens, signed_64, uniforms_of
 
+POSITIONS_AHEAD: Final = 16  # as many small operations for all of them as for one
 _KEY: Final = "laminar"
 
 
@@ -36,21 +37,28 @@ class _Row:
 
 
 class _Batch:
-    """What stays as it is while no request comes or goes."""
+    """What stays as it is while no request comes or goes, and the chance of the next positions."""
 
     def __init__(self, rows: list[_Row], device: torch.device) -> None:
         self._device, self.num_rows = device, len(rows)
         self.sampling = RowSampling.of([row.sampling for row in rows], str(device))
         self._said = [row.said for row in rows]
-        self._num_prompt_B = torch.tensor([row.num_prompt for row in rows])
-        self._mixed_seeds_B = mixed(torch.tensor([signed_64(row.sampling.seed) for row in rows], device=device))
+        self._num_prompt_B1 = torch.tensor([[row.num_prompt] for row in rows])
+        self._mixed_seeds_B1 = mixed(torch.tensor([[signed_64(row.sampling.seed)] for row in rows]))
+        self._uniforms_BJ: Tensor | None = None
+        self._from_B1 = torch.zeros_like(self._num_prompt_B1)
 
     def uniforms(self) -> Tensor | None:
         """None: every row is greedy."""
         if self.sampling.temperatures_B1 is None:
             return None
-        positions_B = self._num_prompt_B + torch.tensor(list(map(len, self._said)))
-        return uniforms_of(self._mixed_seeds_B, positions_B.to(self._device))
+        num_said_B1 = torch.tensor(list(map(len, self._said))).unsqueeze(1)
+        ahead_B1 = num_said_B1 - self._from_B1
+        if self._uniforms_BJ is None or int(ahead_B1.max()) >= POSITIONS_AHEAD:
+            self._from_B1, ahead_B1 = num_said_B1, torch.zeros_like(ahead_B1)
+            positions_BJ = self._num_prompt_B1 + num_said_B1 + torch.arange(POSITIONS_AHEAD)
+            self._uniforms_BJ = uniforms_of(self._mixed_seeds_B1, positions_BJ)
+        return self._uniforms_BJ.gather(1, ahead_B1).squeeze(1).to(self._device)
 
 
 class SeededDraw(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that is checked
