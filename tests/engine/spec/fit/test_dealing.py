@@ -1,6 +1,7 @@
 """Several devices of a replica: which numbers a model takes, what each of them has, and when it is advised."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ DENSE, MIXTURE = known_shape("Qwen3-8B"), known_shape("Qwen3-30B-A3B")
     ],
 )
 def test_what_vllm_would_not_start_with_is_refused_with_all_that_it_would(
-    changed: dict[str, int], num_devices: int, rule: str
+    changed: dict[str, Any], num_devices: int, rule: str
 ) -> None:
     why = why_not_dealt(replace(DENSE, **changed), num_devices)
     assert why is not None and why.startswith(f"resources.devices_per_replica {rule}"), why
