@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from engine.inference.vllm.probing import row_logprobs
 from engine.weights.chunks import copy_bytes, hold_copy
@@ -41,8 +41,9 @@ class Core:
         self._llm, self._failure, self._is_empty = llm, "", is_empty
         self._executor = llm.engine_core.engine_core.model_executor
         self._processes: list[BaseProcess] = [worker.proc for worker in getattr(self._executor, "workers", ())]
+        self._first_to_end: BaseProcess | None = None
         if self._processes:
-            Thread(target=_end_together, args=(self._processes,), name="vllm-workers", daemon=True).start()
+            Thread(target=self._end_together, name="vllm-workers", daemon=True).start()
             self._forget_names()
 
     @property
@@ -107,19 +108,30 @@ class Core:
         try:
             yield
         except Exception as error:
-            self._failure = self._failure or f"{type(error).__name__}: {error}"
+            self._failure, ended = f"{type(error).__name__}: {error}", self._first_to_end
             for process in self._processes:
                 process.kill()
             self.close()
-            raise
+            if ended is None:
+                raise
+            self._failure = f"{ended.name} ended, exit code {ended.exitcode}"
+            raise EngineBroken(f"{EngineBroken.__doc__} {self._failure}") from error
 
     def close(self) -> None:
-        """Ends workers in processes, and no more: the rest that vLLM takes down is that of every engine in this one."""
+        """Ends workers in processes, and no more: the rest that vLLM would take down is every engine's here."""
         if self._processes:
             self._failure = self._failure or "It was closed."
+            self._llm.engine_core._finalizer.detach()
             self._executor.shutdown()
             for process in self._processes:
                 process.join(END_WITHIN_S)
+
+    def _end_together(self) -> None:
+        """One that computes with another waits for it for ever, spinning, where they share memory."""
+        by_sentinel = {process.sentinel: process for process in self._processes}
+        self._first_to_end = by_sentinel[cast("int", wait(list(by_sentinel))[0])]
+        for process in self._processes:
+            process.kill()
 
     def _forget_names(self) -> None:
         """Of the memory over which they speak: all who need it have mapped it."""
@@ -128,10 +140,3 @@ class Core:
             if name.startswith(PYTHONS_OWN):
                 resource_tracker.unregister(f"/{name}", "shared_memory")
         self._executor.rpc_broadcast_mq.buffer.is_creator = False  # it would remove the name once more
-
-
-def _end_together(processes: list[BaseProcess]) -> None:
-    """One that computes with another waits for it for ever, spinning, where they share memory."""
-    wait([process.sentinel for process in processes])
-    for process in processes:
-        process.kill()

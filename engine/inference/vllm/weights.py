@@ -18,7 +18,6 @@ from typing import Any, Final
 from torch import Tensor, nn
 from vllm.distributed.weight_transfer import WeightTransferEngine
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
-from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -63,8 +62,8 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
-            for head in _tied_heads(self.model):
-                dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+            for head, embedding in _tied_heads(self.model):
+                head.cpu_linear = embedding.cpu_linear
 
     def shutdown(self) -> None:
         """Nothing is held."""
@@ -79,11 +78,12 @@ class MappedWeights(WeightTransferEngine):  # type: ignore[misc]
         return Base(new.folder).whole(weights, new.names, device=str(self.device))
 
 
-def _tied_heads(model: nn.Module) -> list[nn.Module]:
-    """A reload does not see that their weights are the embedding's."""
-    parts = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
-    embeddings = {id(part.weight) for part in parts if not isinstance(part, ParallelLMHead)}
-    return [part for part in parts if isinstance(part, ParallelLMHead) and id(part.weight) in embeddings]
+def _tied_heads(model: nn.Module) -> list[tuple[Any, Any]]:
+    """Each with its embedding, which vLLM packs with every reload, not seeing that the head's weights are the same."""
+    parts: list[Any] = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
+    embeddings = {id(part.weight): part for part in parts if not isinstance(part, ParallelLMHead)}
+    heads = [part for part in parts if isinstance(part, ParallelLMHead) and id(part.weight) in embeddings]
+    return [(head, embeddings[id(head.weight)]) for head in heads]
 
 
 def _pack_experts_again(layer: nn.Module) -> None:
