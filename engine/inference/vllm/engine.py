@@ -91,8 +91,6 @@ class VllmRolloutEngine:
         """Ends workers in processes, which otherwise end with this one."""
         self._core.close()
 
-    # The port ----------------------------------------------------------------------------------------------------
-
     def submit(self, requests: Sequence[SequenceRequest]) -> None:
         self._core.check_begun()
         begun: dict[str, LiveSequence] = {}
@@ -249,8 +247,6 @@ class VllmRolloutEngine:
         self._llm.abort_request(names)
         self._ended = [live for live in self._ended if live.request.sequence_id not in names]
         return [self._live.pop(name) for name in names]
-
-    # Keys and values ---------------------------------------------------------------------------------------------
 
     def _takes(self, kv: KvPages) -> bool:
         return kv.layout == self._kv_layout and kv.version == self._version and kv.num_tokens > 0
