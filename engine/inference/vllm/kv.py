@@ -127,6 +127,10 @@ class PageConnector(KVConnectorBase_V1):  # type: ignore[misc]
         for load in metadata.loads:
             write_pages(forward_context.no_compile_layers, load)
 
+    def has_connector_metadata(self) -> bool:
+        """So every layer asks, to wait for its pages and to have them saved: there is nothing of that."""
+        return False
+
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Loading is done when `start_load_kv` returns."""
 
