@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from engine.policy.schedule import Schedule, schedule_for
 from engine.spec.job import JobSpec
+from engine.spec.slots import num_weight_slots
 
 # Beside its turns far beyond any honest answer, so that only what hangs is cut; short against the life of a job.
 SAMPLE_DEADLINE_S: Final = 3_600.0
@@ -58,10 +59,11 @@ class Plan:
 
     @classmethod
     def from_spec(cls, spec: JobSpec) -> Self:
-        schedule = schedule_for(spec.schedule, weight_slots=spec.rollout.num_weight_slots)
+        num_slots = num_weight_slots(spec)
+        schedule = schedule_for(spec.schedule, weight_slots=num_slots)
         return cls(
             schedule=schedule,
-            weight_slots=spec.rollout.num_weight_slots if schedule.in_flight == "beside" else 1,
+            weight_slots=num_slots if schedule.in_flight == "beside" else 1,
             steps=spec.training.steps,
             groups_per_step=spec.training.prompts_per_step,
             group_size=spec.algorithm.group_size,

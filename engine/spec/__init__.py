@@ -5,6 +5,7 @@ optimizer            of it, what moves the weights
 recipes              the rows of algorithms, and the values that are each one's own
 schedules            who waits for whom, and how stale a trajectory may be
 presets              what a job gets by its model, for what its spec does not say
+slots                the versions that a replica holds side by side
 knob_effects         the settings that have an effect only sometimes
 misfits              the parts of a spec that do not fit together
 fit                  memory and arithmetic of a job: a room of its own

@@ -306,7 +306,8 @@ class RolloutSpec(Strict):
         None,
         "rollout.weight_slots",
         "Versions that a replica holds side by side, so that it never waits for its last answers before it takes "
-        "the next one. Each costs the memory of the weights. Empty: 2; with vllm 1, its only choice.",
+        "the next one. Each costs the memory of the weights; with vllm and a LoRA rank that of an adapter. Empty: 2; "
+        "with vllm and without LoRA 1, its only choice.",
         ge=1,
         le=8,
     )
@@ -319,16 +320,6 @@ class RolloutSpec(Strict):
             log.info("rollout.relays=%s is ignored: there is a relay on each host of replicas", given["relays"])
             return {name: value for name, value in given.items() if name != "relays"}
         return given
-
-    @model_validator(mode="after")
-    def _has_slots(self) -> Self:
-        if self.engine == "vllm" and (self.weight_slots or 1) > 1:
-            raise ValueError(f"weight_slots must be 1 with vllm, which holds one version; got {self.weight_slots}")
-        return self
-
-    @property
-    def num_weight_slots(self) -> int:
-        return self.weight_slots or (1 if self.engine == "vllm" else 2)
 
 
 class EvaluationSpec(Strict):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from engine.spec.knob_effects import idle_knobs
+from engine.spec.slots import VLLM_RANKS, share_an_engine
 
 if TYPE_CHECKING:
     from engine.spec.job import JobSpec
@@ -22,6 +23,10 @@ def misfits(spec: "JobSpec") -> Iterator[InitErrorDetails]:
     if spec.training.mini_batches > spec.training.prompts_per_step:
         rule = "must not exceed training.prompts_per_step: a prompt's group stays whole"
         yield _misfit("training.mini_batches", rule, spec.training.mini_batches)
+    if (slots := spec.rollout.weight_slots or 1) > 1 and spec.rollout.engine == "vllm" and not share_an_engine(spec):
+        whose = f"which holds several of an adapter only (trainer.lora_rank 1 to {VLLM_RANKS[-1]})"
+        rule = f"must be 1 with vllm, {whose}; got {slots}"
+        yield _misfit("rollout.weight_slots", rule, slots)
     fewest = spec.placement.min_replicas
     if fewest is not None and fewest > spec.rollout.replicas:
         yield _misfit("placement.min_replicas", "must not exceed rollout.replicas", fewest)

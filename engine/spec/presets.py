@@ -19,6 +19,7 @@ from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec, TrainerSpec
 from engine.spec.knob_effects import KNOB_EFFECTS
 from engine.spec.schedules import SCHEDULES
+from engine.spec.slots import kv_tokens_of_a_slot
 
 Value = float | int | str | None
 
@@ -119,7 +120,7 @@ def _learning_rate(spec: JobSpec) -> Preset:
 
 def _new_tokens(spec: JobSpec, shape: ModelShape) -> Preset:
     thinks = shape.family in THINKING
-    cache = spec.rollout.kv_tokens // spec.rollout.num_weight_slots or shape.max_positions
+    cache = kv_tokens_of_a_slot(spec) or shape.max_positions
     most = max(min(shape.max_positions, cache) // 2, 1)  # a prompt wants room beside it
     reason = (
         "This family thinks before it answers; it may take four times as many, and the longest answer sets the pace."

@@ -30,6 +30,8 @@ from engine.weights.snapshot import map_weights
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 LARGEST_ITEM: Final = 4  # bytes of a weight, in any dtype that is read
 _PREFIX: Final = "base_model.model."
+TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The matrices that adapters are of; not those of experts."""
 
 
 def add_low_rank(weight: Tensor, a: Sequence[Tensor], b: Sequence[Tensor], *, scale: float) -> Tensor:

@@ -6,6 +6,7 @@ silu and product, which are counted so, and norms, in float32. So prompts are re
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from vllm.model_executor.model_loader import base_loader
 
 from engine.inference.port import SamplingParams, SequenceRequest
 from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
@@ -27,6 +29,7 @@ from engine.spec.fit.replica import (
     READ_IN,
     ReplicaPlan,
     experts_bytes,
+    held_bytes,
     installed_bytes,
     replica_need,
 )
@@ -40,17 +43,20 @@ from tests.engine.spec.fit.shapes_of_models import job
 
 FEW_WORDS = {"vocab_size": 1_024}
 ROWS, POSITIONS, NEW_TOKENS = 8, 1_024, 4
+MERGED_RANK = 1_024  # more than vLLM has adapters of
 
 
 class Replica:
     """An engine of a known model's widths, two layers, random weights."""
 
-    def __init__(self, folder: Path, name: str, changed: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, name: str, changed: dict[str, Any], adapters: AdapterRoom = NO_ADAPTERS) -> None:
         known = {**KNOWN_CONFIGS[name], "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2}
         config = {**known, "max_position_embeddings": POSITIONS, **changed}
         make_random(folder, config)
         self.folder, self.shape = folder, ModelShape.of_config(config)
-        self.engine = VllmRolloutEngine(folder, max_batch=ROWS, device="cpu", kv_tokens=ROWS * POSITIONS)
+        self.engine = VllmRolloutEngine(
+            folder, max_batch=ROWS, device="cpu", kv_tokens=ROWS * POSITIONS, adapters=adapters
+        )
         self._num_asked = 0
 
     @property
@@ -96,10 +102,10 @@ def make_replica(tmp_path_factory: pytest.TempPathFactory) -> MakeReplica:
     """All of them live to the end: the first that ends takes vLLM's process groups with it."""
     made: dict[str, Replica] = {}
 
-    def make(name: str, **changed: Any) -> Replica:
-        key = f"{name} {changed}"
+    def make(name: str, *, adapters: AdapterRoom = NO_ADAPTERS, **changed: Any) -> Replica:
+        key = f"{name} {changed} {adapters}"
         if key not in made:
-            made[key] = Replica(tmp_path_factory.mktemp("replica"), name, changed)
+            made[key] = Replica(tmp_path_factory.mktemp("replica"), name, changed, adapters)
         return made[key]
 
     return make
@@ -153,7 +159,21 @@ def test_an_adapter_is_added_before_a_module_is_made_anew(make_replica: MakeRepl
     with LiveBytes() as live:
         replica.engine.install(adapter)
     taken = live.peak + shape.stored_bytes * shape.mlp_width * shape.width
-    assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=RANK), shape)), taken)
+    assert_counted(installed_bytes(shape, ReplicaPlan.of_spec(_spec(lora_rank=MERGED_RANK), shape)), taken)
+
+
+def test_adapters_lie_beside_the_base_in_the_room_that_is_counted(make_replica: MakeReplica) -> None:
+    """A CPU has room for one more than there are versions."""
+    replica = make_replica("Qwen3-0.6B", **FEW_WORDS, adapters=AdapterRoom(num=1, rank=RANK))
+    (taken,) = replica.engine._llm.collective_rpc(_adapter_bytes)
+    plan = ReplicaPlan.of_spec(_spec(lora_rank=RANK, weight_slots=2), replica.shape)
+    of_base = replace(plan, adapter_rank=0, weight_slots=1)
+    assert taken == held_bytes(replica.shape, plan) - held_bytes(replica.shape, of_base)
+
+
+def _adapter_bytes(worker: Any) -> int:
+    modules = worker.model_runner.lora_manager._adapter_manager.modules.values()
+    return sum(room.nbytes for each in modules for room in (*each.lora_a_stacked, *each.lora_b_stacked))
 
 
 def test_its_cache_has_the_pages_that_are_counted(make_replica: MakeReplica) -> None:

@@ -6,16 +6,20 @@ Two starts, each of two processes that import vLLM: all tests of a model share o
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from engine.inference.vllm import kv as vllm_kv
 from engine.inference.vllm import weights as vllm_weights
+from engine.inference.vllm.adapters import AdapterEngines
 from engine.inference.vllm.core import EngineBroken
 from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.inference.vllm.start import NO_ADAPTERS, AdapterRoom
 from engine.models.loading import load_decoder, model_tensors
 from engine.models.make_random import make_random
 from engine.policy.lineage import WeightsId
@@ -37,6 +41,7 @@ from tests.engine.inference.rollout_engine_builders import (
 from tests.vllm.conftest import MakeVllm
 
 NUM_INSTALLS = 10
+ADAPTERS = AdapterRoom(num=2, rank=8)
 PROMPTS = ((5, 6, 7), tuple(5 + i % 40 for i in range(100)))
 LONG = PROMPTS[1]
 SHARED_MEMORY = Path("/dev/shm")
@@ -45,8 +50,9 @@ SHARED_MEMORY = Path("/dev/shm")
 class Dealt:
     """An engine over two workers."""
 
-    def __init__(self, folder: Path) -> None:
-        self.engine = VllmRolloutEngine(folder, max_batch=8, device="cpu", kv_tokens=2_048, num_devices=2)
+    def __init__(self, folder: Path, adapters: AdapterRoom = NO_ADAPTERS) -> None:
+        given: dict[str, Any] = {"max_batch": 8, "device": "cpu", "kv_tokens": 2_048}
+        self.engine = VllmRolloutEngine(folder, **given, num_devices=2, adapters=adapters)
         self.pids: list[int] = self.rpc(_pid)
         self.shared = {inode for pid in self.pids for inode in shared_memory_of(pid)}
 
@@ -78,7 +84,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 @pytest.fixture(scope="module")
 def dealt(base: Reference) -> Iterator[Dealt]:
-    dealt = Dealt(base.folder)
+    dealt = Dealt(base.folder, ADAPTERS)
     yield dealt
     dealt.engine.close()
 
@@ -173,6 +179,27 @@ def test_pages_of_one_worker_are_not_the_others(engine: VllmRolloutEngine, base:
     engine.install(own_weights(base, version=7))
     output = answer(engine, replace(moved, progress=replace(moved.progress, kv=swapped)))
     assert output.token_ids != base.greedy(LONG, 40)
+
+
+def test_adapters_are_dealt_too_and_stand_side_by_side(engine: VllmRolloutEngine, base: Reference) -> None:
+    """They are cut as the matrices that they are added to."""
+    engine.install(own_weights(base, version=8))
+
+    @contextmanager
+    def lend_folder() -> Iterator[Path]:
+        with TemporaryDirectory() as folder:
+            yield Path(folder)
+
+    engines = AdapterEngines(engine, base.folder, room=ADAPTERS, lend_folder=lend_folder)
+    slots = [engines.make(), engines.make()]
+    versions = [adapted(base, version=number) for number in (9, 10)]
+    for slot, (version, _) in zip(slots, versions, strict=True):
+        slot.install(version)
+        slot.submit([ask(f"{version.version} {i}", prompt) for i, prompt in enumerate(PROMPTS)])
+    outputs = finish(engine)
+    for version, changed in versions:
+        said = [outputs[f"{version.version} {i}"].token_ids for i in range(len(PROMPTS))]
+        assert said == expected(changed) != expected(base)
 
 
 def test_shared_memory_has_no_names_while_it_runs(dealt: Dealt) -> None:

@@ -86,10 +86,15 @@ class Core:
             self._llm.collective_rpc("install_weights", args=(told,))
         self._is_empty = False
 
-    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+    def add_adapter(self, adapter: Any) -> None:
+        """Where one worker has it and another not, nobody could say what the next step is of."""
+        with self._whole():
+            self._llm.add_lora(adapter)
+
+    def probe(self, token_ids: Sequence[int], adapter: Any) -> tuple[float, ...]:
         """No step may be under way (`finish`)."""
         with self._whole():
-            return row_logprobs(self._llm, token_ids)
+            return row_logprobs(self._llm, token_ids, adapter)
 
     def read_pages(self, block_ids: Sequence[int], memory: memoryview, filled: Callable[[int], None]) -> None:
         with self._whole():

@@ -12,23 +12,25 @@ Invariants (beside the port's):
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from engine.inference.port import (
-    OWN_ROOM,
-    EngineView,
-    KvPages,
-    KvRoom,
-    SequenceOutput,
-    SequenceRequest,
-)
+from engine.inference.port import OWN_ROOM, EngineView, KvPages, KvRoom, SequenceOutput, SequenceRequest
 from engine.inference.requests import Limits, check_request
 from engine.inference.stop import StopWatcher
 from engine.inference.vllm.core import Core
-from engine.inference.vllm.live_sequence import LiveSequence
+from engine.inference.vllm.live_sequence import Held, LiveSequence
 from engine.inference.vllm.routes import NotedRoutes
-from engine.inference.vllm.start import MAX_READ_IN, notes_routes, read_max_positions, read_shapes, start_vllm
+from engine.inference.vllm.start import (
+    MAX_READ_IN,
+    NO_ADAPTERS,
+    AdapterRoom,
+    notes_routes,
+    read_max_positions,
+    read_shapes,
+    start_vllm,
+)
 from engine.models.tokenizer import Tokenizer, read_eos_ids
 from engine.policy.pace import flops_of_forward
 from engine.signs import at_work
@@ -53,10 +55,11 @@ class VllmRolloutEngine:
         kv_tokens: int = 0,
         num_devices: int = 1,
         begins_empty: bool = False,
+        adapters: AdapterRoom = NO_ADAPTERS,
     ) -> None:
         """`version`: the folder's weights; with `begins_empty` they are not read."""
         given: dict[str, Any] = {"max_batch": max_batch, "device": device, "kv_tokens": kv_tokens}
-        llm = start_vllm(model_folder, **given, num_devices=num_devices, begins_empty=begins_empty)
+        llm = start_vllm(model_folder, **given, num_devices=num_devices, begins_empty=begins_empty, adapters=adapters)
         self._core = Core(llm, is_empty=begins_empty)
         self._pages: PageConnector = self._core.scheduler.get_kv_connector()
         layouts: list[tuple[str, int]] = self._llm.collective_rpc("kv_layout")
@@ -75,10 +78,8 @@ class VllmRolloutEngine:
             route_bytes=self._routes.token_bytes,
         )
         self._device, self._num_weights = device, sum(map(math.prod, self._shapes.values()))
-        self._version = version
+        self._held = Held(version=version, salt="weights 0")
         self._num_installed = 0
-        self._num_prefilled = 0
-        self._num_decoded = 0
         self._live: dict[str, LiveSequence] = {}
         self._ended: list[LiveSequence] = []
 
@@ -91,23 +92,30 @@ class VllmRolloutEngine:
         """Ends workers in processes, which otherwise end with this one."""
         self._core.close()
 
-    def submit(self, requests: Sequence[SequenceRequest]) -> None:
+    def submit(self, requests: Sequence[SequenceRequest], held: Held | None = None) -> None:
+        """`held`: None: the engine's own."""
         self._core.check_begun()
         begun: dict[str, LiveSequence] = {}
         for request in requests:
             if request.sequence_id in self._live.keys() | begun.keys():
                 raise ValueError(f"sequence_id: must not be in flight already, got {request.sequence_id!r}")
-            begun[request.sequence_id] = self._begin(request)
+            begun[request.sequence_id] = self._begin(request, held or self._held)
         self._live |= begun
         for request in requests:
             self._enter(begun[request.sequence_id], request.progress.kv if request.progress else None)
 
     def step(self) -> list[SequenceOutput]:
+        return [output for _, output in self.step_all()]
+
+    def step_all(self) -> list[tuple[Held, SequenceOutput]]:
+        """With what each decoded on."""
         if not self._live:
             return []
         self._hear(self._advance())
         ended, self._ended = self._ended, []
-        return [self._live.pop(live.request.sequence_id).end(live.ended) for live in ended if live.ended]
+        for live in ended:
+            del self._live[live.request.sequence_id]
+        return [(live.held, live.end(live.ended)) for live in ended if live.ended]
 
     def _hear(self, tokens: "Iterable[Said]") -> None:
         for said in tokens:
@@ -148,14 +156,34 @@ class VllmRolloutEngine:
         self._hear(self._core.finish())  # the weights that are still there have made these tokens
         with at_work("install", num_bytes=WEIGHT_BYTES * self._num_weights):
             self._core.install(weights, folder=self._folder, names=tuple(self._shapes))
-        self._version = weights.version
+        self._renew(self._held, weights.version)
+        self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
+
+    def install_adapter(self, held: Held, folder: Path, *, name: str, number: int, version: int) -> None:
+        """Beside the engine's weights, as vLLM's of this number and in place of what that was."""
+        from vllm.lora.request import LoRARequest
+
+        adapter = partial(LoRARequest, name, number, str(folder))
+        self._hear(self._core.finish())
+        self._core.add_adapter(adapter(load_inplace=True))
+        held.adapter = adapter()  # which requests have: the folder is not read again
+        self._renew(held, version)
+
+    def _renew(self, held: Held, version: int) -> None:
+        """What decodes on them goes on."""
         self._num_installed += 1
-        for live in [live for live in self._live.values() if live.ended is None]:
-            live.is_mixed = self._pages.holds_blocks(live.vllm_id)
+        held.version, held.salt = version, f"weights {self._num_installed}"
+        for live in [live for live in self.on(held) if live.ended is None]:
+            live.is_mixed = self.is_running(live)
             if not live.is_mixed:  # it waits, and would find prompts' pages of the old weights
                 self._llm.abort_request([live.request.sequence_id])
                 self._enter(live, None)
-        self._llm.reset_prefix_cache()  # vLLM refuses while something runs; then no later request finds the pages
+
+    def on(self, held: Held) -> list[LiveSequence]:
+        return [live for live in self._live.values() if live.held is held]
+
+    def is_running(self, live: LiveSequence) -> bool:
+        return live.ended is not None or self._pages.holds_blocks(live.vllm_id)
 
     def _refuse_other_shapes(self, weights: WeightVersion) -> None:
         shapes = {entry.name: entry.shape for entry in weights.manifest.tensors}
@@ -163,10 +191,10 @@ class VllmRolloutEngine:
         if differing:
             raise ValueError(f"version {weights.version}: not of this model: {', '.join(sorted(differing)[:5])}")
 
-    def probe(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+    def probe(self, token_ids: Sequence[int], held: Held | None = None) -> tuple[float, ...]:
         self._hear(self._core.finish())
         with at_work("probe", num_bytes=WEIGHT_BYTES * self._num_weights):
-            return self._core.probe(token_ids)
+            return self._core.probe(token_ids, (held or self._held).adapter)
 
     def view(self) -> EngineView:
         num_running, num_waiting = self._core.scheduler.get_request_counts()
@@ -174,40 +202,32 @@ class VllmRolloutEngine:
             num_running=num_running + len(self._ended),
             num_waiting=num_waiting,
             kv_used=self._core.scheduler.get_kv_cache_usage(),
-            version=self._version,
-            num_prefilled=self._num_prefilled,
-            num_decoded=self._num_decoded,
+            version=self._held.version,
+            num_prefilled=self._held.num_prefilled,
+            num_decoded=self._held.num_decoded,
         )
 
     # One sequence ------------------------------------------------------------------------------------------------
 
-    def _begin(self, request: SequenceRequest) -> LiveSequence:
+    def _begin(self, request: SequenceRequest, held: Held) -> LiveSequence:
         check_request(request, self._limits)
         kv = request.progress.kv if request.progress is not None else None
-        if kv is not None and self._takes(kv) and len(kv.data) != self._num_bytes(kv.num_tokens):
+        if kv is not None and self._takes(kv, held) and len(kv.data) != self._num_bytes(kv.num_tokens):
             raise ValueError(f"progress of {request.sequence_id!r}: pages of {len(kv.data)} bytes are torn")
-        live = LiveSequence(replace(request, progress=None), self._limits.room(request))
-        if request.sampling.stop:
-            live.stop = StopWatcher(self._tokenizer, request.sampling.stop)
-        if request.progress is not None:
-            live.token_ids += request.progress.token_ids
-            live.logprobs += request.progress.logprobs
-            live.versions += request.progress.versions
-            live.routes += request.progress.routes
-            for token in request.progress.token_ids:
-                live.completes_stop(token)
-        return live
+        stop = StopWatcher(self._tokenizer, request.sampling.stop) if request.sampling.stop else None
+        return LiveSequence.begun(request, self._limits.room(request), held, stop)
 
     def _enter(self, live: LiveSequence, kv: KvPages | None) -> None:
-        """Cached keys and values are found by tokens and salt."""
         num_routed = self._routes.num_known(live.routes)
-        taken = kv if kv is not None and self._takes(kv) else None
+        taken = kv if kv is not None and self._takes(kv, live.held) else None
         if taken is not None and self._routes.token_bytes and num_routed < taken.num_tokens:
             taken = None  # of tokens that are not read nobody could say which experts they met
         live.is_mixed = taken is not None and taken.mixed
-        salt = f"weights {self._num_installed}" + (f", only {live.request.sequence_id}" if live.is_mixed else "")
+        salt = live.held.salt + (f", only {live.request.sequence_id}" if live.is_mixed else "")
         prompt = {"prompt_token_ids": live.context, "cache_salt": salt}
-        live.vllm_id = self._llm.add_request(live.request.sequence_id, prompt, self._sampling(live))
+        live.vllm_id = self._llm.add_request(
+            live.request.sequence_id, prompt, self._sampling(live), lora_request=live.held.adapter
+        )
         if taken is not None:
             self._pages.offer(live.vllm_id, taken)
 
@@ -231,13 +251,13 @@ class VllmRolloutEngine:
         """True if a stop string is complete."""
         if not live.is_prefilled:  # the last token of a context counts as decoded
             live.is_prefilled = True
-            self._num_prefilled += max(0, len(live.context) - 1 - (said.num_cached_tokens or 0))
+            live.held.num_prefilled += max(0, len(live.context) - 1 - (said.num_cached_tokens or 0))
         live.token_ids.append(said.token)
         live.logprobs.append(said.logprob)
-        live.versions.append(self._version)
+        live.versions.append(live.held.version)
         if said.routes is not None and self._routes.token_bytes:
             live.routes += self._routes.packed(said.routes)
-        self._num_decoded += 1
+        live.held.num_decoded += 1
         return live.stop is not None and live.stop.completes(said.token)
 
     def _in_flight(self, sequence_ids: Sequence[str]) -> list[str]:
@@ -248,8 +268,8 @@ class VllmRolloutEngine:
         self._ended = [live for live in self._ended if live.request.sequence_id not in names]
         return [self._live.pop(name) for name in names]
 
-    def _takes(self, kv: KvPages) -> bool:
-        return kv.layout == self._kv_layout and kv.version == self._version and kv.num_tokens > 0
+    def _takes(self, kv: KvPages, held: Held) -> bool:
+        return kv.layout == self._kv_layout and kv.version == held.version and kv.num_tokens > 0
 
     def _num_bytes(self, num_tokens: int) -> int:
         return self._pages.num_blocks(num_tokens) * self._kv_block_bytes
@@ -262,7 +282,7 @@ class VllmRolloutEngine:
         if not blocks:
             return None
         pages = KvPages(
-            layout=self._kv_layout, version=self._version, num_tokens=num_tokens, data=b"", mixed=live.is_mixed
+            layout=self._kv_layout, version=live.held.version, num_tokens=num_tokens, data=b"", mixed=live.is_mixed
         )
         memory = room.take(pages, self._num_bytes(num_tokens))
         if memory is None:

@@ -1,16 +1,30 @@
-"""A sequence in vLLM, as it is known outside of it: what it has said, and which version wrote that."""
+"""A sequence in vLLM, as it is known outside of it: what it has said, and which weights write it."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, Self
 
 from engine.inference.port import KvPages, SequenceOutput, SequenceProgress, SequenceRequest
 from engine.inference.stop import StopWatcher
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Weights that sequences decode on, as they are now."""
+
+    version: int
+    salt: str
+    """Cached keys and values are found by tokens and salt."""
+    adapter: Any = None
+    """Beside the engine's weights: vLLM's word for it."""
+    num_prefilled: int = 0
+    num_decoded: int = 0
 
 
 @dataclass(slots=True)
 class LiveSequence:
     request: SequenceRequest
     max_new_tokens: int
+    held: Held
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -23,9 +37,26 @@ class LiveSequence:
     """It is told by the next step."""
     routes: bytearray = field(default_factory=bytearray)
 
+    @classmethod
+    def begun(cls, request: SequenceRequest, max_new_tokens: int, held: Held, stop: StopWatcher | None) -> Self:
+        """Here, or elsewhere."""
+        live, said = cls(replace(request, progress=None), max_new_tokens, held, stop=stop), request.progress
+        if said is not None:
+            live.token_ids += said.token_ids
+            live.logprobs += said.logprobs
+            live.versions += said.versions
+            live.routes += said.routes
+            for token in said.token_ids:
+                live.completes_stop(token)
+        return live
+
     @property
     def context(self) -> list[int]:
         return [*self.request.prompt_ids, *self.token_ids]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.request.prompt_ids) + len(self.token_ids)
 
     def completes_stop(self, token: int) -> bool:
         return self.stop is not None and self.stop.completes(token)

@@ -16,7 +16,7 @@ from typing import Any, Final
 NAME: Final = "probe"
 
 
-def row_logprobs(llm: Any, token_ids: Sequence[int]) -> tuple[float, ...]:
+def row_logprobs(llm: Any, token_ids: Sequence[int], adapter: Any = None) -> tuple[float, ...]:
     """Of each but the first, after all before it. No step may be under way."""
     from vllm import SamplingParams
 
@@ -28,7 +28,9 @@ def row_logprobs(llm: Any, token_ids: Sequence[int]) -> tuple[float, ...]:
     llm.collective_rpc("tell_prompts_as_logprobs")
     asked = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False, prompt_logprobs=0)
     prompt = {"prompt_token_ids": row, "cache_salt": NAME}
-    request = llm.input_processor.process_inputs(NAME, prompt, asked, supported_tasks=llm.get_supported_tasks())
+    request = llm.input_processor.process_inputs(
+        NAME, prompt, asked, supported_tasks=llm.get_supported_tasks(), lora_request=adapter
+    )
     llm.input_processor.assign_request_id(request)
     with _alone(core.scheduler):
         llm.engine_core.add_request(request)

@@ -20,6 +20,8 @@ from safetensors import safe_open
 
 from engine.inference.vllm.interpreter import STARTED_WITH
 from engine.models.loading import weight_files
+from engine.spec.slots import room_of_rank
+from engine.weights.low_rank import TARGETS
 
 ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -62,6 +64,18 @@ def notes_routes(folder: Path, device: str) -> bool:
     return runner_on(device).is_v2 and _read_config(folder).get("model_type") == "qwen3_moe"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterRoom:
+    """Room for adapters beside the weights."""
+
+    num: int = 0
+    rank: int = 1
+    """At most."""
+
+
+NO_ADAPTERS: Final = AdapterRoom()
+
+
 def start_vllm(folder: Path, **given: Any) -> Any:
     """A `QuietEngine`, of these arguments."""
     arguments = engine_arguments(folder, **given)
@@ -78,6 +92,7 @@ def engine_arguments(
     kv_tokens: int,
     num_devices: int = 1,
     begins_empty: bool = False,
+    adapters: AdapterRoom = NO_ADAPTERS,
 ) -> Any:
     """With the environment that they need. `kv_tokens` 0: so many that `max_batch` sequences of any length fit; on a
     GPU, what is free."""
@@ -120,8 +135,23 @@ def engine_arguments(
             kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"
         ),
         disable_log_stats=True,
+        **_adapters(adapters, device),
         **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices),
     )
+
+
+def _adapters(room: AdapterRoom, device: str) -> dict[str, Any]:
+    if not room.num:
+        return {}
+    # A CPU's kernels have no row without an adapter: such a row gets the last one, which is therefore left empty.
+    num = room.num + (device == "cpu")
+    return {
+        "enable_lora": True,
+        "max_loras": num,
+        "max_cpu_loras": num,
+        "max_lora_rank": room_of_rank(room.rank),
+        "lora_target_modules": list(TARGETS),  # else the head has one too, and multiplies it by every row
+    }
 
 
 def _dtype(config: dict[str, Any]) -> str:

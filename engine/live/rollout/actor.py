@@ -1,7 +1,7 @@
 """A replica's actor: builds its engine, and passes messages between its body and everybody else."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,14 @@ from engine.live.process.fitting import check_fit
 from engine.live.process.links import Links
 from engine.live.process.memory import arithmetic
 from engine.live.process.settings import vllm_python
+from engine.live.weights.segments import lent_folder
 from engine.pipeline.messages.addresses import DRIVER, Address, environment_of, rollout_address
 from engine.pipeline.messages.to_driver import ReplicaObserved
 from engine.pipeline.plan import Plan
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.signs import at_work
 from engine.spec.job import JobSpec
+from engine.spec.slots import kv_tokens_of_a_slot, share_an_engine
 
 
 class RolloutActor(BodyActor):
@@ -69,13 +71,16 @@ class RolloutActor(BodyActor):
         folder = resolve_model(spec.model.source)
         check_fit("replica", spec, folder, device)
         plan = Plan.from_spec(spec)
-        num_slots = plan.weight_slots
         return RolloutBody(
             spec=spec,
             brain=RolloutBrain(plan, replica=self._replica, incarnation=self._incarnation, relay=self._relay),
             replica=self._replica,
             incarnation=self._incarnation,
-            slots=WeightSlots(partial(_make_engine, folder, spec, device, num_slots), num_slots=num_slots),
+            slots=WeightSlots(
+                _engines(folder, spec, device, plan, owner=f"{self._links.run}-replica{self._replica}"),
+                num_slots=plan.weight_slots,
+                share_cache=share_an_engine(spec),
+            ),
             wording=Wording.of_model(folder, spec.model),
             wires=Wires(
                 post=self._send,
@@ -109,31 +114,33 @@ class RolloutActor(BodyActor):
         self._loop.outbox.put(DRIVER, observed)
 
 
-def _make_engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
-    """For one of so many slots: the job's KV cache is divided among them. Weights are pulled from the relay: read by
-    each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
+def _engines(folder: Path, spec: JobSpec, device: str, plan: Plan, *, owner: str) -> Callable[[], RolloutEngine]:
+    """Makes one for each version that is held. Adapters are held by one, which is started now."""
+    if not share_an_engine(spec):
+        return partial(_started, folder, spec, device)
+    from engine.inference.vllm.adapters import AdapterEngines
+    from engine.inference.vllm.start import AdapterRoom
+
+    room = AdapterRoom(num=plan.weight_slots, rank=spec.trainer.lora_rank)
+    vllm = _started(folder, spec, device, adapters=room, begins_empty=False)  # versions are no base
+    return AdapterEngines(vllm, folder, room=room, lend_folder=partial(lent_folder, f"{owner}-adapter")).make
+
+
+def _started(folder: Path, spec: JobSpec, device: str, **vllms_own: Any) -> Any:
+    """Weights come from the relay: read by each of 12 replicas, a folder of 64 GB would be 780 GB from one disk."""
     from engine.models.loading import weights_bytes
 
+    given: dict[str, Any] = {
+        "max_batch": spec.rollout.max_batch,
+        "device": device,
+        "kv_tokens": kv_tokens_of_a_slot(spec),
+    }
     with at_work("start", constant_s=BUILD_S, num_bytes=weights_bytes(folder)):  # vLLM fills them with something
-        return _engine(folder, spec, device, num_slots)
+        if spec.rollout.engine == "vllm":
+            from engine.inference.vllm.engine import VllmRolloutEngine
 
+            vllms_own = {"num_devices": spec.resources.devices_per_replica, "begins_empty": True} | vllms_own
+            return VllmRolloutEngine(folder, **given, **vllms_own)
+        from engine.inference.torch_engine import TorchRolloutEngine
 
-def _engine(folder: Path, spec: JobSpec, device: str, num_slots: int) -> RolloutEngine:
-    rollout = spec.rollout
-    kv_tokens = rollout.kv_tokens // num_slots
-    if rollout.engine == "vllm":
-        from engine.inference.vllm.engine import VllmRolloutEngine
-
-        return VllmRolloutEngine(
-            folder,
-            max_batch=rollout.max_batch,
-            device=device,
-            kv_tokens=kv_tokens,
-            num_devices=spec.resources.devices_per_replica,
-            begins_empty=True,
-        )
-    from engine.inference.torch_engine import TorchRolloutEngine
-
-    return TorchRolloutEngine(
-        folder, max_batch=rollout.max_batch, device=device, kv_tokens=kv_tokens, begins_empty=True
-    )
+        return TorchRolloutEngine(folder, **given, begins_empty=True)

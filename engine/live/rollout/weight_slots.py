@@ -1,4 +1,5 @@
-"""Weights side by side: a rollout engine for each version that a replica holds, and what decodes on it.
+"""Weights side by side: a rollout engine for each version that a replica holds, and what decodes on it. (Those of
+adapters are one behind the scenes, with one cache: engine/inference/vllm/adapters.py.)
 
     fresh ──▶ slot of version 7 ──▶ ended          a slot whose last conversation has ended takes the next version
               slot of version 5 ──▶ ended
@@ -35,8 +36,9 @@ class WeightSlot:
 
 
 class WeightSlots:
-    def __init__(self, make_engine: Callable[[], RolloutEngine], *, num_slots: int) -> None:
-        self._num_slots = num_slots
+    def __init__(self, make_engine: Callable[[], RolloutEngine], *, num_slots: int, share_cache: bool = False) -> None:
+        """`share_cache`: else each engine has its part of it."""
+        self._num_slots, self._num_caches = num_slots, 1 if share_cache else num_slots
         self._slots = [WeightSlot(engine=make_engine()) for _ in range(num_slots)]
         self.newest = self._slots[0]
         """The one that took weights last."""
@@ -71,12 +73,12 @@ class WeightSlots:
                     yield slot, output
 
     def view(self) -> EngineView:
-        """Of all of them together: each has its share of the replica's cache."""
+        """Of all of them together."""
         views = [slot.engine.view() for slot in self._slots]
         return EngineView(
             num_running=sum(view.num_running for view in views),
             num_waiting=sum(view.num_waiting for view in views),
-            kv_used=sum(view.kv_used for view in views) / self._num_slots,
+            kv_used=sum(view.kv_used for view in views) / self._num_caches,
             version=self.newest.weights.version,
             num_prefilled=sum(view.num_prefilled for view in views),
             num_decoded=sum(view.num_decoded for view in views),
@@ -84,4 +86,4 @@ class WeightSlots:
 
     def kv_by_weights(self) -> tuple[tuple[WeightsId, float], ...]:
         """The share of the whole that each takes."""
-        return tuple((slot.weights, slot.engine.view().kv_used / self._num_slots) for slot in self._slots)
+        return tuple((slot.weights, slot.engine.view().kv_used / self._num_caches) for slot in self._slots)

@@ -25,9 +25,9 @@ from engine.inference.requests import Limits, check_request
 from engine.live.rollout.conversation import sampling_of
 from engine.live.rollout.wording import Wording
 from engine.live.run.model_check import DEAF, TEMPLATE_S
-from engine.pipeline.plan import Plan
 from engine.pipeline.records import GroupKey, SampleKey
 from engine.spec.job import JobSpec
+from engine.spec.slots import kv_tokens_of_a_slot
 
 # More than this process has anyway. A batch of rows is at most 1 GiB (tables.py), if each is as long as it may be.
 MORE_MEMORY: Final = 2 << 30
@@ -42,7 +42,7 @@ def check_chat(spec: JobSpec, folder: Path, *, max_positions: int, vocab_size: i
             if tools and not wording.tells_of(tools):
                 raise ValueError(DEAF)
         if has_questions(spec.environment):
-            kv_tokens = spec.rollout.kv_tokens // Plan.from_spec(spec).weight_slots or max_positions
+            kv_tokens = kv_tokens_of_a_slot(spec) or max_positions
             limits = Limits(vocab_size=vocab_size, max_positions=max_positions, kv_tokens=kv_tokens)
             read_questions(spec.environment, data_folder=data_folder, accept=Askable(spec, wording, limits))
 

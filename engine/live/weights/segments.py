@@ -3,6 +3,7 @@
     writer: create ─ copy ─ hand the name over        reader: map (nothing is copied)
                                 └──▶ another holder: adopt (a second name for the same memory)
     several writers: one reserves a name, each takes the memory of its own part there, and writes it
+    who wants files: lend a folder, which is gone afterwards
 
 Invariants:
 - memory is taken before it is written: a full host refuses there, and never kills a process in mid-copy;
@@ -15,6 +16,7 @@ Invariants:
 import fcntl
 import mmap
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -171,18 +173,36 @@ def sweep() -> list[str]:
     removed = []
     for path in FOLDER.glob(f"{PREFIX}*"):
         try:
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = os.open(path, os.O_RDONLY)
         except OSError:  # gone by now, or another user's
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
+            _remove(path)
             removed.append(path.name)
         except BlockingIOError:  # somebody holds it
             pass
         finally:
             os.close(descriptor)
     return removed
+
+
+@contextmanager
+def lent_folder(owner: str) -> Iterator[Path]:
+    """Empty. Held and swept as segments are."""
+    path, descriptor = _locked_folder(owner)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _new_path(owner: str) -> Path:
@@ -197,6 +217,18 @@ def _locked_file(owner: str) -> tuple[Path, int]:
         if os.fstat(descriptor).st_nlink:  # a sweep may have come between the two calls
             return path, descriptor
         os.close(descriptor)
+
+
+def _locked_folder(owner: str) -> tuple[Path, int]:
+    while True:
+        path = _new_path(owner)
+        path.mkdir(mode=0o700)
+        with suppress(FileNotFoundError):  # as above, or earlier
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if path.is_dir():
+                return path, descriptor
+            os.close(descriptor)
 
 
 @contextmanager

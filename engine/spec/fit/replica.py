@@ -14,6 +14,7 @@ from engine.spec.fit.need import Need, Phase, Term, in_words
 from engine.spec.fit.plan import PROMPT_TOKENS, longest_tokens
 from engine.spec.fit.shape import ModelShape
 from engine.spec.job import JobSpec
+from engine.spec.slots import num_weight_slots, room_of_rank, share_an_engine
 
 # Tokens of prompts that a step reads in, as the engines bound them (a test compares).
 READ_IN_TOKENS: Final = {"torch": 1_024, "vllm": 2_048}
@@ -50,6 +51,8 @@ class ReplicaPlan:
     """Else the own engine, which brings a layer's keys and values together before they are attended to."""
     merges: bool = False
     """Versions are an adapter's, which is added to the base where it is installed."""
+    adapter_rank: int = 0
+    """Versions are adapters beside one base, in room for this rank."""
     cuts: bool = False
     """Unlikely tokens are left out: a vocabulary is sorted."""
     num_devices: int = 1
@@ -63,15 +66,17 @@ class ReplicaPlan:
         kv_tokens = rollout.kv_tokens or rollout.max_batch * longest
         if is_vllm:  # it takes what is free, and has to have room for one sequence of any length
             kv_tokens = _in_blocks(rollout.kv_tokens or shape.max_positions)
+        is_beside_base = share_an_engine(spec)
         return cls(
-            weight_slots=rollout.num_weight_slots if beside else 1,
+            weight_slots=num_weight_slots(spec) if beside else 1,
             max_batch=rollout.max_batch,
             longest=longest,
             kv_tokens=kv_tokens,
             takes_kv_at_once=rollout.kv_tokens > 0 or is_vllm,
             read_in_tokens=max(READ_IN_TOKENS[rollout.engine], rollout.max_batch if is_vllm else 0),
             is_vllm=is_vllm,
-            merges=spec.trainer.lora_rank > 0,
+            merges=spec.trainer.lora_rank > 0 and not is_beside_base,
+            adapter_rank=room_of_rank(spec.trainer.lora_rank) if is_beside_base else 0,
             cuts=rollout.top_p < 1.0 or rollout.top_k > 0 or rollout.min_p > 0.0,
             num_devices=spec.resources.devices_per_replica if is_vllm else 1,
         )
@@ -79,12 +84,7 @@ class ReplicaPlan:
 
 def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
     shape = dealt(model, plan.num_devices)
-    versions = f"{plan.weight_slots} versions of " if plan.weight_slots > 1 else ""
-    weights = Term(
-        what="weights",
-        num_bytes=held_bytes(shape, plan),
-        how=f"{versions}{in_words(shape.num_weights)} × {shape.stored_bytes} B",
-    )
+    weights = Term(what="weights", num_bytes=held_bytes(shape, plan), how=_held_words(shape, plan))
     positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
     experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(model, plan))
     tokens = backed_tokens(shape, plan)
@@ -136,9 +136,19 @@ def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tu
     )
 
 
+def _held_words(shape: ModelShape, plan: ReplicaPlan) -> str:
+    of_one, num = f"{in_words(shape.num_weights)} × {shape.stored_bytes} B", plan.weight_slots
+    if plan.adapter_rank:
+        of_adapter = f"{in_words(shape.adapter_weights(plan.adapter_rank))} × {shape.stored_bytes} B"
+        return f"{of_one}, and {num} adapter{'s' * (num > 1)} of {of_adapter}"
+    return f"{num} versions of {of_one}" if num > 1 else of_one
+
+
 def held_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """slots · P · c."""
-    return plan.weight_slots * shape.num_weights * shape.stored_bytes
+    """slots · P · c; of adapters P · c, and those."""
+    adapters = plan.weight_slots * shape.adapter_weights(plan.adapter_rank)
+    num_weights = shape.num_weights + adapters if plan.adapter_rank else plan.weight_slots * shape.num_weights
+    return num_weights * shape.stored_bytes
 
 
 def positions_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
@@ -195,8 +205,8 @@ def _in_blocks(num_tokens: int) -> int:
 
 
 def layer_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """Of one token, without gradients."""
-    return _vllm_pass_bytes(shape) if plan.is_vllm else _own_pass_bytes(shape)
+    """Of one token, without gradients. Of adapters 4·rank more for each of the three matrices that are made in one."""
+    return _vllm_pass_bytes(shape) + 12 * plan.adapter_rank if plan.is_vllm else _own_pass_bytes(shape)
 
 
 def _vllm_pass_bytes(shape: ModelShape) -> int:
@@ -249,7 +259,10 @@ def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """vLLM makes a module's weights anew before it copies them to where they are: c of the largest, V·D, a layer's
     matrix, or all of a mixture's experts, X·3·M·D. An adapter is added to one matrix at a time: as stored, as float32,
     with what is added, and the one before it, 20·F·D; to vLLM's a layer's values beside, and whole modules once more.
+    One beside its base is copied to its own place.
     """
+    if plan.adapter_rank:
+        return 0
     module = max(
         shape.vocab_size * shape.width,
         shape.largest_matrix,

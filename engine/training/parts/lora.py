@@ -30,7 +30,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +41,8 @@ from engine.models.loading import hugging_face_views
 from engine.models.mixture import Choose, freely
 from engine.spec.job import TrainerSpec
 from engine.training.parts.layout import Place, decoder_places
-from engine.weights.low_rank import add_low_rank, fingerprint, names_of
+from engine.weights.low_rank import TARGETS, add_low_rank, fingerprint, names_of
 from engine.weights.port import LowRank
-
-TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

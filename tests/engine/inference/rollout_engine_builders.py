@@ -87,7 +87,7 @@ def perturbed(reference: Reference, *, version: int) -> tuple[WeightVersion, Ref
 
 
 def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Reference]:
-    """An adapter for the same folder, and what `transformers` says with it."""
+    """An adapter for the same folder, of all matrices but experts', and what `transformers` says with it."""
     import copy
 
     from safetensors.torch import load_file
@@ -95,11 +95,12 @@ def adapted(reference: Reference, *, version: int) -> tuple[WeightVersion, Refer
     generator = torch.Generator().manual_seed(version)
     stored = load_file(reference.folder / "model.safetensors")
     given: dict[str, Tensor] = {}
-    for name in [name for name in stored if name.endswith("_proj.weight")]:
+    for name in [name for name in stored if name.endswith("_proj.weight") and ".experts." not in name]:
         (rows, columns), of = stored[name].shape, names_of(name.removesuffix(".weight"))
         for which, shape in zip(of, ((3, columns), (rows, 3)), strict=True):
             given[which] = 0.3 * torch.randn(shape, generator=generator)
-        stored[name] = stored[name] + 0.5 * (given[of[1]] @ given[of[0]])
+        update = 0.5 * (given[of[1]] @ given[of[0]])
+        stored[name] = (stored[name].float() + update).to(stored[name].dtype)
     model = copy.deepcopy(reference.model)
     model.load_state_dict(stored, strict=False)
     model.tie_weights()

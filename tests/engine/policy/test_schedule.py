@@ -15,6 +15,7 @@ from engine.policy.schedule import PRESETS, DemandView, ReplicaWeightsView, Sche
 from engine.sim.scenario import SCHEDULES
 from engine.spec.job import JobSpec, ScheduleSpec
 from engine.spec.schedules import ScheduleName
+from engine.spec.slots import kv_tokens_of_a_slot
 
 SYNC, LAMINAR, ONE_STEP, STREAM = (PRESETS[name] for name in ("sync", "laminar", "one_step", "stream"))
 ONE_SLOT = schedule_for(ScheduleSpec(name="laminar"), weight_slots=1)
@@ -121,16 +122,41 @@ def test_laminar_with_one_slot_drains_for_every_second_version_and_for_a_new_tra
         ({"weight_slots": 1}, 1, "drain"),
         ({"engine": "vllm"}, 1, "drain"),
         ({"weight_slots": 3}, 3, "beside"),
+        ({"engine": "vllm", "lora_rank": 8}, 2, "beside"),
+        ({"engine": "vllm", "lora_rank": 8, "weight_slots": 1}, 1, "drain"),
+        ({"engine": "vllm", "lora_rank": 8, "weight_slots": 3}, 3, "beside"),
+        ({"engine": "vllm", "lora_rank": 8, "steps": 0}, 1, "drain"),
+        ({"engine": "vllm", "lora_rank": 513}, 1, "drain"),
     ],
 )
 def test_a_job_says_how_many_versions_a_replica_holds(rollout: dict[str, Any], slots: int, in_flight: str) -> None:
-    plan = Plan.from_spec(JobSpec.model_validate({"name": "slots", "rollout": rollout}))
+    plan = Plan.from_spec(_slots(**rollout))
     assert (plan.weight_slots, plan.schedule.in_flight) == (slots, in_flight)
 
 
-def test_vllm_holds_one_version_and_says_so() -> None:
-    with pytest.raises(ValueError, match="weight_slots must be 1 with vllm"):
-        JobSpec.model_validate({"name": "slots", "rollout": {"engine": "vllm", "weight_slots": 2}})
+def _slots(*, lora_rank: int = 0, steps: int = 4, **rollout: Any) -> JobSpec:
+    return JobSpec.model_validate(
+        {"name": "slots", "trainer": {"lora_rank": lora_rank}, "training": {"steps": steps}, "rollout": rollout}
+    )
+
+
+@pytest.mark.parametrize("lora_rank", [0, 513])
+def test_vllm_holds_one_version_but_of_adapters_and_says_so(lora_rank: int) -> None:
+    with pytest.raises(ValueError, match=r"rollout.weight_slots must be 1 with vllm, .*lora_rank 1 to 512\); got 2"):
+        _slots(engine="vllm", weight_slots=2, lora_rank=lora_rank)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kv_tokens"),
+    [
+        ({}, 500),
+        ({"weight_slots": 4}, 250),
+        ({"engine": "vllm"}, 1_000),
+        ({"engine": "vllm", "lora_rank": 8, "weight_slots": 4}, 1_000),
+    ],
+)
+def test_adapters_share_a_cache_and_engines_divide_it(asked: dict[str, Any], kv_tokens: int) -> None:
+    assert kv_tokens_of_a_slot(_slots(**asked, kv_tokens=1_000)) == kv_tokens
 
 
 def test_only_laminar_holds_several_versions() -> None:

@@ -22,7 +22,7 @@ from engine.live.weights import handover as handover_module
 from engine.live.weights.handover import Handover, pull
 from engine.live.weights.link import Listener, call
 from engine.live.weights.offered_bytes import OfferedBytes, Reach
-from engine.live.weights.segments import FOLDER, Segment, map_shared, sweep
+from engine.live.weights.segments import FOLDER, Segment, lent_folder, map_shared, sweep
 from engine.pipeline.messages.addresses import TRAINER, Address, relay_address
 from engine.pipeline.messages.message import Message
 from engine.pipeline.messages.to_relay import ClaimSeen, WeightsOffered
@@ -318,3 +318,20 @@ def test_memory_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() -
     assert map_shared(mine.shared).nbytes == 100
     mine.remove()
     assert not (FOLDER / mine.shared.name).exists()
+
+
+def test_a_folder_is_lent_for_a_while_and_swept_where_its_process_was_killed() -> None:
+    script = (
+        "import os, signal; from engine.live.weights.segments import lent_folder; lent = lent_folder('orphan');"
+        "folder = lent.__enter__(); (folder / 'file').write_text('x'); print(folder.name, flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    orphan = done.stdout.strip()
+    with lent_folder("living") as mine:
+        (mine / "file").write_text("x")
+        assert (FOLDER / orphan / "file").exists()
+        removed = sweep()
+        assert orphan in removed and mine.name not in removed
+        assert (mine / "file").read_text() == "x"
+    assert not mine.exists() and not (FOLDER / orphan).exists()

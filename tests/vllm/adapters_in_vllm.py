@@ -1,0 +1,361 @@
+"""Adapters as versions: each slot says what `transformers` says with its version merged, whatever else is in the batch.
+
+One engine for all but the last tests; every other one costs about a second.
+"""
+
+import copy
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, get_args
+
+import pytest
+import torch
+from vllm.config.lora import MaxLoRARanks
+
+from engine.inference.port import SequenceOutput
+from engine.inference.vllm.adapters import AdapterEngine, AdapterEngines
+from engine.inference.vllm.core import EngineBroken
+from engine.inference.vllm.engine import VllmRolloutEngine
+from engine.inference.vllm.start import AdapterRoom
+from engine.live.rollout.weight_slots import WeightSlots
+from engine.policy.lineage import WeightsId
+from engine.spec.slots import VLLM_RANKS
+from engine.weights.low_rank import names_of
+from engine.weights.port import LowRank, WeightVersion
+from engine.weights.snapshot import map_weights, pack_weights
+from tests.engine.inference.rollout_engine_builders import (
+    Layout,
+    Reference,
+    adapted,
+    answer,
+    ask,
+    finish,
+    make_model,
+    own_weights,
+    step_until,
+)
+
+LONG = tuple(5 + i % 40 for i in range(100))  # three whole blocks, and some
+PROMPTS = (LONG, (5, 6, 7), (40, 41, 9, 12, 30), LONG[::-1])
+RANK = 8
+SCALE: Final = 0.5  # of what `adapted` makes
+EXACT: Final = 5e-4
+"""Of log-probs: float32, whose products are made in another order."""
+
+
+KEPT: Final[list[object]] = []
+"""All engines live to the end: the first that ends takes vLLM's process groups with it."""
+
+
+class Lender:
+    """Folders that are lent, and what was in them."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[Path]:
+        with TemporaryDirectory() as folder:
+            self.paths.append(Path(folder))
+            yield Path(folder)
+
+
+class Replica:
+    """Two slots, and the engine that is both."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.base, self.lender = reference, Lender()
+        KEPT.append(self)
+        room = AdapterRoom(num=2, rank=RANK)
+        self.vllm = VllmRolloutEngine(reference.folder, max_batch=8, device="cpu", adapters=room)
+        self.engines = AdapterEngines(self.vllm, reference.folder, room=room, lend_folder=self.lender)
+        self.slots = self.engines.make(), self.engines.make()
+
+    def begin(self) -> tuple[AdapterEngine, AdapterEngine]:
+        finish(self.vllm)  # what a failed test left
+        for slot in self.slots:
+            slot.ended, slot.was_stepped = [], False
+        return self.slots
+
+    def loaded(self) -> set[int]:
+        loaded: set[int] = self.vllm._llm.list_loras()
+        return loaded
+
+
+@pytest.fixture(scope="module")
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Replica:
+    """Of a mixture, whose attention and dense layer are adapted. The first engine of a process makes vLLM's groups for
+    all that follow, and a mixture's has them all."""
+    return Replica(make_model(tmp_path_factory.mktemp("model"), layout="qwen3_moe"))
+
+
+def says(engine: Any, expected: Reference, prompts: Sequence[tuple[int, ...]] = PROMPTS) -> None:
+    engine.submit([ask(f"{i} says", prompt) for i, prompt in enumerate(prompts)])
+    outputs = finish(engine)
+    assert [outputs[f"{i} says"].token_ids for i in range(len(prompts))] == [
+        expected.greedy(prompt, 24) for prompt in prompts
+    ]
+
+
+def test_a_version_after_the_other_says_what_transformers_says_with_it_merged(replica: Replica) -> None:
+    slot, _ = replica.begin()
+    first, second = adapted(replica.base, version=1), adapted(replica.base, version=2)
+    assert len({expected.greedy(LONG, 24) for expected in (replica.base, first[1], second[1])}) == 3
+    says(replica.vllm, replica.base)
+    for version, expected in (first, second, first):
+        slot.install(version)
+        assert slot.view().version == version.version
+        says(slot, expected)
+    says(replica.vllm, replica.base)
+
+
+def test_versions_decode_in_one_batch_and_the_base_beside_them(replica: Replica) -> None:
+    """The slots are full: a row without an adapter has none all the same."""
+    expected: dict[str, tuple[Reference, int]] = {}
+    for number, slot in enumerate(replica.begin()):
+        version, changed = adapted(replica.base, version=11 + number)
+        slot.install(version)
+        slot.submit([ask(f"{number} {i}", prompt) for i, prompt in enumerate(PROMPTS[:3])])
+        expected |= {f"{number} {i}": (changed, 11 + number) for i in range(3)}
+    replica.vllm.submit([ask(f"base {i}", prompt) for i, prompt in enumerate(PROMPTS[:2])])
+    expected |= {f"base {i}": (replica.base, 0) for i in range(2)}
+    replica.vllm.step()
+    assert replica.vllm.view().num_running == len(expected)
+    outputs = finish(replica.vllm)
+    for name, (changed, number) in expected.items():
+        prompt = PROMPTS[int(name[-1])]
+        output = outputs[name]
+        assert output.token_ids == changed.greedy(prompt, 24)
+        assert set(output.versions) == {number}
+        assert output.logprobs == pytest.approx(changed.logprobs(prompt, output.token_ids, 1.0), abs=EXACT)
+
+
+def test_a_probe_is_of_the_slots_own_version_and_nobody_notices_it(replica: Replica) -> None:
+    slots = replica.begin()
+    versions = [adapted(replica.base, version=number) for number in (15, 16)]
+    for slot, (version, _) in zip(slots, versions, strict=True):
+        slot.install(version)
+        slot.submit([ask(f"{version.version}", LONG)])
+    replica.vllm.step()
+    for slot, (_, changed) in zip(slots, versions, strict=True):
+        assert slot.probe(LONG) == pytest.approx(changed.logprobs(LONG[:1], LONG[1:], 1.0), abs=EXACT)
+    assert replica.vllm.probe(LONG) == pytest.approx(replica.base.logprobs(LONG[:1], LONG[1:], 1.0), abs=EXACT)
+    outputs = finish(replica.vllm)
+    for version, changed in versions:
+        assert outputs[f"{version.version}"].token_ids == changed.greedy(LONG, 24)
+
+
+def test_what_runs_goes_on_with_the_new_adapter_on_its_cache(replica: Replica) -> None:
+    slot, other = replica.begin()
+    beside = adapted(replica.base, version=20)
+    other.install(beside[0])
+    slot.install(adapted(replica.base, version=21)[0])
+    slot.submit([ask("runs", PROMPTS[2], new=30)])
+    other.submit([ask("beside", PROMPTS[2])])
+    said = step_until(slot, "runs", 5)
+    version, changed = adapted(replica.base, version=22)
+    slot.install(version)
+    ends = finish(slot)["runs"]
+    assert ends.versions == (21,) * said + (22,) * (len(ends.token_ids) - said)
+    assert len(ends.token_ids) > said
+    assert finish(other)["beside"].token_ids == beside[1].greedy(PROMPTS[2], 24)
+    # Its first token after the swap: keys and values of all but the one before are the old adapter's.
+    fresh = changed.logprobs(PROMPTS[2], ends.token_ids, 1.0)
+    assert ends.logprobs[said + 1] != pytest.approx(fresh[said + 1], abs=1e-3)
+    says(slot, changed)
+
+
+def test_no_prompt_finds_pages_of_another_version(replica: Replica) -> None:
+    """Also where the version before had the same number of vLLM's, and while something runs on it."""
+    slot, other = replica.begin()
+    old, _ = adapted(replica.base, version=30)
+    for each in (slot, other):
+        each.install(old)
+        answer(each, ask("long", LONG))
+    slot.submit([ask("runs", LONG, new=60)])
+    step_until(slot, "runs", 3)
+    version, changed = adapted(replica.base, version=31)
+    slot.install(version)
+    slot.submit([ask("after", LONG)])
+    assert finish(slot)["after"].token_ids == changed.greedy(LONG, 24)
+    before = slot.view().num_prefilled
+    answer(slot, ask("again", LONG))
+    assert slot.view().num_prefilled - before < len(LONG) - 1
+
+
+def test_a_sequence_moves_with_its_pages_to_a_slot_of_the_same_version_only(replica: Replica) -> None:
+    slot, other = replica.begin()
+    version, changed = adapted(replica.base, version=40)
+    for taker, num_read in ((version, 0), (adapted(replica.base, version=41)[0], len(LONG))):
+        slot.install(version)
+        other.install(taker)
+        slot.submit([ask("moves", LONG)])
+        said = step_until(slot, "moves", 4)
+        (moved,) = slot.export(["moves"], leave=True, with_kv=True)
+        assert moved.progress is not None and moved.progress.kv is not None
+        before = other.view().num_prefilled
+        output = answer(other, moved)
+        assert output.versions == (40,) * said + (taker.version,) * (len(output.token_ids) - said)
+        assert (output.token_ids == changed.greedy(LONG, 24)) == (taker is version)
+        assert other.view().num_prefilled - before >= num_read
+
+
+def test_a_round_of_slots_is_one_step_and_every_sequence_comes_back_once(replica: Replica) -> None:
+    made = iter(replica.begin())
+    slots = WeightSlots(lambda: next(made), num_slots=2, share_cache=True)
+    for number in (50, 51):
+        slot = slots.free_for(WeightsId(0, number), [each.weights for each in slots if each.decoding])
+        slot.install(adapted(replica.base, version=number)[0], WeightsId(0, number))
+        names = [f"{number} {i}" for i in range(3)]
+        slot.engine.submit([ask(name, PROMPTS[i], new=10 + 7 * i + number % 2) for i, name in enumerate(names)])
+        slot.decoding |= dict.fromkeys(names)  # type: ignore[arg-type]
+    num_rounds, said = 0, dict[str, SequenceOutput]()
+    while slots.num_decoding:
+        num_rounds += 1
+        for slot, output in slots.step():
+            del slot.decoding[output.sequence_id]
+            assert {slot.weights.version} == set(output.versions)
+            said[output.sequence_id] = output
+        view = slots.view()
+        assert view.num_running + view.num_waiting == slots.num_decoding
+        assert view.kv_used == pytest.approx(replica.vllm.view().kv_used)
+    assert len(said) == 6
+    assert num_rounds == max(len(output.token_ids) for output in said.values())
+
+
+def test_vllm_has_as_many_adapters_as_there_are_slots_and_no_folder_stays(replica: Replica) -> None:
+    for number, slot in enumerate(3 * replica.begin()):
+        slot.install(adapted(replica.base, version=60 + number)[0])
+    assert replica.loaded() == {1, 2}
+    assert len(replica.lender.paths) >= 6
+    assert not any(path.exists() for path in replica.lender.paths)
+
+
+def changed_adapter(version: WeightVersion, change: Callable[[dict[str, torch.Tensor]], None]) -> WeightVersion:
+    given = {name: tensor.clone() for name, tensor in map_weights(version).items()}
+    change(given)
+    return pack_weights(given, weights=version.manifest.weights, low_rank=version.manifest.low_rank)
+
+
+def of_rank(given: dict[str, torch.Tensor], rank: int) -> None:
+    first, second = names_of("model.layers.1.mlp.down_proj")
+    given |= {first: torch.ones(rank, given[first].shape[1]), second: torch.ones(given[second].shape[0], rank)}
+
+
+def of_table(given: dict[str, torch.Tensor]) -> None:
+    first, second = names_of("model.embed_tokens")
+    given |= {first: torch.ones(3, 64), second: torch.ones(64, 3)}
+
+
+def of_an_expert(given: dict[str, torch.Tensor]) -> None:
+    first, second = names_of("model.layers.0.mlp.experts.0.up_proj")
+    given |= {first: torch.ones(3, 64), second: torch.ones(24, 3)}
+
+
+def of_narrow(given: dict[str, torch.Tensor]) -> None:
+    first, _ = names_of("model.layers.1.self_attn.q_proj")
+    given[first] = given[first][:, 1:]
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence_and_harms_nothing(replica: Replica) -> None:
+    slot, _ = replica.begin()
+    good, expected = adapted(replica.base, version=70)
+    slot.install(good)
+    fits, _ = adapted(replica.base, version=71)
+    foreign = replace(fits.manifest, low_rank=LowRank(base="of another model", scale=0.5))
+    torn = replace(fits.manifest, tensors=fits.manifest.tensors[1:])
+    num_lent, loaded = len(replica.lender.paths), replica.loaded()
+    for version, told in (
+        (replace(fits, manifest=foreign), "an adapter of another base"),
+        (replace(fits, manifest=torn), "not of this model"),
+        (changed_adapter(fits, of_narrow), "not of this model"),
+        (changed_adapter(fits, lambda given: of_rank(given, 9)), "an adapter of rank 1 to 8, got 9"),
+        (changed_adapter(fits, of_table), "an adapter of q_proj, .* got one of model.embed_tokens"),
+        (changed_adapter(fits, of_an_expert), r"an adapter of .*, not of experts; got one of model.layers.0.mlp.exp"),
+        (own_weights(replica.base, version=71), "an adapter, beside whose base others decode; got all weights"),
+    ):
+        with pytest.raises(ValueError, match=f"^version 71: {told}"):
+            slot.install(version)
+    assert (len(replica.lender.paths), replica.loaded()) == (num_lent, loaded)
+    assert slot.view().version == 70
+    says(slot, expected)
+    slot.install(changed_adapter(fits, lambda given: of_rank(given, 8)))
+
+
+def test_a_host_without_room_for_an_adapters_folder_harms_nothing(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, _ = replica.begin()
+    good, expected = adapted(replica.base, version=80)
+    slot.install(good)
+    with monkeypatch.context() as full, pytest.raises(OSError, match="no room"):
+        full.setattr("engine.inference.vllm.adapters.save_file", _no_room)
+        slot.install(adapted(replica.base, version=81)[0])
+    assert slot.view().version == 80
+    assert not replica.lender.paths[-1].exists()
+    says(slot, expected)
+
+
+def _no_room(tensors: object, path: Path) -> None:
+    path.write_bytes(b"half of it")
+    raise OSError("no room")
+
+
+def test_an_adapter_that_a_worker_cannot_take_leaves_an_engine_of_which_every_call_raises(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker may have taken it. The last test of this engine."""
+    slot, _ = replica.begin()
+    monkeypatch.setattr("engine.inference.vllm.adapters.save_file", lambda _, path: path.write_bytes(b"torn"))
+    with pytest.raises(Exception, match=r"(?i)header"):
+        slot.install(adapted(replica.base, version=91)[0])
+    assert not replica.lender.paths[-1].exists()
+    for call in (slot.view, lambda: slot.submit([ask("a", LONG)])):
+        with pytest.raises(EngineBroken):
+            call()
+
+
+@pytest.mark.parametrize(("layout", "tied"), [("llama", False), ("qwen2", True)])
+def test_every_family_that_is_trained_by_adapters_takes_them(tmp_path: Path, layout: Layout, tied: bool) -> None:
+    base = make_model(tmp_path, layout=layout, tied=tied)
+    version, changed = adapted(base, version=1)
+    for slot in Replica(base).slots:
+        slot.install(version)
+        output = answer(slot, ask("a", LONG, temperature=1.0, seed=1, new=40))
+        expected, of_base = (each.logprobs(LONG, output.token_ids, 1.0) for each in (changed, base))
+        assert output.logprobs == pytest.approx(expected, abs=EXACT)
+        assert output.logprobs != pytest.approx(of_base, abs=EXACT)
+
+
+def test_in_bfloat16_it_is_about_as_near_to_the_exact_sum_as_merged_weights_are(tmp_path: Path) -> None:
+    """These are rounded to the base's grid, an adapter to its own, and what it makes once more."""
+    base = make_model(tmp_path, layout="qwen3")
+    base.model.to(torch.bfloat16).save_pretrained(tmp_path)
+    exact = replace(base, model=copy.deepcopy(base.model).float())
+    version, _ = adapted(base, version=1)
+    given = map_weights(version)
+    for name, parameter in exact.model.named_parameters():
+        first, second = names_of(name.removesuffix(".weight"))
+        if first in given:
+            parameter.data += SCALE * (given[second] @ given[first])
+    (slot, _), merging = Replica(base).slots, VllmRolloutEngine(tmp_path, max_batch=8, device="cpu")
+    KEPT.append(merging)
+    apart: dict[str, float] = {}
+    for name, engine in (("adapter", slot), ("merged", merging)):
+        engine.install(version)
+        engine.submit([ask(str(seed), LONG[seed:], temperature=1.0, seed=seed, new=40) for seed in range(8)])
+        errors: list[float] = []
+        for seed, output in finish(engine).items():
+            true = exact.logprobs(LONG[int(seed) :], output.token_ids, 1.0)
+            errors += [abs(own - other) for own, other in zip(output.logprobs, true, strict=True)]
+        apart[name] = statistics.mean(errors)
+    print(apart)
+    assert apart["adapter"] < 1.5 * apart["merged"]
+
+
+def test_the_ranks_that_there_is_room_for_are_vllms() -> None:
+    assert get_args(MaxLoRARanks) == VLLM_RANKS
