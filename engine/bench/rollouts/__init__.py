@@ -2,6 +2,7 @@
 
 decode          ours, `transformers` generate and vLLM, side by side
 decode_vllm     the part of it in vLLM's environment
+adapters_vllm   an adapter beside its base in vLLM, and merged into it
 beside_alone    vLLM through us against vLLM alone, and our own time a step
 contestants     the part of it in vLLM's environment
 null_model      a model that answers at once
