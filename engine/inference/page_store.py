@@ -26,10 +26,11 @@ from engine.signs import at_work
 
 
 class PageStore:
-    def __init__(self, config: DecoderConfig, blocks: BlockManager, *, device: str) -> None:
+    def __init__(self, config: DecoderConfig, blocks: BlockManager, *, device: str, has_scratch: bool = False) -> None:
+        """`has_scratch`: one more block than the manager has, which is nobody's and anybody may write to."""
         self._blocks = blocks
+        self._num_spare = blocks.block_tokens if has_scratch else 0
         self._device = device
-        self._within = torch.arange(blocks.block_tokens, device=device)
         self._shape_N2KE = (config.num_layers, 2, config.num_kv_heads, config.head_dim)
         self._kv_N2XKE = self._empty(0, config.dtype)
         self.back()
@@ -40,16 +41,20 @@ class PageStore:
         num_layers, _, kv_heads, head_dim = self._shape_N2KE
         return f"torch/1 layers={num_layers} kv_heads={kv_heads} head_dim={head_dim} dtype={self._kv_N2XKE.dtype}"
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._kv_N2XKE.dtype
+
     def num_bytes(self, num_tokens: int) -> int:
         return num_tokens * math.prod(self._shape_N2KE) * self._kv_N2XKE.element_size()
 
     def back(self) -> None:
         """Memory for all blocks that the manager has backed by now."""
-        old = self._kv_N2XKE
+        old, num_before = self._kv_N2XKE, self.num_slots
         num_slots = self._blocks.num_backed * self._blocks.block_tokens
-        if num_slots > old.shape[2]:
-            self._kv_N2XKE = self._empty(num_slots, old.dtype)
-            self._kv_N2XKE[:, :, : old.shape[2]] = old
+        if num_slots > num_before:
+            self._kv_N2XKE = self._empty(num_slots + self._num_spare, old.dtype)
+            self._kv_N2XKE[:, :, :num_before] = old[:, :, :num_before]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         k_XKE, v_XKE = self._kv_N2XKE[index]
@@ -57,7 +62,17 @@ class PageStore:
 
     @property
     def num_slots(self) -> int:
-        return self._kv_N2XKE.shape[2]
+        """Of the manager's blocks; the scratch block begins behind them."""
+        return max(self._kv_N2XKE.shape[2] - self._num_spare, 0)
+
+    @property
+    def num_spare(self) -> int:
+        """Slots of the scratch block."""
+        return self._num_spare
+
+    @property
+    def block_tokens(self) -> int:
+        return self._blocks.block_tokens
 
     def slots(self, table: BlockTable, start: int, end: int) -> list[int]:
         """Of tokens start … end - 1."""
@@ -69,10 +84,6 @@ class PageStore:
 
     def on_device(self, slots: Sequence[int]) -> Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self._device)
-
-    def slots_of_blocks(self, blocks: Tensor) -> Tensor:
-        """The last dimension counts tokens instead of blocks."""
-        return (blocks.unsqueeze(-1) * self._blocks.block_tokens + self._within).flatten(-2)
 
     def gather(self, slots_n: Tensor) -> Tensor:
         return self._kv_N2XKE.index_select(2, slots_n)

@@ -1,7 +1,10 @@
 """Reading in: chunks of several sequences in one forward, each after what its sequence has in the cache already.
 
     C chunks    T packed tokens    R rows of a rectangle    W width    L positions of the longest context
-    H query heads    K key/value heads    E width of a head    n tokens that are no padding
+    H query heads    K key/value heads    E width of a head    n tokens that are no padding    c tokens of all contexts
+
+On a GPU that can, all chunks are one call of a kernel that knows where each begins, as in engine/models/attention.py,
+and there is no padding. Elsewhere chunks of like length are a rectangle, and each rectangle is a call of its own.
 
 Invariants:
 - in every layer all keys and values are stored before anything is read back, so a chunk may rest on blocks that
@@ -11,6 +14,7 @@ Invariants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,7 +22,7 @@ from torch.nn import functional
 
 from engine.inference.page_store import PageStore
 from engine.inference.scheduler import Chunk
-from engine.models.attention import in_rows
+from engine.models.attention import CAUSAL, DTYPES_OF_KERNEL, in_rows
 from engine.models.packing import Rectangle, lay_out
 
 
@@ -31,7 +35,62 @@ class _Context:
     visible_R1WL: Tensor
 
 
-class ChunkBatch:
+def chunk_batch(
+    chunks: Sequence[Chunk], store: PageStore, *, max_positions: int, device: str
+) -> "PackedChunks | RectangularChunks":
+    """Attend, with its tokens, positions and slots. `real_n`: those of T that are no padding; None: all."""
+    if torch.device(device).type == "cuda" and store.dtype in DTYPES_OF_KERNEL:
+        return PackedChunks(chunks, store, device=device)
+    return RectangularChunks(chunks, store, max_positions=max_positions, device=device)
+
+
+class PackedChunks:
+    """One after the other, and beside them, where some have come in before, their contexts one after the other."""
+
+    real_n: None = None
+
+    def __init__(self, chunks: Sequence[Chunk], store: PageStore, *, device: str) -> None:
+        self._store = store
+        lengths, ends = [each.end - each.start for each in chunks], [each.end for each in chunks]
+        self._longest, self._longest_context = max(lengths), max(ends)
+        self._starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+        self._context_starts, self._context_slots_c = self._starts, None
+        if lengths != ends:
+            self._context_starts = torch.tensor([0, *accumulate(ends)], dtype=torch.int32, device=device)
+            slots = (slot for each in chunks for slot in store.slots(each.live.table, 0, each.end))
+            self._context_slots_c = store.on_device(list(slots))
+        ids = [token for each in chunks for token in each.live.tokens[each.start : each.end]]
+        positions = [at for each in chunks for at in range(each.start, each.end)]
+        slots_n = [slot for each in chunks for slot in store.slots(each.live.table, each.start, each.end)]
+        self.ids_T, self.positions_T = torch.tensor(ids, device=device), torch.tensor(positions, device=device)
+        self.slots_n = store.on_device(slots_n)
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
+
+        stored = self._store.layer(layer)
+        for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
+            stored_XKE.index_copy_(0, self.slots_n, new_TKE)
+        if self._context_slots_c is None:
+            k_cKE, v_cKE = k_TKE, v_TKE
+        else:
+            k_cKE, v_cKE = (stored_XKE.index_select(0, self._context_slots_c) for stored_XKE in stored)
+        mixed_THE = varlen_attn(
+            q_THE,
+            k_cKE,
+            v_cKE,
+            self._starts,
+            self._context_starts,
+            self._longest,
+            self._longest_context,
+            window_size=CAUSAL,  # the last token of a chunk sees its whole context
+            enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
+        )
+        assert isinstance(mixed_THE, Tensor)
+        return mixed_THE.flatten(1)
+
+
+class RectangularChunks:
     def __init__(self, chunks: Sequence[Chunk], store: PageStore, *, max_positions: int, device: str) -> None:
         self._store = store
         lengths = [each.end - each.start for each in chunks]
@@ -56,11 +115,9 @@ class ChunkBatch:
         self.ids_T = torch.tensor(ids, device=device)
         self.positions_T = torch.tensor(positions, device=device)
         self.slots_n = store.on_device(slots)
-        """Of tokens that are no padding, and their places in T (None: all)."""
         self.real_n = None if len(real) == len(ids) else torch.tensor(real, device=device)
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        """Attend."""
         stored = self._store.layer(layer)
         for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
             new_nKE = new_TKE if self.real_n is None else new_TKE.index_select(0, self.real_n)

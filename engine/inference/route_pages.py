@@ -38,7 +38,7 @@ class RoutePages:
             self._bring(brought)
 
     def _back(self) -> None:
-        old, num_slots = self._routes_WXk, self._store.num_slots
+        old, num_slots = self._routes_WXk, self._store.num_slots + self._store.num_spare
         if self.token_bytes and num_slots > old.shape[1]:
             self._routes_WXk = self._empty(num_slots)
             self._routes_WXk[:, : old.shape[1]] = old
@@ -49,6 +49,8 @@ class RoutePages:
 
     def noting(self, slots_n: Tensor, real_n: Tensor | None = None) -> Choose:
         """Freely, and noted in these slots. `real_n`: the rows that are no padding."""
+        if not self.token_bytes:
+            return freely
 
         def choose(mixture: int, logits_TX: Tensor, k: int) -> Tensor:
             chosen_Tk = freely(mixture, logits_TX, k)

@@ -1,6 +1,6 @@
 """The draw of one token a row. It depends on the request's seed and the token's position, on nothing else.
 
-    B rows    V vocabulary    J positions
+    B rows    V vocabulary = S stretches of W tokens    J positions
 
 Chance is a hash of (seed, position) instead of a generator's state, so a sequence says the same whatever runs beside
 it, in whatever row, and after it was moved to another engine in the middle.
@@ -20,10 +20,12 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.inference.port import SamplingParams
 from engine.inference.requests import DrawKind
 
+_STRETCH = 128  # divides the vocabularies of most models, and the square root of them is not far
 _UNIFORM_BITS = 40  # enough for any vocabulary, and the largest uniform times a sum still rounds below the sum
 
 
@@ -74,26 +76,45 @@ class RowSampling:
         )
 
 
-def sample_tokens(logits_BV: Tensor, sampling: RowSampling, uniforms_B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(tokens_B, logprobs_B)."""
+def sample_tokens(
+    logits_BV: Tensor, sampling: RowSampling, uniforms_B: Tensor | None, *, by_stretches: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(tokens_B, logprobs_B). `by_stretches`: as a GPU draws faster, and with half of the float64."""
     logits_BV = logits_BV.float()
     if sampling.temperatures_B1 is None or uniforms_B is None:
         logprobs_B, tokens_B = torch.log_softmax(logits_BV, dim=-1).max(dim=-1)
         return tokens_B, logprobs_B
     logprobs_BV = torch.log_softmax(logits_BV / sampling.temperatures_B1, dim=-1)
-    tokens_B = _draw(logprobs_BV.exp(), sampling.cuts, uniforms_B)
+    mass_BV = logprobs_BV.exp()
+    if sampling.cuts is not None:
+        mass_BV = mass_BV * _kept(mass_BV, sampling.cuts)
+    tokens_B = (_drawn_by_stretches if by_stretches else _drawn)(mass_BV, uniforms_B)
     if sampling.is_greedy_B is not None:
         tokens_B = torch.where(sampling.is_greedy_B, logits_BV.argmax(dim=-1), tokens_B)
     return tokens_B, logprobs_BV.gather(1, tokens_B.unsqueeze(1)).squeeze(1)
 
 
-def _draw(mass_BV: Tensor, cuts: Cuts | None, uniforms_B: Tensor) -> Tensor:
+def _drawn(mass_BV: Tensor, uniforms_B: Tensor) -> Tensor:
     """By inverting the cumulative distribution, in the vocabulary's order with and without cuts."""
-    if cuts is not None:
-        mass_BV = mass_BV * _kept(mass_BV, cuts)
     reached_BV = mass_BV.cumsum(dim=-1, dtype=torch.float64)
     target_B1 = reached_BV[:, -1:] * uniforms_B.unsqueeze(1)
     return torch.searchsorted(reached_BV, target_B1, right=True).squeeze(1)
+
+
+def _drawn_by_stretches(mass_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The same: first a stretch of the vocabulary, then a token of it. Sums in float64 are added in another order."""
+    missing = -mass_BV.shape[1] % _STRETCH
+    mass_BSW = (functional.pad(mass_BV, (0, missing)) if missing else mass_BV).view(len(mass_BV), -1, _STRETCH)
+    reached_BS = mass_BSW.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    target_B1 = reached_BS[:, -1:] * uniforms_B.unsqueeze(1)
+    stretch_B1 = torch.searchsorted(reached_BS, target_B1, right=True)
+    before_B1 = functional.pad(reached_BS, (1, 0)).gather(1, stretch_B1)
+    mass_BW = mass_BSW.gather(1, stretch_B1.unsqueeze(-1).expand(-1, 1, _STRETCH)).squeeze(1)
+    reached_BW = mass_BW.cumsum(dim=-1, dtype=torch.float64)
+    # Below the stretch's own sum, which may round to less than what it adds to all: the token found has a mass.
+    below_B1 = torch.nextafter(reached_BW[:, -1:], torch.zeros_like(before_B1))
+    place_B1 = torch.searchsorted(reached_BW, torch.minimum(target_B1 - before_B1, below_B1), right=True)
+    return (stretch_B1 * _STRETCH + place_B1).squeeze(1)
 
 
 def _kept(mass_BV: Tensor, cuts: Cuts) -> Tensor:

@@ -4,12 +4,10 @@ A step is schedule, read in, decode, collect: what waits gets blocks, a bounded 
 forward decodes a token for every row, rows that ended are closed up. A prompt is read in up to its last token; that
 one is decoded like any other, so sampling happens in one place.
 
-    B rows in use    V vocabulary
-
 Invariants (beside the port's):
 - a sequence's tokens follow from its prompt, its sampling parameters and the weights, never from the batch around it;
 - `install` changes every tensor or, where one does not fit, none;
-- nothing here depends on the device but the layout of the decode rows (engine.inference.rows.py) and, on a CPU,
+- nothing here depends on the device but how rows are decoded (engine/inference/rows) and, on a CPU,
   how products are computed (engine/inference/cpu_products.py).
 """
 
@@ -34,15 +32,13 @@ from engine.inference.port import (
     SequenceProgress,
     SequenceRequest,
 )
-from engine.inference.prefill import ChunkBatch
+from engine.inference.prefill import chunk_batch
 from engine.inference.probing import row_logprobs
 from engine.inference.requests import DrawKind, Limits, check_request
 from engine.inference.route_pages import RoutePages
-from engine.inference.rows.bands import BandedRows
-from engine.inference.rows.batch import DecodeBatch
+from engine.inference.rows.banded import BandedRows
 from engine.inference.rows.paged import PagedRows
-from engine.inference.rows.port import DecodeRows
-from engine.inference.sampling import RowSampling, sample_tokens, signed_64
+from engine.inference.rows.port import DecodeRows, Said
 from engine.inference.scheduler import LiveSequence, Plan, RowMove, Scheduler
 from engine.inference.stop import StopWatcher
 from engine.models.loading import load_decoder, model_tensors, read_config
@@ -89,7 +85,8 @@ class TorchRolloutEngine:
         num_backed = num_blocks if kv_tokens else max_batch * FIRST_BLOCKS_PER_ROW
         self._blocks = BlockManager(num_blocks, num_backed=num_backed, version=version)
         self._scheduler = Scheduler(max_rows=max_batch, blocks=self._blocks, prefill_tokens=prefill_tokens)
-        self._store = PageStore(config, self._blocks, device=device)
+        is_windowed = layout == "window" or (layout is None and is_on_cpu)
+        self._store = PageStore(config, self._blocks, device=device, has_scratch=not is_windowed)
         self._routes = RoutePages(config.mixture, self._store, device=device)
         self._limits = Limits(
             vocab_size=config.vocab_size,
@@ -97,9 +94,10 @@ class TorchRolloutEngine:
             kv_tokens=num_blocks * BLOCK_TOKENS,
             route_bytes=self._routes.token_bytes,
         )
-        rows_class = BandedRows if layout == "window" or (layout is None and is_on_cpu) else PagedRows
-        self._rows: DecodeRows = rows_class(config, self._store, max_rows=max_batch, device=device)
-        self._batch: DecodeBatch | None = None  # None: no row is in use
+        rows_class = BandedRows if is_windowed else PagedRows
+        self._rows: DecodeRows = rows_class(
+            self._model, config, self._store, self._routes, max_rows=max_batch, device=device
+        )
 
     # The port ----------------------------------------------------------------------------------------------------
 
@@ -115,8 +113,11 @@ class TorchRolloutEngine:
         if not self._scheduler.rows:
             return []
         with self._at_forward("decode", len(self._scheduler.rows)):
-            tokens, logprobs = self._decode()
-        return self._collect(tokens, logprobs)
+            order = self._rows.arrange()
+            if order is not None:
+                self._scheduler.arrange(order)
+            said = self._rows.decode(self._scheduler.rows)
+        return self._collect(said)
 
     @torch.inference_mode()
     def abort(self, sequence_ids: Sequence[str]) -> list[SequenceOutput]:
@@ -211,7 +212,7 @@ class TorchRolloutEngine:
         self._routes.follow(plan)
         if plan.chunks:
             max_positions = self._limits.max_positions
-            chunks = ChunkBatch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
+            chunks = chunk_batch(plan.chunks, self._store, max_positions=max_positions, device=self._device)
             num_tokens = sum(each.end - each.start for each in plan.chunks)
             with self._at_forward("prefill", num_tokens):
                 choose = self._routes.noting(chunks.slots_n, chunks.real_n)
@@ -222,56 +223,21 @@ class TorchRolloutEngine:
             self._store.copy(sources_n, slots_n)
             self._routes.copy(sources_n, slots_n)
         if plan.num_joining:
-            self._join(self._scheduler.rows[-plan.num_joining :])
-
-    def _join(self, joining: Sequence[LiveSequence]) -> None:
-        self._rows.join(joining)
-        new = DecodeBatch(
-            tokens_B=torch.tensor([each.tokens[-1] for each in joining], device=self._device),
-            positions_B=torch.tensor([len(each.tokens) - 1 for each in joining], device=self._device),
-            seeds_B=torch.tensor([signed_64(each.request.sampling.seed) for each in joining], device=self._device),
-        )
-        if self._batch is None:
-            self._batch = new
-        else:
-            self._batch.add(new)
+            self._rows.join(self._scheduler.rows[-plan.num_joining :])
 
     def _close(self, moves: Sequence[RowMove], *, num_joining: int = 0) -> None:
-        num_rows = len(self._scheduler.rows) - num_joining
-        self._rows.close(moves, num_rows)
-        if self._batch is None or not num_rows:
-            self._batch = None
-            return
-        kept = list(range(self._batch.tokens_B.shape[0]))
-        for move in moves:
-            kept[move.target] = kept[move.source]
-        self._batch.keep(kept[:num_rows])
+        self._rows.close(moves, len(self._scheduler.rows) - num_joining)
 
     def _at_forward(self, what: str, num_tokens: int) -> AbstractContextManager[None]:
         num_flops = flops_of_forward(self._num_active_weights, num_tokens)
         return at_work(what, num_bytes=self._weight_bytes, num_flops=num_flops, device=self._device)
 
-    def _decode(self) -> tuple[list[int], list[float]]:
-        batch = self._batch
-        assert batch is not None
-        order = self._rows.arrange()
-        if order is not None:
-            self._scheduler.arrange(order)
-            batch.keep(order)
-        if batch.sampling is None:
-            batch.sampling = RowSampling.of_kinds([each.kind for each in self._scheduler.rows], self._device)
-        self._rows.prepare(self._scheduler.rows, batch.positions_B)
-        choose = self._routes.noting_last_of(self._scheduler.rows)
-        logits_BV = self._model.logits(self._model(batch.tokens_B, batch.positions_B, self._rows, choose))
-        self._rows.advance()
-        batch.positions_B = batch.positions_B + 1
-        batch.tokens_B, logprobs_B = sample_tokens(logits_BV, batch.sampling, batch.chance())
-        return batch.tokens_B.tolist(), logprobs_B.tolist()
+    # Collect -----------------------------------------------------------------------------------------------------
 
-    def _collect(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[SequenceOutput]:
+    def _collect(self, said: Said) -> list[SequenceOutput]:
         reasons: dict[int, Literal["stop", "length"]] = {}
         version, eos_ids = self._version, self._eos_ids
-        for row, (live, token, logprob) in enumerate(zip(self._scheduler.rows, tokens, logprobs, strict=True)):
+        for row, (live, token, logprob) in enumerate(zip(self._scheduler.rows, *said, strict=True)):
             live.tokens.append(token)
             live.logprobs.append(logprob)
             live.versions.append(version)
@@ -279,7 +245,7 @@ class TorchRolloutEngine:
                 reasons[row] = "stop"
             elif len(live.logprobs) == live.max_new_tokens:
                 reasons[row] = "length"
-        self._num_decoded += len(tokens)
+        self._num_decoded += len(said.tokens)
         if not reasons:
             return []
         ended = [self._scheduler.rows[row] for row in reasons]

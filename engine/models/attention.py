@@ -18,6 +18,7 @@ from engine.models.operations import take_rows
 from engine.models.packing import PackedTokens, Rectangle
 
 CAUSAL: Final = (-1, 0)  # a window: everything before, nothing after
+DTYPES_OF_KERNEL: Final = (torch.bfloat16, torch.float16)
 
 
 class PackedAttention:
@@ -41,7 +42,7 @@ def _dtype_of_kernel(q_FHE: Tensor) -> torch.dtype | None:
     """What its products are made in; None: the kernel has none of it."""
     device = q_FHE.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q_FHE.dtype
-    return dtype if device == "cuda" and dtype in (torch.bfloat16, torch.float16) else None
+    return dtype if device == "cuda" and dtype in DTYPES_OF_KERNEL else None
 
 
 def _in_one_call(q_FHE: Tensor, k_FKE: Tensor, v_FKE: Tensor, tokens: PackedTokens, window: int | None) -> Tensor:

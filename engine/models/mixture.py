@@ -108,10 +108,21 @@ def _products(x_SI: Tensor, weights_RI: Tensor, ends_X: Tensor) -> Tensor:
     """Each expert's rows of x with its rows of the weights: R/X columns. I is what both have in common."""
     num_experts, width = len(ends_X), x_SI.shape[1]
     weights_XOI = weights_RI.view(num_experts, -1, width)
-    aligned = width % _GROUPED_WIDTH == 0 and weights_XOI.shape[1] % _GROUPED_WIDTH == 0
-    if x_SI.dtype == torch.bfloat16 and aligned:
+    if _are_grouped(width, weights_XOI.shape[1], x_SI.dtype):
         return grouped_products(x_SI, weights_XOI, ends_X)
     return looped_products(x_SI, weights_XOI, ends_X)
+
+
+def _are_grouped(num_in: int, num_out: int, dtype: torch.dtype) -> bool:
+    return dtype == torch.bfloat16 and num_in % _GROUPED_WIDTH == 0 and num_out % _GROUPED_WIDTH == 0
+
+
+def asks_the_host(shape: MixtureShape | None, width: int, dtype: torch.dtype) -> bool:
+    """How many tokens each expert has is asked there, so that a forward is no fixed row of operations."""
+    if shape is None:
+        return False
+    sides = ((width, 2 * shape.expert_width), (shape.expert_width, width))
+    return not all(_are_grouped(*side, dtype) for side in sides)
 
 
 def grouped_products(x_SI: Tensor, weights_XOI: Tensor, ends_X: Tensor) -> Tensor:

@@ -30,7 +30,9 @@ Place = tuple[int, int]
 """A band, and a row of its window."""
 
 
-class BandedRows:
+class Bands:
+    """Attend."""
+
     def __init__(self, config: DecoderConfig, store: PageStore, *, max_rows: int, device: str) -> None:
         num_bands = len(LONGEST) + 1
         self._bands = [Window(config, store, max_rows=max_rows, device=device) for _ in range(num_bands)]
@@ -97,7 +99,7 @@ class BandedRows:
         host.take(self._bands[band], rows)
         self._close_gaps(set(places), places)
 
-    def prepare(self, rows: Sequence[LiveSequence], positions_B: Tensor) -> None:
+    def prepare(self) -> None:
         for window in self._occupied:
             window.prepare()
 

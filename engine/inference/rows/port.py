@@ -1,17 +1,22 @@
-"""The face of the decode rows' keys and values, whatever their layout.
+"""The face of the decode rows: the batch that gets a token a step, and all that a step needs of it.
 
 Invariants:
 - rows 0 … B-1 are those of the scheduler, in its order, which follows `arrange`;
-- a step is arrange, prepare, one call a layer, advance;
+- what `decode` says of a row follows from its tokens, its sampling parameters and the weights, not from the others;
 - after `flush({row: end}, rows)` the blocks of that row hold its first `end` tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
-
-from torch import Tensor
+from typing import NamedTuple, Protocol
 
 from engine.inference.scheduler import LiveSequence, RowMove
+
+
+class Said(NamedTuple):
+    """Of each row its next token."""
+
+    tokens: list[int]
+    logprobs: list[float]
 
 
 class DecodeRows(Protocol):
@@ -23,10 +28,6 @@ class DecodeRows(Protocol):
     def arrange(self) -> Sequence[int] | None:
         """The rows in the order in which they stand from now on; None: as before."""
 
-    def prepare(self, rows: Sequence[LiveSequence], positions_B: Tensor) -> None: ...
-
-    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor: ...
-
-    def advance(self) -> None: ...
+    def decode(self, rows: Sequence[LiveSequence]) -> Said: ...
 
     def flush(self, ends: Mapping[int, int], rows: Sequence[LiveSequence]) -> None: ...

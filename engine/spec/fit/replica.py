@@ -23,6 +23,12 @@ VLLM_BLOCK_TOKENS: Final = 16
 # Of each row there is room for so many from the start, where the cache's size is not given; then it doubles.
 FIRST_TOKENS_OF_A_ROW: Final = 64
 
+# The own engine has keys and values in blocks of so many tokens; on a GPU it reads them where they lie, in stretches.
+BLOCK_TOKENS: Final = 16
+STRETCH_TOKENS: Final = 512
+# It draws from stretches of the vocabulary of so many words.
+DRAWN_AT_ONCE: Final = 128
+
 # A score and its softmax in float32, and whether it is of a token that is hidden.
 SCORE_BYTES: Final = 9
 
@@ -48,7 +54,7 @@ class ReplicaPlan:
     """Else it doubles as sequences grow."""
     read_in_tokens: int
     is_vllm: bool = False
-    """Else the own engine, which brings a layer's keys and values together before they are attended to."""
+    """Else the own engine, which brings a layer's keys and values together where it reads on in a prompt."""
     merges: bool = False
     """Versions are an adapter's, which is added to the base where it is installed."""
     adapter_rank: int = 0
@@ -86,6 +92,7 @@ def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
     shape = dealt(model, plan.num_devices)
     weights = Term(what="weights", num_bytes=held_bytes(shape, plan), how=_held_words(shape, plan))
     positions = Term(what="tables of positions", num_bytes=positions_bytes(shape, plan))
+    captured = Term(what="what captured steps keep to work in", num_bytes=captured_bytes(shape, plan))
     experts = Term(what="vLLM's room for its experts to work in", num_bytes=experts_bytes(model, plan))
     tokens = backed_tokens(shape, plan)
     cache = Term(
@@ -96,7 +103,7 @@ def replica_need(model: ModelShape, plan: ReplicaPlan) -> Need:
     at_once = plan.takes_kv_at_once
     return Need(
         of="Each replica's device" if plan.num_devices == 1 else f"Each of a replica's {plan.num_devices} devices",
-        always=(weights, positions, experts, cache) if at_once else (weights, positions, experts),
+        always=(weights, positions, experts, captured, *((cache,) if at_once else ())),
         phases=_phases(model, plan, () if at_once else (cache,)),
         margins=device_margins(num_devices=plan.num_devices),
     )
@@ -116,20 +123,22 @@ def _phases(model: ModelShape, plan: ReplicaPlan, grown: tuple[Term, ...]) -> tu
         num_bytes=plan.read_in_tokens * of_token,
         how=f"{plan.read_in_tokens:,} tokens × {of_token:,} B",
     )
+    read_on = Term(what="reading them on", num_bytes=plan.read_in_tokens * attention_pass_bytes(shape, plan))
     rows = Term(what="one token of each row", num_bytes=plan.max_batch * of_token)
     logits = Term(
         what="logits of a step",
         num_bytes=sampled_bytes(model, plan),
         how=f"{plan.max_batch:,} rows × {model.vocab_size:,}",
     )
+    parts = Term(what="what each stretch of a row's tokens gives", num_bytes=parts_bytes(shape, plan))
     outputs = Term(what="what they are made of", num_bytes=rows_bytes(shape, plan))
     scores = Term(what="a score of each head and pair of tokens", num_bytes=scored_bytes(shape, plan))
     installed = Term(what="what is made anew, or added", num_bytes=installed_bytes(shape, plan))
     before = tuple(Term(what="the cache from which it grew", num_bytes=cache.num_bytes // 2) for cache in grown)
     return (
         Phase(what=READ_IN, terms=(*grown, read_in)),
-        Phase(what=READ_ON, terms=(*grown, attended, scores, read_in)),
-        Phase(what=COMPUTED, terms=(*grown, attended, rows)),
+        Phase(what=READ_ON, terms=(*grown, attended, scores, read_on)),
+        Phase(what=COMPUTED, terms=(*grown, parts, rows)),
         Phase(what=DRAWN, terms=(*grown, logits, outputs)),
         Phase(what=INSTALLED, terms=(*grown, installed)),
         *(Phase(what="while the cache grows", terms=(*grown, each)) for each in before),
@@ -178,15 +187,13 @@ def attended_tokens(plan: ReplicaPlan) -> int:
 
 
 def attended_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """Of one layer, if pages are gathered: 2·K·E · c a token. Behind a mask, query heads that share keys have no kernel
-    of their own: they are float32 then, 2·K·E · 4, and repeated for every query head, 3·A · 4 with those scaled; a
-    token's scores are 9·H."""
+    """Of one layer, where a prompt is read on: 2·K·E · c a token. In float32 it is behind a mask, and query heads that
+    share keys have no kernel of their own there: 3·A · 4 for every query head, and a token's scores, 9·H."""
     if plan.is_vllm:
         return 0
     of_token = 2 * shape.key_width * shape.stored_bytes
     if _has_no_kernel(shape, plan):
-        of_token += (8 * shape.key_width if shape.stored_bytes < 4 else 0) + 12 * shape.attention_width
-        of_token += SCORE_BYTES * shape.num_heads
+        of_token += 12 * shape.attention_width + SCORE_BYTES * shape.num_heads
     return attended_tokens(plan) * of_token
 
 
@@ -197,7 +204,22 @@ def scored_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
 
 
 def _has_no_kernel(shape: ModelShape, plan: ReplicaPlan) -> bool:
-    return not plan.is_vllm and shape.num_heads != shape.num_kv_heads
+    return not plan.is_vllm and shape.stored_bytes == 4 and shape.num_heads != shape.num_kv_heads
+
+
+def parts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """Of one layer, as its pages are read: 4·(E + 1) of every row, query head and stretch. Tables double."""
+    if plan.is_vllm:
+        return 0
+    num_blocks = 1 << (-(-min(plan.longest, plan.kv_tokens) // BLOCK_TOKENS) - 1).bit_length()
+    num_stretches = -(-num_blocks * BLOCK_TOKENS // STRETCH_TOKENS)
+    return plan.max_batch * num_stretches * 4 * (shape.attention_width + shape.num_heads)
+
+
+def captured_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """The memory of steps that are played again is theirs for good: a step's at its fullest."""
+    computed = parts_bytes(shape, plan) + plan.max_batch * layer_pass_bytes(shape, plan)
+    return 0 if plan.is_vllm else max(computed, sampled_bytes(shape, plan))
 
 
 def _in_blocks(num_tokens: int) -> int:
@@ -207,6 +229,11 @@ def _in_blocks(num_tokens: int) -> int:
 def layer_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """Of one token, without gradients. Of adapters 4·rank more for each of the three matrices that are made in one."""
     return _vllm_pass_bytes(shape) + 12 * plan.adapter_rank if plan.is_vllm else _own_pass_bytes(shape)
+
+
+def attention_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
+    """Of it, what is there while a layer attends."""
+    return _vllm_pass_bytes(shape) if plan.is_vllm else _own_attention_bytes(shape)
 
 
 def _vllm_pass_bytes(shape: ModelShape) -> int:
@@ -229,18 +256,22 @@ def experts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     return plan.read_in_tokens * shape.stored_bytes * shape.experts_per_token * of_expert
 
 
-def _own_pass_bytes(shape: ModelShape) -> int:
+def _own_attention_bytes(shape: ModelShape) -> int:
     """Input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E)
-    + A of attention, which are there to the layer's end; 3·F of the MLP; two turns of its position. All in c, beside
-    logarithms of attention, 4·H, and the token's id, position and slot. Of a
-    mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k places and weights."""
+    + A of attention, which are there to the layer's end; two turns of its position. All in c, beside
+    logarithms of attention, 4·H, and the token's id, position and slot."""
     turned = shape.attention_width + shape.key_width
     attention = shape.projected_width + turned + shape.attention_width
+    return shape.stored_bytes * (4 * shape.width + attention + 2 * shape.head_dim) + 4 * shape.num_heads + 24
+
+
+def _own_pass_bytes(shape: ModelShape) -> int:
+    """And 3·F of the MLP. Of a mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k
+    places and weights."""
     dense = shape.stored_bytes * 3 * shape.mlp_width if shape.num_dense else 0
     mixed = shape.experts_per_token * (shape.stored_bytes * (2 * shape.width + 5 * shape.expert_width) + 40)
     mixed += 4 * shape.width if shape.num_mixtures else 0
-    own = shape.stored_bytes * (4 * shape.width + attention + 2 * shape.head_dim) + 4 * shape.num_heads + 24
-    return own + max(dense, mixed)
+    return _own_attention_bytes(shape) + max(dense, mixed)
 
 
 def rows_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
@@ -249,10 +280,13 @@ def rows_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
 
 
 def sampled_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
-    """rows · V · (c, and 4 as float32; 8 log-probs and probabilities; 16 their sums, twice). Where tokens are left out
-    39 instead of these 16: sorted, their order, and sums of those that stay."""
-    rounded = 4 if shape.stored_bytes < 4 else 0
-    return plan.max_batch * shape.vocab_size * (shape.stored_bytes + rounded + 8 + (39 if plan.cuts else 16))
+    """rows · V · (4 as float32, 8 log-probs and probabilities, 8 of these as float64), and 24 of every stretch of V,
+    its sums. vLLM's: c, 4, 8 and the sums of all of V, 16. Where tokens are left out, 39 instead of these, of both:
+    sorted, their order, and sums of those that stay."""
+    words, rounded = plan.max_batch * shape.vocab_size, 4 if shape.stored_bytes < 4 else 0
+    if plan.is_vllm or plan.cuts:
+        return words * (shape.stored_bytes + rounded + 8 + (39 if plan.cuts else 16))
+    return words * 20 + 24 * words // DRAWN_AT_ONCE
 
 
 def installed_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:

@@ -133,3 +133,32 @@ def test_an_even_chance_is_never_certain() -> None:
         )
         assert tokens_B.item() == size - 1
         assert logprobs_B.item() == pytest.approx(-math.log(size), abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 6, 128, 131, 1_000, 50_257])
+def test_drawing_by_stretches_draws_the_same(size: int) -> None:
+    """With cuts and without; a third of the vocabulary is impossible."""
+    generator = torch.Generator().manual_seed(size)
+    logits_BV = 4 * torch.randn(64, size, generator=generator)
+    logits_BV[:, 1::3] = -math.inf
+    uniforms_B = uniforms(torch.arange(64), torch.full((64,), 3))
+    uniforms_B[:2] = torch.tensor([0.0, 1.0 - 2.0**-40], dtype=torch.float64)
+    for cut in ({}, {"top_p": 0.9, "top_k": 40}):
+        sampling = RowSampling.of([asked(temperature=1.3, **cut)] * 64, "cpu")  # type: ignore[arg-type]
+        plain, by_stretches = (
+            sample_tokens(logits_BV, sampling, uniforms_B, by_stretches=way) for way in (False, True)
+        )
+        assert torch.equal(plain[0], by_stretches[0]) and torch.equal(plain[1], by_stretches[1])
+
+
+def test_by_stretches_what_has_no_mass_is_never_drawn() -> None:
+    """Where sums round: masses from one to the smallest, in any order."""
+    generator = torch.Generator().manual_seed(0)
+    logits_BV = -60 * torch.rand(4_000, 300, generator=generator)
+    logits_BV[:, 255:] = -math.inf
+    logits_BV[:, 100:140] = -math.inf
+    uniforms_B = torch.rand(4_000, generator=generator, dtype=torch.float64)
+    uniforms_B[:1_000] = 1.0 - 2.0**-40
+    sampling = RowSampling.of([asked(temperature=1.0)] * 4_000, "cpu")
+    tokens_B, logprobs_B = sample_tokens(logits_BV, sampling, uniforms_B, by_stretches=True)
+    assert logprobs_B.isfinite().all() and (tokens_B < 300).all()

@@ -9,10 +9,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.models import mixture
 from engine.models.attention import PackedAttention
 from engine.models.decoder import Decoder
 from engine.models.loading import hugging_face_views, load_decoder, model_tensors, read_config, save_weights
-from engine.models.mixture import Choose, freely, grouped_products, looped_products
+from engine.models.mixture import (
+    Choose,
+    Mixture,
+    MixtureShape,
+    asks_the_host,
+    freely,
+    grouped_products,
+    looped_products,
+)
 from engine.models.packing import PackedTokens, lay_out, pack
 from engine.models.routes import Replayed, RouteFormat
 
@@ -141,6 +150,27 @@ def test_grouped_and_looped_products_are_the_same_with_their_gradients() -> None
         ends.append([y_SO.detach(), x_SI.grad, weights_XOI.grad])
     for one, other in zip(*ends, strict=True):
         torch.testing.assert_close(one, other, atol=0.07, rtol=0.02)  # bfloat16's rounding of sums of 24 such products
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("width", "expert_width"), [(32, 16), (36, 16), (32, 12)])
+def test_the_host_is_asked_where_products_are_looped(
+    dtype: torch.dtype, width: int, expert_width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looped: list[None] = []
+
+    def noted(*given: Tensor) -> Tensor:
+        looped.append(None)
+        return looped_products(*given)
+
+    monkeypatch.setattr(mixture, "looped_products", noted)
+    shape = MixtureShape(num_experts=4, chosen=2, expert_width=expert_width, renormalised=True, layers=(0,))
+    layer = Mixture(shape, width, 0, dtype)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    layer(torch.randn(5, width, dtype=dtype), freely)
+    assert asks_the_host(shape, width, dtype) == bool(looped)
+    assert not asks_the_host(None, width, dtype)
 
 
 def test_a_mixture_in_bfloat16_is_near_one_in_float32_whose_choice_it_repeats(tmp_path: Path) -> None:

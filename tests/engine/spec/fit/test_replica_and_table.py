@@ -8,18 +8,24 @@ import torch
 
 from engine.inference.block_manager import BLOCK_TOKENS, BlockManager, BlockTable
 from engine.inference.page_store import PageStore
+from engine.inference.rows.pages import STRETCH, parts_of
+from engine.inference.sampling import _STRETCH
 from engine.inference.torch_engine import FIRST_BLOCKS_PER_ROW, PREFILL_TOKENS
 from engine.inference.vllm.start import GPU_BLOCK_TOKENS, MAX_READ_IN, _kv_space
+from engine.spec.fit import replica
 from engine.spec.fit.durations.step import DEVICES, forward_flops, least_generation_s, least_training_s, step_work
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
 from engine.spec.fit.need import GB
 from engine.spec.fit.plan import CHUNK_LOGITS_ON_A_CPU, CHUNK_TOKENS, longest_tokens
 from engine.spec.fit.replica import (
+    DRAWN_AT_ONCE,
     FIRST_TOKENS_OF_A_ROW,
     READ_IN_TOKENS,
+    STRETCH_TOKENS,
     ReplicaPlan,
     backed_tokens,
     kv_bytes_of_token,
+    parts_bytes,
     replica_need,
 )
 from engine.spec.fit.table import LENGTHS, NUM_DEVICES, first_that_fits, table_lines
@@ -30,6 +36,7 @@ from tests.engine.spec.fit.shapes_of_models import decoder_config, job
 def test_what_engines_and_trainers_do_of_their_own_accord_is_counted_so() -> None:
     assert READ_IN_TOKENS == {"torch": PREFILL_TOKENS, "vllm": MAX_READ_IN}
     assert FIRST_TOKENS_OF_A_ROW == FIRST_BLOCKS_PER_ROW * BLOCK_TOKENS
+    assert (BLOCK_TOKENS, STRETCH, _STRETCH) == (replica.BLOCK_TOKENS, STRETCH_TOKENS, DRAWN_AT_ONCE)
     assert (CHUNK_TOKENS, CHUNK_LOGITS_ON_A_CPU) == (ROWS_ON_A_GPU, LOGITS_ON_A_CPU)
 
 
@@ -37,6 +44,16 @@ def test_a_token_takes_of_the_cache_what_the_engines_pages_take() -> None:
     shape = known_shape("Qwen3-8B")
     store = PageStore(decoder_config(shape), BlockManager(4, num_backed=0, version=0), device="cpu")
     assert kv_bytes_of_token(shape) == store.num_bytes(1)
+
+
+@pytest.mark.parametrize("longest", [300, 513, 8_192])
+def test_what_stretches_give_is_counted_as_the_kernel_asks_for_room(longest: int) -> None:
+    shape, rows = known_shape("Qwen3-8B"), 6
+    plan = ReplicaPlan.of_spec(job(rollout={"max_new_tokens": longest - 1, "max_batch": rows}), shape, prompt_tokens=1)
+    num_blocks = 1 << (-(-longest // BLOCK_TOKENS) - 1).bit_length()  # as tables of rows grow
+    q_BHE = torch.empty(rows, shape.num_heads, shape.head_dim, dtype=torch.bfloat16)
+    parts = parts_of(q_BHE, torch.empty(rows, num_blocks, dtype=torch.int32), BLOCK_TOKENS)
+    assert parts_bytes(shape, plan) == parts.parts_BHSE.nbytes + parts.sums_BHS.nbytes
 
 
 def test_a_cache_whose_size_is_not_given_holds_every_place_taken_by_the_longest() -> None:

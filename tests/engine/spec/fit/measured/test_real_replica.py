@@ -2,19 +2,24 @@
 
 Its pages of keys and values are none of torch's memory here: they are compared in test_replica_and_table.py."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.inference import torch_engine
+from engine.inference.page_store import PageStore
 from engine.inference.port import SamplingParams, SequenceRequest
+from engine.inference.prefill import PackedChunks
+from engine.inference.scheduler import Chunk
 from engine.inference.torch_engine import TorchRolloutEngine
 from engine.models.make_random import make_random
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.fit.replica import (
-    COMPUTED,
     DRAWN,
     READ_IN,
     READ_ON,
@@ -84,16 +89,33 @@ def test_its_steps_take_at_most_what_is_counted_and_not_a_quarter_less(
     assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=cuts)
 
 
-@pytest.mark.parametrize(("phase", "rows", "prompt_tokens"), [(READ_ON, 1, 2_048), (COMPUTED, 8, 500)])
-def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it(
-    tmp_path: Path, phase: str, rows: int, prompt_tokens: int
-) -> None:
+def test_what_rows_look_back_on_is_counted_as_a_gpu_computes_it_in_float32(tmp_path: Path) -> None:
     """There, what has a mask, and heads that share keys, is computed step by step."""
-    config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1}
+    config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1, "dtype": "float32"}
     make_random(tmp_path / "model", config)
     with sdpa_kernel(SDPBackend.MATH):
-        taken = taken_by_steps(tmp_path / "model", rows=rows, prompt_tokens=prompt_tokens, cuts=False)
-    assert_counted(taken, config, phase, rows=rows, prompt_tokens=prompt_tokens, cuts=False)
+        taken = taken_by_steps(tmp_path / "model", rows=1, prompt_tokens=2_048, cuts=False)
+    assert_counted(taken, config, READ_ON, rows=1, prompt_tokens=2_048, cuts=False)
+
+
+def test_what_a_prompt_that_is_read_on_looks_back_on_is_counted_as_a_gpus_kernel_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that computes nothing here, but takes the memory that it takes there."""
+
+    def varlen_attn(q_THE: Tensor, *given: object, **named: object) -> Tensor:
+        logarithms_HT = q_THE.new_empty(q_THE.shape[1::-1], dtype=torch.float32)
+        return torch.zeros_like(q_THE, memory_format=torch.contiguous_format) + logarithms_HT.numel() * 0
+
+    def packed(chunks: Sequence[Chunk], store: PageStore, *, max_positions: int, device: str) -> PackedChunks:
+        return PackedChunks(chunks, store, device=device)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    monkeypatch.setattr(torch_engine, "chunk_batch", packed)
+    config = {**KNOWN_CONFIGS["Qwen3-0.6B"], **FEW_WORDS, "num_hidden_layers": 1}
+    make_random(tmp_path / "model", config)
+    taken = taken_by_steps(tmp_path / "model", rows=1, prompt_tokens=8_000, cuts=False)
+    assert_counted(taken, config, READ_ON, rows=1, prompt_tokens=8_000, cuts=False)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -1,0 +1,105 @@
+"""Keys and values read by one new token a row, from the pages that its blocks are.
+
+    B rows    M blocks of a row's table    L = M · tokens of a block    H query heads    K key/value heads    X slots
+    E width of a head    S stretches of a row's tokens
+
+Invariant: what a row gets follows from its own pages: not from how many others there are, nor from how long they are.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.inference.page_store import PageStore
+
+ReadPages = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
+"""(q_BHE, k_XKE, v_XKE, window) → mixed_BHE. `window`: how many tokens back a row sees, itself included; None: all."""
+
+OpenPages = Callable[[Tensor, Tensor, int], ReadPages]
+"""(blocks_BM, lengths_B, tokens of a block), for all layers of a step."""
+
+
+STRETCH: Final = 512
+"""Tokens whose sums are made by themselves, where pages are read in place: long enough to fill a multiprocessor's
+pipeline, short enough to share one sequence among many."""
+
+
+class Parts(NamedTuple):
+    """Room for what is read of each stretch, and for what that is put together to."""
+
+    parts_BHSE: Tensor
+    sums_BHS: Tensor
+    mixed_BHE: Tensor
+
+
+def parts_of(q_BHE: Tensor, blocks_BM: Tensor, block_tokens: int) -> Parts:
+    shape = (*q_BHE.shape[:2], -(-blocks_BM.shape[1] * block_tokens // STRETCH))
+    return Parts(
+        parts_BHSE=q_BHE.new_empty((*shape, q_BHE.shape[2]), dtype=torch.float32),
+        sums_BHS=q_BHE.new_empty(shape, dtype=torch.float32),
+        mixed_BHE=torch.empty_like(q_BHE, memory_format=torch.contiguous_format),
+    )
+
+
+def pages_for(device: str) -> OpenPages:
+    """The kernel that reads them in place where there is one (triton comes with torch's build for CUDA)."""
+    if torch.device(device).type == "cuda" and find_spec("triton") is not None:
+        from engine.inference.rows.pages_kernel import PagesInPlace
+
+        return PagesInPlace
+    return GatheredPages
+
+
+class GatheredPages:
+    """ReadPages: brought together first, as wide as the longest table. Wherever torch runs."""
+
+    def __init__(self, blocks_BM: Tensor, lengths_B: Tensor, block_tokens: int) -> None:
+        within = torch.arange(block_tokens, device=blocks_BM.device)
+        slots_BL = (blocks_BM.long().unsqueeze(-1) * block_tokens + within).flatten(-2)
+        self._back_BL = lengths_B.unsqueeze(1) - torch.arange(slots_BL.shape[1], device=blocks_BM.device)
+        # What is hidden is multiplied by 0 and not left out: it is the row's own first token, which is a number.
+        self._slots_x = torch.where(self._back_BL > 0, slots_BL, slots_BL[:, :1]).flatten()
+
+    def __call__(self, q_BHE: Tensor, k_XKE: Tensor, v_XKE: Tensor, window: int | None = None) -> Tensor:
+        visible_BL = self._back_BL > 0 if window is None else (self._back_BL > 0) & (self._back_BL <= window)
+        k_BKLE, v_BKLE = (
+            stored.index_select(0, self._slots_x).view(len(q_BHE), -1, *stored.shape[1:]).transpose(1, 2)
+            for stored in (k_XKE, v_XKE)
+        )
+        mixed_BH1E = functional.scaled_dot_product_attention(
+            q_BHE.unsqueeze(2),
+            k_BKLE,
+            v_BKLE,
+            attn_mask=visible_BL[:, None, None],
+            enable_gqa=q_BHE.shape[1] != k_XKE.shape[1],
+        )
+        return mixed_BH1E.squeeze(2)
+
+
+class PagedAttention:
+    """Attend, of one step: a row's new keys and values go to its page, then it reads all."""
+
+    def __init__(
+        self,
+        store: PageStore,
+        blocks_BM: Tensor,
+        positions_B: Tensor,
+        open_pages: OpenPages,
+        windows: Sequence[int | None],
+    ) -> None:
+        """`windows`: of each layer."""
+        self._store, self._windows, size = store, windows, store.block_tokens
+        block_B = blocks_BM.gather(1, (positions_B // size).unsqueeze(1)).squeeze(1)
+        self.written_B = block_B.long() * size + positions_B % size
+        """The slot of each row's new token."""
+        self._read = open_pages(blocks_BM, (positions_B + 1).int(), size)
+
+    def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
+        k_XKE, v_XKE = self._store.layer(layer)
+        k_XKE.index_copy_(0, self.written_B, k_TKE)
+        v_XKE.index_copy_(0, self.written_B, v_TKE)
+        return self._read(q_THE, k_XKE, v_XKE, self._windows[layer]).flatten(1)
