@@ -17,13 +17,14 @@ import torch
 
 from engine.bench.gpu_probes import CEILINGS, OF_A_CPU, OF_A_GPU, PROBES, Probe, Scale, Work, agreement
 from engine.bench.report import Report, Row, Spread, rounded
-from engine.bench.rollouts.on_device import OF_A_CPU as VLLM_ON_A_CPU
-from engine.bench.rollouts.on_device import OF_A_GPU as VLLM_ON_A_GPU
+from engine.bench.rollouts.on_device import OF_A_CPU as ROLLOUTS_ON_A_CPU
+from engine.bench.rollouts.on_device import OF_A_GPU as ROLLOUTS_ON_A_GPU
 from engine.bench.rollouts.on_device import Bench, vllm_rows
+from engine.bench.rollouts.torch_on_device import torch_rows
 from engine.spec.fit.durations.step import DEVICES, Device
 
 UNITS: Final = {"flop": ("Tflop/s", 1e12), "byte": ("GB/s", 1e9)}
-PARTS: Final = ("torch", "vllm")
+PARTS: Final = ("trainer", "torch", "vllm")
 ELSEWHERE: Final = "not here: whatever takes several GPUs"
 
 
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=540.0, help="after which nothing more is begun")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both; bounds are torch's")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all; bounds always")
     parser.add_argument("--vllm-python", default=None, help="the interpreter of vLLM's environment; default: found")
 
 
@@ -46,7 +47,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     ceilings: dict[str, float] = {}
     started = time.monotonic()
     for name, probe in PROBES.items():
-        if "torch" not in arguments.parts and name not in CEILINGS:
+        if "trainer" not in arguments.parts and name not in CEILINGS:
             continue
         if time.monotonic() - started > arguments.seconds:
             remarks.append(f"not tried: {name}, for want of time")
@@ -56,20 +57,20 @@ def measure(arguments: argparse.Namespace) -> Report:
         except (RuntimeError, MemoryError, ImportError, NotImplementedError) as error:
             remarks.append(f"could not be tried: {name}: {type(error).__name__}: {str(error).splitlines()[0]}")
         _forget(device)
-    if "torch" in arguments.parts:
+    rollouts = Bench(
+        device=device.type,
+        scale=ROLLOUTS_ON_A_GPU if device.type == "cuda" else ROLLOUTS_ON_A_CPU,
+        ceilings=ceilings if device.type == "cuda" else {},
+        repeats=arguments.repeats,
+        is_over=lambda: time.monotonic() - started > arguments.seconds,
+        remark=remarks.append,
+    )
+    if "trainer" in arguments.parts:
         rows += agreement(device)
+    if "torch" in arguments.parts:
+        rows += torch_rows(rollouts)
     if "vllm" in arguments.parts:
-        rows += vllm_rows(
-            Bench(
-                device=device.type,
-                scale=VLLM_ON_A_GPU if device.type == "cuda" else VLLM_ON_A_CPU,
-                ceilings=ceilings if device.type == "cuda" else {},
-                repeats=arguments.repeats,
-                is_over=lambda: time.monotonic() - started > arguments.seconds,
-                remark=remarks.append,
-            ),
-            python=arguments.vllm_python,
-        )
+        rows += vllm_rows(rollouts, python=arguments.vllm_python)
     return Report(bench="gpu", rows=rows, remarks=remarks)
 
 

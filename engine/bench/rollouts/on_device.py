@@ -133,9 +133,9 @@ def _decoding(bench: Bench, shape: ModelShape, batch: int, context: int) -> Figu
         num_bytes = weight_bytes_of_a_step(shape) + batch * middle * kv_bytes_of_a_token(shape)
         memory = bench.ceilings.get("memory")
         bound = None if memory is None else batch * memory / num_bytes
-        yield _row(figure, "tokens/s", rates, bound, "memory")
+        yield row_of(figure, "tokens/s", rates, bound, "memory")
         if answer["own_ms"]:
-            yield _row(f"{figure}, ours of a step", "ms", answer["own_ms"], None, "")
+            yield row_of(f"{figure}, ours of a step", "ms", answer["own_ms"], None, "")
 
     return rows
 
@@ -145,7 +145,7 @@ def _installing(bench: Bench) -> Figure:
         answer = ask({"do": "install", "repeats": bench.repeats})
         link = bench.ceilings.get("link")
         rates = [answer["bytes"] / seconds / 1e9 for seconds in answer["seconds"]]
-        yield _row(figure, "GB/s", rates, None if link is None else link / 1e9, "link")
+        yield row_of(figure, "GB/s", rates, None if link is None else link / 1e9, "link")
 
     return rows
 
@@ -159,7 +159,7 @@ def kv_bytes_of_a_token(shape: ModelShape) -> int:
     return 2 * shape.num_layers * shape.key_width * shape.stored_bytes
 
 
-def _row(figure: str, unit: str, samples: list[float], bound: float | None, bound_by: str) -> Row:
+def row_of(figure: str, unit: str, samples: list[float], bound: float | None, bound_by: str) -> Row:
     spread = Spread.of(samples)
     return {
         "figure": figure,

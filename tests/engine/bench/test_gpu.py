@@ -10,8 +10,8 @@ from engine.bench.command import bench
 from engine.bench.gpu_probes import OF_A_CPU, OF_A_GPU, PROBES, decoder_of, products_of
 
 
-def told_by(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert bench(["gpu", "--json", "--parts", "torch", *words]) == 0
+def told_by(capsys: pytest.CaptureFixture[str], *words: str, part: str = "trainer") -> dict[str, Any]:
+    assert bench(["gpu", "--json", "--parts", part, *words]) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     return told
 
