@@ -8,6 +8,7 @@ trainer       each of its devices, term by term
 weights       as they lie on a device, and as products take them
 teacher       what it adds to each of them
 replica       its device, or each of several
+forwards      what a token's forward takes there
 dealing       a model that a replica's devices hold together
 hosts         memory beside the devices
 gradients     on their way over the devices

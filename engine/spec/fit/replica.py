@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from engine.spec.fit.dealing import dealt
+from engine.spec.fit.forwards import own_attention_bytes, own_pass_bytes, vllm_pass_bytes
 from engine.spec.fit.margins import device_margins
 from engine.spec.fit.need import Need, Phase, Term, in_words
 from engine.spec.fit.plan import PROMPT_TOKENS, longest_tokens
@@ -228,23 +229,12 @@ def _in_blocks(num_tokens: int) -> int:
 
 def layer_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """Of one token, without gradients. Of adapters 4·rank more for each of the three matrices that are made in one."""
-    return _vllm_pass_bytes(shape) + 12 * plan.adapter_rank if plan.is_vllm else _own_pass_bytes(shape)
+    return vllm_pass_bytes(shape) + 12 * plan.adapter_rank if plan.is_vllm else own_pass_bytes(shape)
 
 
 def attention_pass_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
     """Of it, what is there while a layer attends."""
-    return _vllm_pass_bytes(shape) if plan.is_vllm else _own_attention_bytes(shape)
-
-
-def _vllm_pass_bytes(shape: ModelShape) -> int:
-    """c·3·D, and whichever is more: attention's Q + 2·A + K·E and its output D, or, as its heads are turned, A again;
-    or the MLP's D + 4·F, when attention's are gone. Of a mixture its router's 4·X, and 8·k. The token's id, position
-    and slot. A GPU, that turns in place and multiplies as it takes the silu, has an A or an F less."""
-    turned = shape.projected_width + 2 * shape.attention_width + shape.key_width
-    attention = turned + max(shape.attention_width, shape.width)
-    dense = shape.width + (4 * shape.mlp_width if shape.num_dense else 0)
-    router = 4 * shape.num_experts + 8 * shape.experts_per_token
-    return shape.stored_bytes * (3 * shape.width + max(attention, dense)) + router + 24
+    return vllm_pass_bytes(shape) if plan.is_vllm else own_attention_bytes(shape)
 
 
 def experts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
@@ -254,24 +244,6 @@ def experts_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:
         return 0
     of_expert = max(shape.expert_width, shape.width) + max(2 * shape.expert_width, shape.width)
     return plan.read_in_tokens * shape.stored_bytes * shape.experts_per_token * of_expert
-
-
-def _own_attention_bytes(shape: ModelShape) -> int:
-    """Input, its norm, the sum after attention and what comes out, 4·D; Q + (A + K·E)
-    + A of attention, which are there to the layer's end; two turns of its position. All in c, beside
-    logarithms of attention, 4·H, and the token's id, position and slot."""
-    turned = shape.attention_width + shape.key_width
-    attention = shape.projected_width + turned + shape.attention_width
-    return shape.stored_bytes * (4 * shape.width + attention + 2 * shape.head_dim) + 4 * shape.num_heads + 24
-
-
-def _own_pass_bytes(shape: ModelShape) -> int:
-    """And 3·F of the MLP. Of a mixture k·(2·D + 5·M) instead, and 4·D for its router, which is float32, beside k
-    places and weights."""
-    dense = shape.stored_bytes * 3 * shape.mlp_width if shape.num_dense else 0
-    mixed = shape.experts_per_token * (shape.stored_bytes * (2 * shape.width + 5 * shape.expert_width) + 40)
-    mixed += 4 * shape.width if shape.num_mixtures else 0
-    return _own_attention_bytes(shape) + max(dense, mixed)
 
 
 def rows_bytes(shape: ModelShape, plan: ReplicaPlan) -> int:

@@ -139,7 +139,7 @@ def test_a_mixture_is_the_trainers_after_every_install_and_on_the_replica_in_pla
     tmp_path: Path, processes_of: ProcessesOf
 ) -> None:
     """Random weights earn nothing; what they learn is to be undecided, and every version is probed."""
-    make_random(tmp_path / "model", KNOWN_CONFIGS["Qwen3-30B-A3B"] | SMALL_MIXTURE)
+    make_random(tmp_path / "model", {**KNOWN_CONFIGS["Qwen3-30B-A3B"], **SMALL_MIXTURE})
     sink = Blows({2: lambda: processes_of("RolloutActor")[0].send_signal(signal.SIGKILL)})
     mixture: dict[str, Any] = {
         "model": {"source": str(tmp_path / "model")},
