@@ -37,7 +37,9 @@ def row_logprobs(llm: Any, token_ids: Sequence[int], adapter: Any = None) -> tup
         said = _answer(llm.engine_core, core)
         if said is None:  # what is free is not enough for it
             llm.engine_core.abort_requests([request.request_id])
-            return ()
+        list(llm.finish())  # a core that is a step ahead has begun one of nobody
+    if said is None:
+        return ()
     (_, logprobs_NK, *_) = said
     return tuple(logprobs_NK[:, 0].tolist())
 
@@ -45,7 +47,7 @@ def row_logprobs(llm: Any, token_ids: Sequence[int], adapter: Any = None) -> tup
 def _answer(client: Any, core: Any) -> Any:
     """None: it was not begun."""
     said = None
-    while core.scheduler.running or core.scheduler.waiting or core.batch_queue:
+    while core.scheduler.running or core.scheduler.waiting:
         for output in client.get_output().outputs:
             said = output.new_prompt_logprobs_tensors if said is None else said
         if said is None and not core.scheduler.running:
@@ -57,8 +59,9 @@ def _answer(client: Any, core: Any) -> Any:
 def _alone(scheduler: Any) -> Iterator[None]:
     from vllm.v1.core.sched.request_queue import create_request_queue
 
-    held = {name: getattr(scheduler, name) for name in ("running", "waiting", "kv_holding_waiting")}
-    scheduler.running = []
+    held = {name: getattr(scheduler, name) for name in ("requests", "running", "waiting", "kv_holding_waiting")}
+    # With a connector, whoever is known and in no queue counts as one that ended and has to be waited for.
+    scheduler.requests, scheduler.running = {}, []
     scheduler.waiting, scheduler.kv_holding_waiting = (create_request_queue(scheduler.policy) for _ in range(2))
     try:
         yield
