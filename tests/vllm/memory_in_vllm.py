@@ -163,8 +163,7 @@ def test_an_adapter_is_added_before_a_module_is_made_anew(make_replica: MakeRepl
 
 
 def test_adapters_lie_beside_the_base_in_the_room_that_is_counted(make_replica: MakeReplica) -> None:
-    """A CPU has room for one more than there are versions."""
-    replica = make_replica("Qwen3-0.6B", **FEW_WORDS, adapters=AdapterRoom(num=1, rank=RANK))
+    replica = make_replica("Qwen3-0.6B", **FEW_WORDS, adapters=AdapterRoom(num=2, rank=RANK))
     (taken,) = replica.engine._llm.collective_rpc(_adapter_bytes)
     plan = ReplicaPlan.of_spec(_spec(lora_rank=RANK, weight_slots=2), replica.shape)
     of_base = replace(plan, adapter_rank=0, weight_slots=1)

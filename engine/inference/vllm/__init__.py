@@ -3,6 +3,7 @@
 engine         the port itself
 live_sequence  what a sequence has said, which version wrote it, when a stop string ends it
 adapters       several versions of one base side by side
+cpu_adapters   their products on a CPU, for vLLM's own
 start          one engine, quiet and in this process
 front          requests straight to its core, tokens straight from it
 interpreter    the Python that it runs in

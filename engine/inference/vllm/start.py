@@ -135,20 +135,18 @@ def engine_arguments(
             kv_connector="PageConnector", kv_connector_module_path="engine.inference.vllm.kv", kv_role="kv_both"
         ),
         disable_log_stats=True,
-        **_adapters(adapters, device),
+        **_adapters(adapters),
         **_kv_space(folder, max_batch=max_batch, device=device, kv_tokens=kv_tokens, num_devices=num_devices),
     )
 
 
-def _adapters(room: AdapterRoom, device: str) -> dict[str, Any]:
+def _adapters(room: AdapterRoom) -> dict[str, Any]:
     if not room.num:
         return {}
-    # A CPU's kernels have no row without an adapter: such a row gets the last one, which is therefore left empty.
-    num = room.num + (device == "cpu")
     return {
         "enable_lora": True,
-        "max_loras": num,
-        "max_cpu_loras": num,
+        "max_loras": room.num,
+        "max_cpu_loras": room.num,
         "max_lora_rank": room_of_rank(room.rank),
         "lora_target_modules": list(TARGETS),  # else the head has one too, and multiplies it by every row
     }
