@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,6 +31,8 @@ class PageStore:
     def __init__(self, config: DecoderConfig, blocks: BlockManager, *, device: str, has_scratch: bool = False) -> None:
         """`has_scratch`: one more block than the manager has, which is nobody's and anybody may write to."""
         self._blocks = blocks
+        self.windows = config.windows
+        """Of each layer, how far back its pages are read."""
         self._num_spare = blocks.block_tokens if has_scratch else 0
         self._device = device
         self._shape_N2KE = (config.num_layers, 2, config.num_kv_heads, config.head_dim)
@@ -81,6 +85,13 @@ class PageStore:
     def slots_in(self, blocks: Sequence[int], start: int, end: int) -> list[int]:
         size = self._blocks.block_tokens
         return [blocks[at // size] * size + at % size for at in range(start, end)]
+
+    def stretch_of_slots(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
+        """The same of a context, of which there are thousands."""
+        size, first = self._blocks.block_tokens, start // self._blocks.block_tokens
+        blocks = np.asarray(table.blocks[first : self._blocks.blocks_for(end)], dtype=np.int64)
+        slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)
+        return slots[start - first * size : end - first * size]
 
     def on_device(self, slots: Sequence[int]) -> Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self._device)

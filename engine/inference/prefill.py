@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from engine.inference.page_store import PageStore
 from engine.inference.scheduler import Chunk
-from engine.models.attention import CAUSAL, DTYPES_OF_KERNEL, in_rows
+from engine.models.attention import CAUSAL, DTYPES_OF_KERNEL, band, in_rows
 from engine.models.packing import Rectangle, lay_out
 
 
@@ -32,7 +33,14 @@ class _Context:
 
     slots: Tensor
     """R·L of them, flat."""
+    positions_RW1: Tensor
     visible_R1WL: Tensor
+
+    def visible(self, window: int | None) -> Tensor:
+        if window is None:
+            return self.visible_R1WL
+        columns_L = torch.arange(self.visible_R1WL.shape[-1], device=self.visible_R1WL.device)
+        return self.visible_R1WL & (columns_L > self.positions_RW1 - window).unsqueeze(1)
 
 
 def chunk_batch(
@@ -57,18 +65,18 @@ class PackedChunks:
         self._context_starts, self._context_slots_c = self._starts, None
         if lengths != ends:
             self._context_starts = torch.tensor([0, *accumulate(ends)], dtype=torch.int32, device=device)
-            slots = (slot for each in chunks for slot in store.slots(each.live.table, 0, each.end))
-            self._context_slots_c = store.on_device(list(slots))
+            contexts = [store.stretch_of_slots(each.live.table, 0, each.end) for each in chunks]
+            self._context_slots_c = store.on_device(np.concatenate(contexts).tolist())
         ids = [token for each in chunks for token in each.live.tokens[each.start : each.end]]
         positions = [at for each in chunks for at in range(each.start, each.end)]
-        slots_n = [slot for each in chunks for slot in store.slots(each.live.table, each.start, each.end)]
+        slots = [store.stretch_of_slots(each.live.table, each.start, each.end) for each in chunks]
         self.ids_T, self.positions_T = torch.tensor(ids, device=device), torch.tensor(positions, device=device)
-        self.slots_n = store.on_device(slots_n)
+        self.slots_n = store.on_device(np.concatenate(slots).tolist())
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
-        stored = self._store.layer(layer)
+        stored, window = self._store.layer(layer), self._store.windows[layer]
         for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
             stored_XKE.index_copy_(0, self.slots_n, new_TKE)
         if self._context_slots_c is None:
@@ -83,7 +91,7 @@ class PackedChunks:
             self._context_starts,
             self._longest,
             self._longest_context,
-            window_size=CAUSAL,  # the last token of a chunk sees its whole context
+            window_size=CAUSAL if window is None else (window - 1, 0),  # a chunk ends where its context does
             enable_gqa=q_THE.shape[1] != k_TKE.shape[1],
         )
         assert isinstance(mixed_THE, Tensor)
@@ -118,7 +126,7 @@ class RectangularChunks:
         self.real_n = None if len(real) == len(ids) else torch.tensor(real, device=device)
 
     def __call__(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
-        stored = self._store.layer(layer)
+        stored, window = self._store.layer(layer), self._store.windows[layer]
         for stored_XKE, new_TKE in zip(stored, (k_TKE, v_TKE), strict=True):
             new_nKE = new_TKE if self.real_n is None else new_TKE.index_select(0, self.real_n)
             stored_XKE.index_copy_(0, self.slots_n, new_nKE)
@@ -127,7 +135,8 @@ class RectangularChunks:
         mixed: list[Tensor] = []
         for (rectangle, context), q_SHE, k_SKE, v_SKE in parts:
             if context is None:
-                k_RKLE, v_RKLE, visible = in_rows(k_SKE, rectangle), in_rows(v_SKE, rectangle), None
+                k_RKLE, v_RKLE = in_rows(k_SKE, rectangle), in_rows(v_SKE, rectangle)
+                visible = band(rectangle.width, window, q_SHE.device)
             else:
                 k_RKLE, v_RKLE = (
                     stored_XKE.index_select(0, context.slots)
@@ -135,7 +144,7 @@ class RectangularChunks:
                     .transpose(1, 2)
                     for stored_XKE in stored
                 )
-                visible = context.visible_R1WL
+                visible = context.visible(window)
             mixed_RHWE = functional.scaled_dot_product_attention(
                 in_rows(q_SHE, rectangle),
                 k_RKLE,
@@ -157,5 +166,6 @@ def _look_back(rectangle: Rectangle, chunks: Sequence[Chunk], store: PageStore, 
         slots += own + own[:1] * (longest - each.end)
     starts_R11 = torch.tensor([each.start for each in members], device=device).view(-1, 1, 1)
     columns_W1 = torch.arange(rectangle.width, device=device).unsqueeze(1)
-    visible_RWL = torch.arange(longest, device=device) <= starts_R11 + columns_W1
-    return _Context(slots=store.on_device(slots), visible_R1WL=visible_RWL.unsqueeze(1))
+    positions_RW1 = starts_R11 + columns_W1
+    visible_RWL = torch.arange(longest, device=device) <= positions_RW1
+    return _Context(slots=store.on_device(slots), positions_RW1=positions_RW1, visible_R1WL=visible_RWL.unsqueeze(1))

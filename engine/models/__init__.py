@@ -6,6 +6,7 @@ mixture         experts, of which a router chooses some for each token
 routes          that choice as bytes, to be made again
 operations      what layers are made of
 rotary          positions, and how folders stretch them
+windows         how far back a layer sees
 attention       packed sequences, each seeing itself
 packing         sequences of many lengths in one row
 tokenizer       token ids out of text, and back

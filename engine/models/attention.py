@@ -72,7 +72,7 @@ def _by_rectangles(
     parts = zip(rectangles, *(torch.split(part, sizes) for part in (q_FHE, k_FKE, v_FKE)), strict=True)
     mixed: list[Tensor] = []
     for rectangle, q_SHE, k_SKE, v_SKE in parts:
-        band_WW = _band(rectangle.width, window, q_FHE.device)
+        band_WW = band(rectangle.width, window, q_FHE.device)
         mixed_RHWE = functional.scaled_dot_product_attention(
             in_rows(q_SHE, rectangle),
             in_rows(k_SKE, rectangle),
@@ -85,7 +85,7 @@ def _by_rectangles(
     return torch.cat(mixed)
 
 
-def _band(width: int, window: int | None, device: torch.device) -> Tensor | None:
+def band(width: int, window: int | None, device: torch.device) -> Tensor | None:
     """What each column sees, where that is less than all before it."""
     if window is None or window >= width:
         return None

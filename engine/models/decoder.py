@@ -57,6 +57,8 @@ class DecoderConfig:
     qk_norm: bool = False
     rope_stretch: RopeStretch | None = None
     mixture: MixtureShape | None = None
+    sliding: tuple[int | None, ...] = ()
+    """Of each layer: how many tokens back its attention sees, itself included; None: all. Empty: all in every layer."""
 
     @property
     def attention_width(self) -> int:
@@ -65,8 +67,8 @@ class DecoderConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Of each layer's attention, which sees all that came before."""
-        return (None,) * self.num_layers
+        """Of each layer's attention."""
+        return self.sliding or (None,) * self.num_layers
 
 
 class DecoderLayer(nn.Module):

@@ -19,12 +19,13 @@ from torch import Tensor
 from engine.models.decoder import Decoder, DecoderConfig
 from engine.models.mixture import MixtureShape
 from engine.models.rotary import STRETCHES, read_stretch
+from engine.models.windows import read_windows
 from engine.signs import at_work
 
 DEMO_FOLDER: Final = Path(__file__).resolve().parent / "demo"
 WEIGHTS_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"  # large models: which file holds which tensor
-MODEL_TYPES: Final = ("llama", "qwen2", "qwen3", "qwen3_moe")
+MODEL_TYPES: Final = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 SHARED_EXPERTS: Final = ("shared_expert_intermediate_size", "n_shared_experts", "num_shared_experts")
 MAX_EXPERTS: Final = 32_767  # a number of 16 bits names one, and one more says that none is known
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -181,7 +182,7 @@ def read_config(folder: Path) -> DecoderConfig:
         width=raw["hidden_size"],
         num_layers=raw["num_hidden_layers"],
         num_heads=num_heads,
-        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
+        num_kv_heads=raw.get("num_key_value_heads") or (8 if model_type == "mistral" else num_heads),
         head_dim=raw.get("head_dim") or (128 if model_type == "qwen3" else raw["hidden_size"] // num_heads),
         mlp_width=raw["intermediate_size"],
         max_positions=raw.get("max_position_embeddings", 2048),
@@ -193,6 +194,7 @@ def read_config(folder: Path) -> DecoderConfig:
         qk_norm=model_type in ("qwen3", "qwen3_moe"),
         rope_stretch=read_stretch(rope),
         mixture=_read_mixture(raw) if model_type == "qwen3_moe" else None,
+        sliding=read_windows(raw),
     )
 
 
@@ -201,9 +203,6 @@ def _refuse_what_is_not_honoured(raw: dict[str, Any], rope: dict[str, Any]) -> N
     _refuse_unless("hidden_act", raw.get("hidden_act", "silu"), "silu")
     _refuse_unless("attention_bias", bool(raw.get("attention_bias", False)), False)  # Qwen2 has its biases without it
     _refuse_unless("mlp_bias", bool(raw.get("mlp_bias", False)), False)
-    _refuse_unless("use_sliding_window", bool(raw.get("use_sliding_window", False)), False)
-    for layer_type in raw.get("layer_types") or ():
-        _refuse_unless("layer_types", layer_type, "full_attention")
     _refuse_unless("partial_rotary_factor", rope.get("partial_rotary_factor") or 1.0, 1.0)
     _refuse_unless("rope type", rope.get("rope_type") or rope.get("type") or "default", *STRETCHES)
 

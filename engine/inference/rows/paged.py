@@ -42,7 +42,7 @@ class PagedRows:
         self._model, self._store, self._routes, self._max_rows = model, store, routes, max_rows
         self._state = RowState(max_rows=max_rows, device=device)
         self._captures = Captures(device, are_possible=not asks_the_host(config.mixture, config.width, config.dtype))
-        self._open_pages, self._windows = pages_for(device), config.windows
+        self._open_pages = pages_for(device)
 
     def join(self, joining: Sequence[LiveSequence]) -> None:
         self._state.join(len(joining))
@@ -64,7 +64,7 @@ class PagedRows:
     def _step(self, num_step: int) -> None:
         state = self._state
         positions_B, blocks_BM = state.positions_of(num_step), state.blocks_RM[:num_step, : state.num_blocks]
-        attend = PagedAttention(self._store, blocks_BM, positions_B, self._open_pages, self._windows)
+        attend = PagedAttention(self._store, blocks_BM, positions_B, self._open_pages)
         choose = self._routes.noting(attend.written_B)
         hidden_BD = self._model(state.tokens_of(num_step), positions_B, attend, choose)
         sampling, chance_B = state.sampling_of(num_step)

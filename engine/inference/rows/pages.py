@@ -6,7 +6,7 @@
 Invariant: what a row gets follows from its own pages: not from how many others there are, nor from how long they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
@@ -83,16 +83,8 @@ class GatheredPages:
 class PagedAttention:
     """Attend, of one step: a row's new keys and values go to its page, then it reads all."""
 
-    def __init__(
-        self,
-        store: PageStore,
-        blocks_BM: Tensor,
-        positions_B: Tensor,
-        open_pages: OpenPages,
-        windows: Sequence[int | None],
-    ) -> None:
-        """`windows`: of each layer."""
-        self._store, self._windows, size = store, windows, store.block_tokens
+    def __init__(self, store: PageStore, blocks_BM: Tensor, positions_B: Tensor, open_pages: OpenPages) -> None:
+        self._store, size = store, store.block_tokens
         block_B = blocks_BM.gather(1, (positions_B // size).unsqueeze(1)).squeeze(1)
         self.written_B = block_B.long() * size + positions_B % size
         """The slot of each row's new token."""
@@ -102,4 +94,4 @@ class PagedAttention:
         k_XKE, v_XKE = self._store.layer(layer)
         k_XKE.index_copy_(0, self.written_B, k_TKE)
         v_XKE.index_copy_(0, self.written_B, v_TKE)
-        return self._read(q_THE, k_XKE, v_XKE, self._windows[layer]).flatten(1)
+        return self._read(q_THE, k_XKE, v_XKE, self._store.windows[layer]).flatten(1)

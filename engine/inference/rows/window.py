@@ -32,7 +32,7 @@ class Window:
     def __init__(self, config: DecoderConfig, store: PageStore, *, max_rows: int, device: str) -> None:
         self._config = config
         self._store = store
-        self._max_rows = max_rows
+        self._max_rows, self._windows = max_rows, config.windows
         self._device = device
         # A tensor: on a CPU, multiplying by a plain number costs twice as much.
         self._scale = torch.tensor(1.0 / math.sqrt(config.head_dim), dtype=config.dtype, device=device)
@@ -124,7 +124,8 @@ class Window:
     def attend(self, layer: int, q_THE: Tensor, k_TKE: Tensor, v_TKE: Tensor) -> Tensor:
         num_rows, num_heads, head_dim = q_THE.shape
         k_RKEC, v_RKCE = self._layers[layer]
-        first, now = self._first, self._end
+        now, window = self._end, self._windows[layer]
+        first = self._first if window is None else max(self._first, now + 1 - window)
         k_RKEC[:num_rows, :, :, now] = k_TKE
         v_RKCE[:num_rows, :, now] = v_TKE
         num_queues = num_rows * k_TKE.shape[1]

@@ -4,6 +4,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from engine.inference.page_store import PageStore
 from engine.inference.prefill import PackedChunks, RectangularChunks, chunk_batch
 from engine.inference.scheduler import Chunk
 from engine.inference.torch_engine import TorchRolloutEngine
-from tests.engine.inference.rollout_engine_builders import Reference, ask, finish, make_model
+from tests.engine.inference.rollout_engine_builders import Reference, ask, finish, make_family, make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,13 +28,15 @@ def sequence_by_sequence(
     q_THE: Tensor, k_cKE: Tensor, v_cKE: Tensor, starts: Tensor, context_starts: Tensor, *longest: int, **asked: Any
 ) -> Tensor:
     """What `varlen_attn` is documented to do: the last query sees all of its keys."""
-    assert asked["window_size"] == (-1, 0) and starts.dtype == context_starts.dtype == torch.int32
+    assert starts.dtype == context_starts.dtype == torch.int32
     assert asked["enable_gqa"] == (q_THE.shape[1] != k_cKE.shape[1])
     bounds, mixed = list(zip(starts.tolist(), context_starts.tolist(), strict=True)), []
     assert longest == tuple(max(end - start for start, end in pairwise(each)) for each in zip(*bounds, strict=True))
     for (start, context_start), (end, context_end) in pairwise(bounds):
         width, length = end - start, context_end - context_start
-        seen_WL = torch.arange(length) <= torch.arange(length - width, length).unsqueeze(1)
+        back_WL = torch.arange(length - width, length).unsqueeze(1) - torch.arange(length)
+        before, after = asked["window_size"]
+        seen_WL = (back_WL >= -after) & ((back_WL <= before) | (before < 0))
         q, k, v = (
             part.transpose(0, 1).unsqueeze(0)
             for part in (q_THE[start:end], k_cKE[context_start:context_end], v_cKE[context_start:context_end])
@@ -42,9 +46,10 @@ def sequence_by_sequence(
     return torch.cat(mixed)
 
 
-@pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return make_model(tmp_path_factory.mktemp("model"), layout="qwen3")
+@pytest.fixture(scope="module", params=["qwen3", "qwen3-windows"])
+def theirs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    folder = tmp_path_factory.mktemp("model")
+    return make_model(folder, layout="qwen3") if request.param == "qwen3" else make_family(folder, request.param)
 
 
 @pytest.mark.parametrize("prefill_tokens", [16, 24, 1_000])
@@ -72,7 +77,7 @@ def test_chunks_in_one_call_lead_to_the_same_words(
 class PagesOnAGpu:
     """Of a GPU that only says it is there, which PageStore's own memory cannot be on."""
 
-    dtype = torch.bfloat16
+    dtype, windows = torch.bfloat16, (None, 7)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         k_XKE, v_XKE = (torch.empty(128, 2, 32, dtype=self.dtype, device="cuda") for _ in range(2))
@@ -80,6 +85,9 @@ class PagesOnAGpu:
 
     def slots(self, table: BlockTable, start: int, end: int) -> list[int]:
         return [table.blocks[at // 16] * 16 + at % 16 for at in range(start, end)]
+
+    def stretch_of_slots(self, table: BlockTable, start: int, end: int) -> npt.NDArray[np.int64]:
+        return np.asarray(self.slots(table, start, end), dtype=np.int64)
 
     def on_device(self, slots: list[int]) -> Tensor:
         return torch.tensor(slots, device="cuda")
@@ -99,8 +107,16 @@ def test_torchs_own_kernel_takes_what_it_is_given() -> None:
         chunks = chunk_batch(two_chunks(), store, max_positions=256, device="cuda")
         assert isinstance(chunks, PackedChunks) and chunks.ids_T.shape == chunks.slots_n.shape == (43,)
         parts = [torch.empty(43, heads, 32, dtype=torch.bfloat16, device="cuda") for heads in (4, 2, 2)]
-        mixed_TA = chunks(0, *parts)
-        assert (mixed_TA.shape, mixed_TA.dtype) == ((43, 4 * 32), torch.bfloat16)
+        for layer in (0, 1):
+            mixed_TA = chunks(layer, *parts)
+            assert (mixed_TA.shape, mixed_TA.dtype) == ((43, 4 * 32), torch.bfloat16)
+
+
+def test_slots_of_a_long_context_are_those_of_each_token(theirs: Reference) -> None:
+    store = TorchRolloutEngine(theirs.folder, max_batch=1, device="cpu")._store
+    table = BlockTable(tokens=[0] * 70, blocks=[4, 0, 9, 2, 7])
+    for start, end in ((0, 70), (0, 16), (5, 6), (15, 33), (16, 48), (69, 70)):
+        assert store.stretch_of_slots(table, start, end).tolist() == store.slots(table, start, end)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])

@@ -42,7 +42,15 @@ def test_what_only_the_decoder_does_is_refused_of_others(
         refuse_model(spec(whole(tmp_path, variant), **parts))
 
 
-@pytest.mark.parametrize(("variant", "parts"), [("olmo2", {"rollout": VLLM}), ("qwen3", {"trainer": {"lora_rank": 4}})])
+@pytest.mark.parametrize(
+    ("variant", "parts"),
+    [
+        ("olmo2", {"rollout": VLLM}),
+        ("qwen3", {"trainer": {"lora_rank": 4}}),
+        ("mistral-windows", {"trainer": {"lora_rank": 4}}),
+        ("qwen3-windows", {"trainer": {"backend": "deepspeed"}}),
+    ],
+)
 def test_what_is_done_is_let_through(tmp_path: Path, variant: str, parts: dict[str, Any]) -> None:
     refuse_model(spec(whole(tmp_path, variant), **parts))
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-BOTH: Final = ("llama", "qwen2", "qwen3", "qwen3-yarn")
+BOTH: Final = ("llama", "qwen2", "qwen2-windows", "qwen3", "qwen3-windows", "qwen3-yarn", "mistral", "mistral-windows")
 """Those that the decoder honours too."""
 WINDOW: Final = 5
 
