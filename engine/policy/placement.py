@@ -96,6 +96,10 @@ class JobNeeds:
             num_environments=spec.environment.workers,
         )
 
+    def of(self, kind: str) -> Need:
+        """Of one process of this kind of part."""
+        return {"trainer": self.rank, "rollout": self.replica, "relay": self.relay}.get(kind, self.service)
+
     def __str__(self) -> str:
         return (
             f"{self.num_ranks} of the trainer with {self.rank} each, {self.fewest_replicas} replicas with "

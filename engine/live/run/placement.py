@@ -77,7 +77,7 @@ class Placement:
         return [self._options(TRAINER, rank, hosts) for rank in range(1, self.needs.num_ranks)]
 
     def _options(self, part: Address, rank: int, hosts: tuple[str, ...]) -> dict[str, Any]:
-        need = need_of(part, self.needs)
+        need = self.needs.of(part.kind)
         return {
             "num_cpus": need.cpus,
             "num_gpus": need.gpus,
@@ -96,18 +96,6 @@ class Placement:
             )
         host = host or self.places.replicas[part.number]  # only what is elastic has no bundle from the start
         return NodeAffinitySchedulingStrategy(node_id=host, soft=False)
-
-
-def need_of(part: Address, needs: JobNeeds) -> Need:
-    match part.kind:
-        case "trainer":
-            return needs.rank
-        case "rollout":
-            return needs.replica
-        case "relay":
-            return needs.relay
-        case _:
-            return needs.service
 
 
 def reserved(places: Places, needs: JobNeeds) -> tuple[Bundle, ...]:

@@ -17,7 +17,7 @@ from typing import Final
 from engine.pipeline.effects import Effect, Send
 from engine.pipeline.messages.addresses import DATA, TRAINER, Address, relay_address, rollout_address
 from engine.pipeline.messages.to_relay import RelaysPlaced
-from engine.policy.placement import HostView, JobNeeds, Need, Places, Rooms, place_ranks, place_replicas
+from engine.policy.placement import HostView, JobNeeds, Places, Rooms, place_ranks, place_replicas
 
 # A message may be lost, and who begins again knows of the first relay only.
 TELL_AGAIN_AFTER_S: Final = 5.0
@@ -155,20 +155,8 @@ class Placing(Anywhere):
         rooms = Rooms(self._hosts)
         for part, hosts in self._unheard.items():
             for host in hosts:
-                rooms.take(host, self._need_of(part))
+                rooms.take(host, self._needs.of(part.kind))
         return rooms
-
-    def _need_of(self, part: Address) -> Need:
-        needs = self._needs
-        match part.kind:
-            case "trainer":
-                return needs.rank
-            case "rollout":
-                return needs.replica
-            case "relay":
-                return needs.relay
-            case _:
-                return needs.service
 
     def _is_elastic(self, part: Address) -> bool:
         return part.kind == "rollout" and part.number >= self._needs.fewest_replicas

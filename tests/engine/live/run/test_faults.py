@@ -11,9 +11,9 @@ import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.policy.recovery import Patience
-from engine.sinks.memory import MemorySink
-from engine.spec.facts import Evaluated, FactBody, FaultDetected, RunFinished, StepTrained
+from engine.spec.facts import Evaluated, FaultDetected, RunFinished, StepTrained
 from engine.spec.job import JobSpec
+from tests.engine.live.run.blows import Blows
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray")]
 
@@ -32,22 +32,6 @@ def spec(*, steps: int, **fields: Any) -> JobSpec:
             **fields,
         }
     )
-
-
-class Blows(MemorySink):
-    """Strikes when a step is reached for the first time."""
-
-    def __init__(self, blows: dict[int, Callable[[], None]]) -> None:
-        super().__init__()
-        self._blows = dict(blows)
-
-    def record(self, body: FactBody) -> None:
-        super().record(body)
-        if isinstance(body, StepTrained) and body.step in self._blows:
-            self._blows.pop(body.step)()
-
-    def of(self, kind: type) -> list[Any]:
-        return [body for body in self.bodies if isinstance(body, kind)]
 
 
 def run(job: JobSpec, folder: Path, sink: Blows, **plan_fields: Any) -> RunFinished:

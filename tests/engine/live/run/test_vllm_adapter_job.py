@@ -12,7 +12,8 @@ from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.live.weights.segments import FOLDER, PREFIX, sweep
 from engine.pipeline.plan import Plan
 from engine.spec.facts import Evaluated, FaultDetected, StepTrained
-from tests.engine.live.run.test_vllm_job import Blows, job
+from tests.engine.live.run.blows import Blows
+from tests.engine.live.run.test_vllm_job import job
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("own_ray", "vllm_python")]
 
@@ -39,7 +40,6 @@ def test_a_job_with_an_adapter_learns_on_vllm_and_loses_nothing_to_a_killed_repl
     faults = sink.of(FaultDetected)
     assert len(faults) == 1 and faults[0].component.startswith("rollout/"), faults
     before, after = sink.of(Evaluated)
-    print(before.reward_mean, after.reward_mean)
     assert (before.version, after.version) == (0, STEPS)
     assert after.reward_mean > before.reward_mean + LEAST_GAIN
     sweep()

@@ -14,10 +14,10 @@ import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
 from engine.models.make_random import make_random
-from engine.sinks.memory import MemorySink
-from engine.spec.facts import Evaluated, FactBody, FaultDetected, StepTrained
+from engine.spec.facts import Evaluated, FaultDetected, StepTrained
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
+from tests.engine.live.run.blows import Blows
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("own_ray")]
 
@@ -44,22 +44,6 @@ SMALL_MIXTURE = {
 WORKER = "VLLM::Worker"
 SHARED_MEMORY = Path("/dev/shm")
 ProcessesOf = Callable[[str], list[Any]]
-
-
-class Blows(MemorySink):
-    """Strikes when a step is reached."""
-
-    def __init__(self, blows: dict[int, Callable[[], None]]) -> None:
-        super().__init__()
-        self._blows = dict(blows)
-
-    def record(self, body: FactBody) -> None:
-        super().record(body)
-        if isinstance(body, StepTrained) and body.step in self._blows:
-            self._blows.pop(body.step)()
-
-    def of(self, kind: type) -> list[Any]:
-        return [body for body in self.bodies if isinstance(body, kind)]
 
 
 def job(*, steps: int = STEPS, **fields: Any) -> JobSpec:
