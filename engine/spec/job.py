@@ -317,7 +317,7 @@ class RolloutSpec(Strict):
     def _without_relays(cls, given: object) -> object:
         """Specs of releases in which the number of relays was a setting go on: they follow from the cluster's hosts."""
         if isinstance(given, Mapping) and "relays" in given:
-            log.info("rollout.relays=%s is ignored: there is a relay on each host of replicas", given["relays"])
+            log.info("rollout.relays is ignored: there is a relay on each host of replicas")
             return {name: value for name, value in given.items() if name != "relays"}
         return given
 

@@ -14,6 +14,11 @@ from engine.weights.port import WeightVersion
 from engine.weights.snapshot import map_weights
 
 
+class NothingInstalled(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__("this engine began empty: a version must be installed before anything is submitted")
+
+
 class Installer:
     def __init__(self, folder: Path, *, device: str, is_of_base: bool) -> None:
         """`is_of_base`: the model was just loaded from the folder, which has what adapters do not change; else it is
@@ -23,7 +28,7 @@ class Installer:
 
     def check_begun(self) -> None:
         if self._is_empty:
-            raise RuntimeError("this engine began empty: a version must be installed before anything is submitted")
+            raise NothingInstalled
 
     def install(self, version: WeightVersion, own: Mapping[str, Tensor]) -> None:
         """`own`: by Hugging Face's names. Raises `ValueError`."""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from engine.weights.port import WeightManifest
+from engine.weights.port import Probe, WeightManifest
 
 NUM_TOKENS: Final = 64  # a forward of as many costs what a decode step does: the weights are read once
 # Steps by which two of the row are as far apart as any (Knuth's multiplicative hashing): all of the vocabulary is met.
@@ -48,6 +48,17 @@ def compare(manifest: WeightManifest, found: Sequence[float]) -> None:
         f"version {manifest.weights}: the installed weights are not the trainer's. Of {len(apart)} tokens the "
         f"log-probs differ by {mean:.3g} on average, where rounding explains {probe.tolerance:.3g}; the largest "
         f"difference is {apart[worst]:.3g}, at token {worst + 1} ({found[worst]:.4g} here, {probe.logprobs[worst]:.4g} "
-        "there). If every replica says so, rollout.engine does not load this model as it is trained: choose the "
-        "other one; if only one host's do, its device or memory is faulty"
+        f"there). {_advice(probe)}"
+    )
+
+
+def _advice(probe: Probe) -> str:
+    if not all(map(math.isfinite, probe.logprobs)):
+        return (
+            "The trainer's own are no numbers, so training has diverged: lower optimizer.learning_rate, or begin from "
+            "an earlier checkpoint"
+        )
+    return (
+        "If every replica says so, rollout.engine does not load this model as it is trained: choose the other one; if "
+        "only one host's do, its device or memory is faulty"
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from engine.inference.vllm.probing import row_logprobs
 from engine.weights.chunks import copy_bytes, hold_copy
+from engine.weights.installing import NothingInstalled
 from engine.weights.open_file import OpenFile, map_path
 from engine.weights.port import WeightVersion
 
@@ -61,7 +62,7 @@ class Core:
 
     def check_begun(self) -> None:
         if self._is_empty:
-            raise RuntimeError("this engine began empty: a version must be installed before anything is submitted")
+            raise NothingInstalled
 
     def step(self) -> "Iterable[Said]":
         with self._whole():
