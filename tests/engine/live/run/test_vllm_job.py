@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.live.run.attempt import Attempt, AttemptPlan
@@ -26,6 +27,7 @@ STEPS, PROMPTS, GROUP = 30, 8, 8
 LEAST_GAIN = 0.15
 """Of the held-out reward. Its standard error over so many prompts is 0.04 before and after."""
 
+TO_END_S = 60.0
 
 ROLLOUT = {"engine": "vllm", "replicas": 2, "max_batch": 64, "max_new_tokens": 60, "kv_tokens": 8_192}
 SMALL_MIXTURE: dict[str, Any] = {
@@ -115,7 +117,8 @@ def test_a_replica_of_two_devices_learns_and_ends_whole_when_a_worker_is_killed(
     (fault,) = sink.of(FaultDetected)
     assert fault.component == "rollout/0" and " ended, exit code " in fault.message, fault
     assert learned(sink)
-    assert not processes_of(WORKER)
+    _, staying = psutil.wait_procs(processes_of(WORKER), timeout=TO_END_S)  # they see that their replica has gone
+    assert not staying
     assert shared and not shared & {entry.inode() for entry in os.scandir(SHARED_MEMORY)}
 
 
