@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
+    "django.contrib.humanize",  # a page of allauth's, that of security keys, asks for its filters
     "django.contrib.postgres",
     "django.contrib.staticfiles",
     "django.contrib.admin",
@@ -83,8 +84,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
-# An invitation's link proves its address, and so does the OpenID provider; a stranger's must be proved by mail.
-ACCOUNT_EMAIL_VERIFICATION = "mandatory" if ENVIRONMENT.open_sign_up else "none"
+ACCOUNT_EMAIL_VERIFICATION = "mandatory"  # whoever has not proved their address does not come in
 ACCOUNT_ADAPTER = "backend.accounts.adapter.AccountAdapter"
 ACCOUNT_LOGOUT_ON_GET = False
 ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = False  # of this session; all others die with the hash that they carry
@@ -105,7 +105,6 @@ SOCIALACCOUNT_PROVIDERS = {
 MFA_ADAPTER = "backend.accounts.second_factor.SecondFactorAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_TOTP_ISSUER = "Laminar"
-MFA_ALLOW_UNVERIFIED_EMAIL = True  # an address of ours is one that an administrator invited
 CACHES = {"default": {"BACKEND": "backend.accounts.shared_cache.SharedCache", "LOCATION": ""}}
 if ENVIRONMENT.open_sign_up and not ENVIRONMENT.email_url:
     raise MissingSetting("LAMINAR_OPEN_SIGN_UP=1 needs LAMINAR_EMAIL_URL: a stranger's address is proved by mail")

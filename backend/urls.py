@@ -16,7 +16,7 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 urlpatterns = [
     path("api/v1/", api.urls),
     path("internal/engine/", internal_api.urls),
-    path("accounts/", include("allauth.urls")),
+    path("accounts/", include("backend.pages.account.urls")),
     path("admin/", admin.site.urls),
     path("downloads/checkpoints/<str:token>", download_checkpoint, name="checkpoint-download"),
     path("healthz", healthz),

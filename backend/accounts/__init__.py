@@ -7,6 +7,8 @@ scopes            permissions of a key, and the role that carries each
 acting            the person or key behind a change
 teams             a team's name and rules, its projects
 memberships       roles, leaving, being removed
+addresses/        a person's one address: proof of it, and how it moves
+letters           mail to people, where there is a server for it
 invitations       the way into a team
 service_accounts  identities of programs, which outlive their makers
 keys              the text of a key, with its checksum
@@ -15,6 +17,7 @@ services          keys stored, revoked, recognised
 ceilings          the most that a key's jobs may hold and use
 project_limits    the reach of a key of one project
 adapter           sign-up and password attempts, as allauth asks us
+signing_in/       what is written down of sign-ins; links that set a password
 second_factor     the duty to have one; secrets encrypted at rest
 shared_cache      allauth's limits, counted in Postgres
 oidc/             signing in with an OpenID provider

@@ -1,11 +1,18 @@
-"""Operators' pages for people, teams and projects. Keys are shown, never their secrets, and only revoked here."""
+"""Operators' pages for people, teams and projects. Keys are shown, never their secrets, and only revoked here.
 
-from typing import ClassVar
+allauth's own pages for addresses are taken away: they would prove one without a word to anybody.
+"""
 
+from typing import Any, ClassVar
+
+from allauth.account.models import EmailAddress
 from django.contrib import admin
 from django.http import HttpRequest
 
+from backend.accounts.addresses.proved import vouch_for
 from backend.accounts.models import ApiKey, Membership, Project, Team, User
+
+admin.site.unregister(EmailAddress)
 
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]  # generic only in the stubs
@@ -20,6 +27,18 @@ class UserAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # generic only in 
     search_fields = ("email",)
     fields = ("email", "is_active", "is_staff", "is_superuser", "last_login")
     readonly_fields = ("last_login",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> tuple[str, ...]:
+        """An address moves by a link that proves it: `manage.py account move`."""
+        return ("email", *self.readonly_fields) if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        if not change:
+            obj.email = obj.email.lower()
+            obj.set_unusable_password()
+        super().save_model(request, obj, form, change)
+        if not change:
+            vouch_for(obj)
 
 
 @admin.register(Team)

@@ -1,9 +1,10 @@
 """Invitations: how people come into a team.
 
 Invariants:
-- an invitation is for one e-mail address: whoever is signed in with another one cannot use its link;
+- an invitation is for one e-mail address: whoever has not proved that one cannot use its link;
 - it works once, until it expires or is revoked; the row's lock decides between two that come at the same time;
-- the link is known to its sender and its receiver only: what is stored is a hash.
+- what is stored of a link is a hash. A link that was mailed is shown to nobody: using it proves the mailbox. One that
+  the sender hands on proves it on the sender's word (`addresses.claims` says what that is worth).
 """
 
 import hashlib
@@ -12,10 +13,11 @@ import secrets
 from datetime import datetime, timedelta
 
 from django.conf import settings
-from django.core.mail import send_mail
 from django.db import transaction
 
 from backend.accounts.acting import Acting
+from backend.accounts.addresses.proved import is_proved, is_taken
+from backend.accounts.letters import send_letter
 from backend.accounts.models import Invitation, Membership, Role, Team, User
 from backend.errors import Conflict, Denied, NotFound
 
@@ -102,7 +104,7 @@ def join(token: str, user: User, *, now: datetime) -> Membership:
     found = open_invitation(token, now=now)
     if found is None:
         raise NotFound("This invitation was used, revoked, or has expired.")
-    if found.email != user.email.lower():
+    if found.email != user.email.lower() or not is_proved(user):
         raise NotYours
     Team.objects.select_for_update(no_key=True).get(pk=found.team_id)
     taken = Invitation.objects.filter(pk=found.pk, accepted_at=None, revoked_at=None).update(accepted_at=now)
@@ -120,9 +122,9 @@ def sign_up(token: str, password: str, *, now: datetime) -> User:
     found = open_invitation(token, now=now)
     if found is None:
         raise NotFound("This invitation was used, revoked, or has expired.")
-    if User.objects.filter(email=found.email).exists():
+    if is_taken(found.email):
         raise Conflict("This address has an account: sign in to join.", code="has_account")
-    user = User.objects.create_user(found.email, password)
+    user = User.objects.create_user(found.email, password, address_by_hand=not found.mailed)
     join(token, user, now=now)
     return user
 
@@ -132,15 +134,15 @@ def link_of(token: str) -> str:
 
 
 def mail(invitation: Invitation, token: str) -> bool:
-    """True if a mail went out. Where none is configured the sender hands the link on."""
-    if not settings.ENVIRONMENT.email_url:
-        return False
+    """True if a mail went out; then nobody but its receiver may see the link. Else the sender hands it on."""
     text = (
         f"{invitation.invited_by.email} invites you to the team {invitation.team.name} on Laminar.\n\n"
         f"{link_of(token)}\n\nThe link works once, for this address, until {invitation.expires_at:%d %B %Y}.\n"
     )
-    send_mail(f"Join {invitation.team.name} on Laminar".replace("\n", " "), text, None, [invitation.email])
-    return True
+    mailed = send_letter(invitation.email, f"Join {invitation.team.name} on Laminar", text)
+    if mailed:
+        Invitation.objects.filter(pk=invitation.pk).update(mailed=True)
+    return mailed
 
 
 def _digest(token: str) -> str:

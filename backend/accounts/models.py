@@ -1,9 +1,10 @@
-"""Users, teams, projects, invitations, service accounts, and the keys that programs use.
+"""Users and their addresses, teams, projects, invitations, service accounts, and the keys that programs use.
 
 Invariants, held by the database too (constraints here, triggers in the migrations):
 - everything that a tenant owns hangs on a team; a project belongs to one team forever;
 - a team that has an owner keeps one;
-- the secret of a key or an invitation is never stored, only its SHA-256 (256 random bits need no slow hash);
+- the secret of a key, an invitation or another link is never stored, only its SHA-256 (256 random bits need no slow
+  hash);
 - a service account has no password, is no operator and rules no team.
 """
 
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.base_user import BaseUserManager
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 
 from backend.ids import new_id
@@ -38,15 +39,25 @@ def _invitation_id() -> str:
     return new_id("inv")
 
 
+def _change_id() -> str:
+    return new_id("addr")
+
+
 def _service_account_id() -> str:
     return new_id("svc")
 
 
 class UserManager(BaseUserManager["User"]):
     def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        """Called for an operator or a used invitation, whose word proves the address."""
+        from backend.accounts.addresses.proved import vouch_for
+
         user = self.model(email=self.normalize_email(email).lower(), **fields)
         user.set_password(password)
-        user.save(using=self._db)
+        with transaction.atomic(using=self._db):
+            user.save(using=self._db)
+            if not user.is_service:
+                vouch_for(user)
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
@@ -58,6 +69,8 @@ class User(AbstractUser):
     email = models.EmailField(unique=True)
     public_id = models.CharField(max_length=32, unique=True, default=_user_id, editable=False)  # what the API shows
     is_service = models.BooleanField(default=False, editable=False)  # the shadow of a service account
+    # It came by an invitation whose link its sender saw, so the sender may be who sits here (`addresses.claims`).
+    address_by_hand = models.BooleanField(default=False, db_default=False, editable=False)
 
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = []
@@ -126,6 +139,7 @@ class Invitation(models.Model):
     expires_at = models.DateTimeField()
     accepted_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
+    mailed = models.BooleanField(default=False, db_default=False)  # then nobody but the mailbox has seen the link
 
     class Meta:
         constraints: ClassVar = [
@@ -135,6 +149,40 @@ class Invitation(models.Model):
                 name="one_open_invitation_per_address",
             )
         ]
+
+
+class AddressChange(models.Model):
+    """A person's wish for another address. Nothing moves until the link that went to the new one comes back."""
+
+    id = models.CharField(primary_key=True, max_length=32, default=_change_id, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="address_changes")
+    before = models.EmailField()
+    after = models.EmailField()
+    proof_sha256 = models.CharField(max_length=64, unique=True)
+    by_operator = models.BooleanField(default=False)
+    asked_at = models.DateTimeField()
+    done_at = models.DateTimeField(null=True)
+    cancelled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["user"],
+                condition=Q(done_at__isnull=True, cancelled_at__isnull=True),
+                name="one_open_address_change_a_person",
+            )
+        ]
+
+
+class ResetLink(models.Model):
+    """A link with which one person sets a new password, once."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="reset_links")
+    token_sha256 = models.CharField(max_length=64, unique=True)
+    by_operator = models.BooleanField(default=False)  # handed on, so it proves no mailbox
+    made_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True)
 
 
 class ServiceAccount(models.Model):

@@ -88,7 +88,8 @@ def post_invitation(request: HttpRequest, body: InvitationWish) -> Status[Invita
     acting = Acting.of(caller_of(request))
     invitation, token = invite(acting, email=body.email, role=body.role, now=database_now())
     shown = represent_invitation(invitation).model_dump()
-    return Status(201, InvitationMade(**shown, link=link_of(token), mailed=mail(invitation, token)))
+    mailed = mail(invitation, token)
+    return Status(201, InvitationMade(**shown, link="" if mailed else link_of(token), mailed=mailed))
 
 
 @router.delete(

@@ -42,7 +42,7 @@ class InvitationOut(BaseModel):
 
 
 class InvitationMade(InvitationOut):
-    link: str = Field(description="Shown this once. It works for this address only.")
+    link: str = Field(description="Shown this once, and only if no mail took it to the address: empty then.")
     mailed: bool = Field(description="Whether it was sent to the address; if not, hand it on yourself.")
 
 

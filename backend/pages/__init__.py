@@ -25,6 +25,7 @@ curl              the API call behind a page
 words             states, reasons and failures in words that help
 event_sentences   events as sentences
 glossary          one word for one thing, explained
+account/          one's own account: signing in, address, password, sessions
 csp               the scripts and styles that a browser may run
 templatetags/     filters and tags for the templates
 """

@@ -66,7 +66,7 @@ def _sign_up(request: HttpRequest, invitation: Invitation, token: str, *, now: d
         return _show(request, invitation, wrong=wrong, status=422)
     user = sign_up(token, password, now=now)
     messages.success(request, f"Welcome to {invitation.team.name}.")
-    answer: HttpResponse = perform_login(request, user, email_verification="none", redirect_url=reverse("jobs"))
+    answer: HttpResponse = perform_login(request, user, redirect_url=reverse("jobs"))
     return answer
 
 

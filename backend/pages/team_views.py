@@ -3,7 +3,8 @@
 Invariants:
 - a page shows a button only to who may press it, and the service asks again when it is pressed;
 - a team that is not the reader's is answered like one that does not exist;
-- an invitation's link is shown once, in the answer to the form that made it, and is kept nowhere.
+- an invitation's link is shown once, in the answer to the form that made it, and is kept nowhere; one that went by mail
+  is shown to nobody else.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,8 @@ def members(request: HttpRequest) -> HttpResponse:
         invitation, token = invite(acting, email=email, role=Role(role), now=now)
     except Refusal as refusal:
         return _show(request, acting, wrong=refusal.detail, status=refusal.status)
-    made = {"email": invitation.email, "link": link_of(token), "mailed": mail(invitation, token)}
+    mailed = mail(invitation, token)
+    made = {"email": invitation.email, "link": "" if mailed else link_of(token), "mailed": mailed}
     return _show(request, acting, made=made)
 
 

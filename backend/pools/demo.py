@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.db import transaction
 
+from backend.accounts.addresses.proved import vouch_for
 from backend.accounts.keys import is_well_formed, prefix_of
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
 from backend.accounts.services import create_api_key, recognise_api_key
@@ -47,6 +48,7 @@ def _user(password: str) -> User:
         user.is_active = True
         user.set_password(password)
         user.save()
+    vouch_for(user)
     return user
 
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-BEFORE: Mapping[str, str] = {"accounts": "0002_tenancy", "jobs": "0007_evaluations", "telemetry": "0003_removals"}
+BEFORE: Mapping[str, str] = {
+    "account": "0009_emailaddress_unique_primary_email",  # allauth's own
+    "accounts": "0002_tenancy",
+    "jobs": "0007_evaluations",
+    "telemetry": "0003_removals",
+}
 """Of each app, the state in which the rows are written."""
 MIGRATE = """
 import sys, django
@@ -60,6 +65,26 @@ def database() -> Iterator[Database]:
 def migrated(database: Database) -> Database:
     """Rows as they were written before, and all migrations since."""
     database.migrate(BEFORE)
+    database.write(
+        """
+        INSERT INTO accounts_user (id, email, password, public_id, last_login, is_superuser, is_staff, is_active,
+                                   is_service, date_joined, first_name, last_name)
+        SELECT id, email, '!', 'user_' || id, last_login, false, false, true, is_service, now(), '', '' FROM (VALUES
+            (11, 'invited@example.org', NULL::timestamptz, false), (12, 'looked@example.org', now(), false),
+            (13, 'taken@example.org', now(), false), (14, 'swapped@example.org', now(), false),
+            (15, 'stranger@example.org', NULL, false), (16, 'robot@service.invalid', NULL, true)
+        ) AS people (id, email, last_login, is_service)
+        """
+    )
+    database.write(
+        """
+        INSERT INTO account_emailaddress (user_id, email, verified, "primary") VALUES
+            (12, 'looked@example.org', false, false),
+            (13, 'mine@example.org', false, false), (13, 'taken@example.org', false, true),
+            (14, 'proved@example.org', true, false), (14, 'swapped@example.org', false, true),
+            (15, 'stranger@example.org', false, true)
+        """
+    )
     for table in ("accounts_apikey", "jobs_jobrequest", "telemetry_removal", "telemetry_unfiledtrajectory"):
         database.drop_foreign_keys(table)
     database.write(
@@ -112,6 +137,19 @@ def test_the_database_keeps_no_request_that_a_driver_could_not_obey(
             "INSERT INTO jobs_controlrequest (id, job_id, kind, replicas, created_at)"
             f" VALUES ('req_9', 'job_9', '{kind}', {replicas}, now())"
         )
+
+
+def test_people_keep_the_address_that_is_theirs_and_no_other(migrated: Database) -> None:
+    """Invited; looked at their addresses once; took another's; swapped a proved one for another's; never proved."""
+    addresses = migrated.rows('SELECT user_id, email, verified, "primary" FROM account_emailaddress ORDER BY user_id')
+    assert addresses == [
+        (11, "invited@example.org", True, True),
+        (12, "looked@example.org", True, True),
+        (13, "taken@example.org", False, True),
+        (14, "proved@example.org", True, True),
+        (15, "stranger@example.org", False, True),
+    ]
+    assert migrated.rows("SELECT email FROM accounts_user WHERE id = 14") == [("proved@example.org",)]
 
 
 def test_a_key_that_could_read_what_models_wrote_still_can(migrated: Database) -> None:

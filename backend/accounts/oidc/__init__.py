@@ -2,5 +2,4 @@
 
 provider  allauth's flow, with the checks that it leaves out
 adapter   the people who may come in this way
-urls      the way to the provider and back
 """

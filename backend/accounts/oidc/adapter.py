@@ -3,6 +3,8 @@
 Invariants:
 - an address that the provider has not verified opens nothing: no account, no connection to one;
 - where the operator named domains, other addresses are refused;
+- who comes for the first time is joined to the account that has proved the same address, and to no other: one that
+  only claims it stays what it is, and nobody comes in;
 - a new account needs an invitation to the verified address, or open sign-up; it has no password;
 - the provider is configured by the environment alone, not by rows in the database.
 """
@@ -17,6 +19,8 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.shortcuts import render
 
+from backend.accounts.addresses.claims import claim
+from backend.accounts.addresses.proved import is_taken, person_at
 from backend.accounts.invitations import is_invited
 from backend.accounts.models import User
 from backend.accounts.teams import found_team
@@ -32,6 +36,15 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
             self._refuse(request, "Addresses of this domain may not sign in here.")
         if sociallogin.is_existing and not sociallogin.user.is_active:
             self._refuse(request, "This account is closed.")
+        if sociallogin.is_existing and sociallogin.account.pk is None:  # found by the address, for the first time
+            claim(sociallogin.user, now=datetime.now(UTC))
+        if not sociallogin.is_existing and is_taken(address):
+            self._refuse(request, "An account here has your address and never proved it: tell whoever runs this.")
+
+    def authenticate_by_email(self, sociallogin: SocialLogin) -> tuple[User, str] | None:
+        address = _verified_address(sociallogin)
+        found = person_at(address) if address else None
+        return (found, found.email) if found else None
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
         address = _verified_address(sociallogin)

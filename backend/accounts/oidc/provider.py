@@ -15,6 +15,7 @@ import jwt
 from allauth.account.internal.decorators import login_not_required
 from allauth.socialaccount.adapter import get_adapter
 from allauth.socialaccount.models import SocialApp, SocialLogin, SocialToken
+from allauth.socialaccount.providers.base import AuthProcess
 from allauth.socialaccount.providers.oauth2.client import OAuth2Error
 from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView, OAuth2LoginView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
@@ -97,6 +98,9 @@ class VerifyingProvider(OpenIDConnectProvider):  # type: ignore[misc]  # allauth
 
 @login_not_required  # type: ignore[untyped-decorator]  # allauth ships no types
 def login(request: HttpRequest, provider_id: str) -> HttpResponseBase:
+    """To sign in, and for nothing else: allauth would also hang another identity on whoever is signed in."""
+    if request.GET.get("process", AuthProcess.LOGIN) != AuthProcess.LOGIN or "process" in request.POST:
+        raise Http404
     return _view(OAuth2LoginView, request, provider_id)
 
 

@@ -27,7 +27,7 @@ class Invitation(Answer):
 
 @record
 class NewInvitation(Invitation):
-    """The only answer that holds the link; its representation does not show it."""
+    """The only answer that holds the link, unless that was mailed; its representation does not show it."""
 
     link: str = field(repr=False)
     mailed: bool

@@ -1,0 +1,31 @@
+"""The first time that OpenID says whose an address is, to an account that rests on somebody else's word.
+
+An invitation that was not mailed is a link in its sender's hands. They may have opened it themselves, chosen a
+password, and wait for the owner of the address to come by OpenID and work in an account that both of them hold.
+
+Invariant: from that moment only the owner is in it. Password, second factors, sessions, keys and open links from before
+are gone; the memberships stay, since the owner was invited to them.
+"""
+
+from datetime import datetime
+
+from allauth.mfa.models import Authenticator
+from django.db import transaction
+
+from backend.accounts.models import ApiKey, User
+from backend.accounts.services import revoke_keys
+
+
+@transaction.atomic
+def claim(user: User, *, now: datetime) -> None:
+    locked = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+    if not locked.address_by_hand:
+        return
+    locked.address_by_hand = False
+    locked.set_unusable_password()  # and with the hash go all sessions
+    locked.save(update_fields=["address_by_hand", "password"])
+    Authenticator.objects.filter(user_id=user.pk).delete()
+    locked.reset_links.all().delete()
+    locked.address_changes.filter(done_at=None, cancelled_at=None).update(cancelled_at=now)
+    revoke_keys(ApiKey.objects.filter(owner=locked, revoked_at=None), now=now)
+    user.password, user.address_by_hand = locked.password, False

@@ -1,0 +1,72 @@
+"""`manage.py account reset|move|prove ADDRESS …`: what an operator does for a person, where no mail does it.
+
+    account reset ada@example.org                  a link that sets a new password, for 24 hours, once
+    account move ada@example.org ada@example.net   a link that moves her to the new address, for 24 hours, once
+    account prove ada@example.org                  the operator's word: the address is hers
+
+Invariants:
+- a link is printed here and kept nowhere; hand it to the person and to nobody else;
+- each leaves an entry in the audit log, with the actor `operator`.
+"""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from backend.accounts.addresses.changes import ask_for_change, proof_link_of
+from backend.accounts.addresses.proved import is_taken, vouch_for
+from backend.accounts.addresses.telling import tell_of_wish
+from backend.accounts.invitations import EMAIL
+from backend.accounts.models import User
+from backend.accounts.signing_in.chains import record_done
+from backend.accounts.signing_in.resets import make_reset, may_reset, reset_link_of
+from backend.clock import database_now
+from backend.errors import Refusal
+
+
+class Command(BaseCommand):
+    help = "Single-use links for a person's password and address, and the operator's word for an address."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        acts = parser.add_subparsers(dest="act", required=True)
+        for act, told in (
+            ("reset", "print a link that sets a new password"),
+            ("move", "print a link that moves the account to another address"),
+            ("prove", "say that the address is this person's"),
+        ):
+            for_act = acts.add_parser(act, help=told)
+            for_act.add_argument("address")
+            if act == "move":
+                for_act.add_argument("to")
+
+    def handle(self, *args: Any, act: str, address: str, to: str = "", **options: Any) -> None:
+        user = User.objects.filter(email__iexact=address, is_service=False).first()
+        if user is None:
+            raise CommandError(f"nobody has the address {address}")
+        try:
+            self.stdout.write({"reset": self._reset, "move": self._move, "prove": self._prove}[act](user, to))
+        except Refusal as refusal:
+            raise CommandError(refusal.detail) from refusal
+
+    def _reset(self, user: User, _: str) -> str:
+        if not may_reset(user):
+            raise CommandError(
+                f"{user.email} cannot set a password: the account is closed, signs in by OpenID, "
+                "or has never proved its address (`account prove`)"
+            )
+        return reset_link_of(make_reset(user, now=database_now(), by_operator=True))
+
+    def _move(self, user: User, to: str) -> str:
+        if not EMAIL.fullmatch(to):
+            raise CommandError(f"{to!r} is no e-mail address such as ada@example.org")
+        if is_taken(to, besides=user):
+            raise CommandError(f"{to} has an account already; an address has one")
+        asked = ask_for_change(user, to, now=database_now(), by_operator=True)
+        tell_of_wish(asked)
+        return proof_link_of(asked.token)
+
+    def _prove(self, user: User, _: str) -> str:
+        vouch_for(user)
+        record_done(user, "address.proved", now=database_now(), data={"address": user.email}, actor="operator")
+        return f"{user.email} is proved"

@@ -1,0 +1,69 @@
+"""A person's own events in the audit log: sign-ins, second factors, passwords, addresses, sessions.
+
+Such an event belongs to no team, and everybody who relies on the person must be able to see it. So it stands in the
+chain of every team that the person is in at that moment. What happens to somebody in no team, to an operator above all,
+or to an address that nobody has, stands in the chain of the site: that of a team without members, for operators.
+
+Invariants:
+- what was done is always written, in the transaction of what it tells of; chains are locked in one order;
+- what was only tried may be tried by anybody and without end: it is written up to a bound, by person and for all
+  strangers together, and is counted apart from what was done, so that no flood hides a success.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import transaction
+
+from backend.accounts.models import Membership, Team, User
+from backend.api.counters import take
+from backend.audit.services import record_action
+
+log = logging.getLogger(__name__)
+SITE: Final = "team_of_the_site"
+# (bucket, limit, seconds). Enough to see that somebody tries, and when; of the rest the log of the web process tells.
+TRIES_AT_A_PERSON = ("audit-tries", 20, 3_600)
+TRIES_OF_STRANGERS = ("audit-strangers", 60, 3_600)
+
+
+@transaction.atomic
+def record_done(
+    user: User, action: str, *, now: datetime, data: Mapping[str, Any] | None = None, actor: str = ""
+) -> None:
+    """Something that was done by the person, or to them by `actor`."""
+    for team_id in _chains_of(user):
+        record_action(
+            team_id=team_id,
+            actor=actor or f"user:{user.pk}",
+            action=action,
+            target=user.public_id,
+            now=now,
+            data=data,
+        )
+
+
+def record_tried(user: User | None, action: str, *, now: datetime, data: Mapping[str, Any] | None = None) -> None:
+    """Something that was refused. Nobody has proved who it was: the actor is a stranger."""
+    bucket, limit, window_s = TRIES_AT_A_PERSON if user else TRIES_OF_STRANGERS
+    allowance = take(bucket, str(user.pk) if user else "", limit, window_s)
+    log.info("refused action=%s person=%s written=%s", action, user.public_id if user else "-", allowance.allowed)
+    if not allowance.allowed:
+        return
+    told = dict(data or {}) | ({} if allowance.remaining else {"not_written": "more of this within the hour"})
+    if user is not None:
+        record_done(user, action, now=now, data=told, actor="stranger")
+        return
+    record_action(team_id=_site(), actor="stranger", action=action, target="-", now=now, data=told)
+
+
+def _chains_of(user: User) -> list[str]:
+    teams = Membership.objects.filter(user_id=user.pk).order_by("team_id").values_list("team_id", flat=True)
+    return list(teams) or [_site()]
+
+
+def _site() -> str:
+    """Made when there is first something to write in it."""
+    Team.objects.get_or_create(pk=SITE, defaults={"name": "This site"})
+    return SITE

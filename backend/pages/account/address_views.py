@@ -1,0 +1,109 @@
+"""One's address: which one it is, a wish for another, and the two links that such a wish sends out.
+
+Invariants:
+- a wish needs the password again, and is answered the same whoever has the new address;
+- nothing happens on GET, so a mail program that opens links moves nothing;
+- the link that proves works for who is signed in as the person; the link that cancels needs no sign-in.
+"""
+
+from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from backend.accounts.addresses import changes
+from backend.accounts.addresses.telling import tell_of_move, tell_of_wish
+from backend.accounts.invitations import EMAIL
+from backend.accounts.letters import has_mail
+from backend.accounts.models import User
+from backend.api.counters import take
+from backend.clock import database_now
+from backend.errors import Refusal
+from backend.pages.account.limits import too_many
+from backend.pages.views import user_of
+
+WISHES = ("address-wish", 5, 3_600)  # of one person; each sends two letters
+LINKS = ("address-link", 60, 60)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def address(request: HttpRequest) -> HttpResponse:
+    user, now = user_of(request), database_now()
+    if request.method != "POST":
+        return _show(request, user)
+    raise_if_reauthentication_required(request, app="allauth.account")
+    if "withdraw" in request.POST:
+        changes.withdraw_change(user, now=now)
+        messages.success(request, "Your address stays as it is.")
+        return redirect("account_email")
+    email = request.POST.get("email", "").strip()
+    if not has_mail():
+        return _show(request, user, status=409)
+    if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254:
+        return _show(request, user, wrong="Write an e-mail address such as ada@example.org.", status=422)
+    bucket, limit, window_s = WISHES
+    if not take(bucket, str(user.pk), limit, window_s).allowed:
+        return _show(request, user, wrong="That is enough for now: try again in an hour.", status=429)
+    try:
+        sent = tell_of_wish(changes.ask_for_change(user, email, now=now))
+    except Refusal as refusal:
+        return _show(request, user, wrong=refusal.detail, status=refusal.status)
+    if not sent:
+        return _show(request, user, wrong="The mail server did not take our letters. Try again later.", status=503)
+    messages.success(request, f"A letter is on its way to {email.lower()}, and one to {user.email}.")
+    return redirect("account_email")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def confirm(request: HttpRequest, token: str) -> HttpResponse:
+    if too_many(request, LINKS):
+        return render(request, "429.html", status=429)
+    user, now = user_of(request), database_now()
+    change = changes.change_to_confirm(token, user, now=now)
+    if change is None:
+        return render(request, "account/link_dead.html", {"what": "address"}, status=404)
+    if request.method != "POST":
+        return render(request, "account/address_confirm.html", {"change": change})
+    try:
+        done = changes.confirm_change(token, user, now=now)
+    except Refusal as refusal:
+        return render(request, "account/link_dead.html", {"what": "address"}, status=refusal.status)
+    tell_of_move(done)
+    messages.success(request, f"You sign in with {done.after} from now on.")
+    return redirect("account_email")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def cancel(request: HttpRequest, token: str) -> HttpResponse:
+    if too_many(request, LINKS):
+        return render(request, "429.html", status=429)
+    now = database_now()
+    change = changes.change_to_cancel(token, now=now)
+    if change is None:
+        return render(request, "account/link_dead.html", {"what": "cancel"}, status=404)
+    if request.method != "POST":
+        return render(request, "account/address_cancel.html", {"change": change})
+    try:
+        user = changes.cancel_change(token, now=now)
+    except Refusal as refusal:
+        return render(request, "account/link_dead.html", {"what": "cancel"}, status=refusal.status)
+    context = {"email": user.email, "is_back": user.email == change.before, "before": change.before}
+    return render(request, "account/address_cancelled.html", context)
+
+
+def _show(request: HttpRequest, user: User, *, wrong: str = "", status: int = 200) -> HttpResponse:
+    context = {
+        "change": changes.open_change(user, now=database_now()),
+        "has_mail": has_mail(),
+        "wrong": wrong,
+        "typed": request.POST.get("email", "") if wrong else "",
+    }
+    return render(request, "account/address.html", context, status=status)

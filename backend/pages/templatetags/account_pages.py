@@ -1,0 +1,18 @@
+"""What pages of the account say of this site."""
+
+from django import template
+from django.conf import settings
+
+from backend.accounts.letters import has_mail as site_has_mail
+
+register = template.Library()
+
+
+@register.simple_tag
+def has_mail() -> bool:
+    return site_has_mail()
+
+
+@register.simple_tag
+def is_sign_up_open() -> bool:
+    return bool(settings.ENVIRONMENT.open_sign_up)
