@@ -18,7 +18,7 @@ app.autodiscover_tasks(
     ["backend.api", "backend.audit", "backend.jobs", "backend.reconcile", "backend.telemetry", "backend.webhooks"],
     related_name="background",
 )
-app.autodiscover_tasks(["backend.checkpoints", "backend.usage"], related_name="background")
+app.autodiscover_tasks(["backend.accounts", "backend.checkpoints", "backend.usage"], related_name="background")
 
 SCHEDULE_EVERY_S = 5.0
 DISPATCH_EVERY_S = 2.0
@@ -35,6 +35,7 @@ SETTLE_EVERY_S = 30.0
 ANCHOR_EVERY_S = 300.0
 WEBHOOKS_EVERY_S = 3.0
 FORGET_DELIVERIES_EVERY_S = 3_600.0
+FORGET_SESSIONS_EVERY_S = 600.0
 
 
 def _tick(name: str, every_s: float) -> dict[str, object]:
@@ -54,6 +55,7 @@ app.conf.beat_schedule = {
     "forget-expired-keys": _tick("api.forget_expired_keys", FORGET_EVERY_S),
     "anchor-audit": _tick("audit.anchor_heads", ANCHOR_EVERY_S),
     "send-webhooks": _tick("webhooks.send", WEBHOOKS_EVERY_S),
+    "forget-sessions": _tick("accounts.forget_sessions", FORGET_SESSIONS_EVERY_S),
     "forget-deliveries": _tick("webhooks.forget", FORGET_DELIVERIES_EVERY_S),
     "verify-checkpoints": _tick("checkpoints.verify", VERIFY_EVERY_S),
     "tidy-checkpoints": _tick("checkpoints.tidy", TIDY_EVERY_S),

@@ -16,6 +16,7 @@ OPTIONAL = frozenset(
         *("DEBUG", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE", "TRUSTED_PROXIES"),
         *("KEEP_LOGS_DAYS", "KEEP_TRAJECTORIES_DAYS"),
         *("METRICS_TOKEN", "METRICS_DIR", "RATE_SCALE", "WEBHOOKS_TO_LOOPBACK", "EMAIL_URL", "EMAIL_FROM"),
+        *("SESSION_IDLE_HOURS", "SESSION_DAYS"),
         *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
     )
 )
@@ -67,6 +68,10 @@ class Environment:
     email_url: str
     """smtp://user:password@host:587 (STARTTLS) or smtps://…:465; empty: no mail is sent."""
     email_from: str
+    session_idle_hours: int
+    """A session that nobody used for so long ends."""
+    session_days: int
+    """One that began so long ago ends in any case."""
     open_sign_up: bool
     """Whoever proves an address may make an account, with a team of their own. Needs mail."""
     oidc_issuer: str
@@ -118,6 +123,8 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         webhooks_to_loopback=values.get("LAMINAR_WEBHOOKS_TO_LOOPBACK", "0") == "1",
         email_url=values.get("LAMINAR_EMAIL_URL", ""),
         email_from=values.get("LAMINAR_EMAIL_FROM", ""),
+        session_idle_hours=_at_least_one(values, "LAMINAR_SESSION_IDLE_HOURS", 12),  # over night, not over a day's work
+        session_days=_at_least_one(values, "LAMINAR_SESSION_DAYS", 14),
         open_sign_up=values.get("LAMINAR_OPEN_SIGN_UP", "0") == "1",
         oidc_issuer=values.get("LAMINAR_OIDC_ISSUER", "").rstrip("/"),
         oidc_client_id=values.get("LAMINAR_OIDC_CLIENT_ID", ""),
@@ -125,6 +132,13 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         oidc_name=values.get("LAMINAR_OIDC_NAME") or "single sign-on",
         oidc_domains=tuple(values.get("LAMINAR_OIDC_DOMAINS", "").lower().replace(",", " ").split()),
     )
+
+
+def _at_least_one(values: dict[str, str], name: str, default: int) -> int:
+    text = values.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
+        raise MissingSetting(f"{name} must be a whole number from 1 to 10000, got {text!r}")
+    return int(text)
 
 
 def database_settings(url: str) -> dict[str, object]:

@@ -18,6 +18,7 @@ ceilings          the most that a key's jobs may hold and use
 project_limits    the reach of a key of one project
 adapter           sign-up and password attempts, as allauth asks us
 signing_in/       what is written down of sign-ins; links that set a password
+sessions/         the browsers in which people are signed in, and their end
 second_factor     the duty to have one; secrets encrypted at rest
 shared_cache      allauth's limits, counted in Postgres
 oidc/             signing in with an OpenID provider
@@ -26,5 +27,6 @@ api               REST over the key that asks, its team and projects
 people_api        REST over members and invitations
 programs_api      REST over keys and service accounts
 representations   people and keys, as programs see them
+background        the task that forgets sessions that are over
 admin             pages for operators
 """

@@ -1,4 +1,4 @@
-"""Users and their addresses, teams, projects, invitations, service accounts, and the keys that programs use.
+"""Users, their addresses and sessions, teams, projects, invitations, service accounts, and the keys that programs use.
 
 Invariants, held by the database too (constraints here, triggers in the migrations):
 - everything that a tenant owns hangs on a team; a project belongs to one team forever;
@@ -41,6 +41,10 @@ def _invitation_id() -> str:
 
 def _change_id() -> str:
     return new_id("addr")
+
+
+def _signed_in_id() -> str:
+    return new_id("ses")
 
 
 def _service_account_id() -> str:
@@ -183,6 +187,20 @@ class ResetLink(models.Model):
     made_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+
+
+class SignedIn(models.Model):
+    """A browser in which somebody is signed in. The row goes with its session."""
+
+    session = models.OneToOneField(
+        "sessions.Session", on_delete=models.CASCADE, primary_key=True, related_name="signed_in"
+    )
+    public_id = models.CharField(max_length=32, unique=True, default=_signed_in_id)  # the session's key opens it
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="signed_in")
+    began_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    ip = models.CharField(max_length=45, blank=True)
+    user_agent = models.CharField(max_length=200, blank=True)
 
 
 class ServiceAccount(models.Model):

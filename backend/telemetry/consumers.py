@@ -27,6 +27,7 @@ from django.db import DatabaseError, InterfaceError
 
 from backend.accounts.models import User
 from backend.accounts.selectors import teams_of
+from backend.accounts.sessions.following import is_live
 from backend.jobs.models import Job
 from backend.jobs.selectors import job_visible_to
 from backend.telemetry.hub import Inbox, hub, session_notice, user_notice
@@ -107,6 +108,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         self._inbox.must_recheck = False  # first: a notice that comes from here on is another reason to ask
         user: User | AnonymousUser = await get_user({"session": SessionStore(self._session_key)})
         if isinstance(user, AnonymousUser) or not user.is_authenticated:
+            return False
+        if not await database_sync_to_async(is_live)(self._session_key):
             return False
         teams = await _teams(user)
         return self._inbox.teams <= teams and teams.issuperset(self._inbox.jobs.values())

@@ -10,7 +10,7 @@ from allauth.socialaccount import views as social
 from django.urls import include, path
 
 from backend.accounts.oidc.provider import callback, login
-from backend.pages.account import address_views, reset_views
+from backend.pages.account import address_views, reset_views, session_views
 
 urlpatterns = [
     path("login/", account.login, name="account_login"),
@@ -22,6 +22,7 @@ urlpatterns = [
     path("email/", address_views.address, name="account_email"),
     path("email/confirm/<str:token>/", address_views.confirm, name="account_confirm_address"),
     path("email/cancel/<str:token>/", address_views.cancel, name="account_cancel_address"),
+    path("sessions/", session_views.sessions, name="account_sessions"),
     path("reauthenticate/", account.reauthenticate, name="account_reauthenticate"),
     path("password/change/", account.password_change, name="account_change_password"),
     path("password/set/", account.password_set, name="account_set_password"),

@@ -1,0 +1,6 @@
+"""The browsers in which people are signed in.
+
+following  each is noted, seen, and ended when it was idle or there too long
+ending     ended by hand, or forgotten when they are over
+devices    a browser's own words, as a name
+"""

@@ -1,0 +1,58 @@
+"""Ending sessions: one's own, by hand, and those that are over.
+
+Invariant: a session is ended by deleting its row through the model, so that its sockets are told and its list is right.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from django.contrib.sessions.models import Session
+from django.db import transaction
+from django.db.models import Q
+
+from backend.accounts.models import SignedIn, User
+from backend.accounts.sessions.devices import device_of
+from backend.accounts.sessions.following import idle_limit, whole_limit
+from backend.accounts.signing_in.chains import record_done
+from backend.errors import NotFound
+
+_AT_ONCE: Final = 500
+
+
+def sessions_of(user: User, *, now: datetime) -> Sequence[SignedIn]:
+    """Those that still open something, the one used last first."""
+    live = SignedIn.objects.filter(user=user, session__expire_date__gt=now).exclude(_over(now))
+    return list(live.order_by("-seen_at", "pk"))
+
+
+@transaction.atomic
+def end_session(user: User, public_id: str, *, now: datetime) -> None:
+    """Raises `NotFound`, also where it is somebody else's."""
+    row = SignedIn.objects.filter(user=user, public_id=public_id).first()
+    if row is None:
+        raise NotFound
+    Session.objects.filter(pk=row.pk).delete()
+    told = {"device": device_of(row.user_agent), "address": row.ip}
+    record_done(user, "session.ended", now=now, data=told)
+
+
+@transaction.atomic
+def end_other_sessions(user: User, *, keep: str | None, now: datetime) -> int:
+    ended = list(SignedIn.objects.filter(user=user).exclude(pk=keep).values_list("pk", flat=True))
+    Session.objects.filter(pk__in=ended).delete()
+    if ended:
+        record_done(user, "session.others_ended", now=now, data={"number": len(ended)})
+    return len(ended)
+
+
+def forget_sessions(*, now: datetime) -> int:
+    """Whatever opens nothing any more. How many went."""
+    over = Q(expire_date__lt=now) | Q(signed_in__in=SignedIn.objects.filter(_over(now)))
+    gone = list(Session.objects.filter(over).values_list("pk", flat=True)[:_AT_ONCE])
+    Session.objects.filter(pk__in=gone).delete()
+    return len(gone)
+
+
+def _over(now: datetime) -> Q:
+    return Q(seen_at__lt=now - idle_limit()) | Q(began_at__lt=now - whole_limit())

@@ -1,0 +1,95 @@
+"""Browsers that are signed in: noted with the first request, seen with every one that a person makes, ended in time.
+
+Invariants:
+- a session that nobody used for `idle_limit`, or that began before `whole_limit`, opens nothing: this stands before
+  every page, and sockets ask the same;
+- what a page fetches by itself is nobody's doing: it neither prolongs a session nor ends its idleness;
+- a row goes with its session, whatever ended that one, and a new key of the same session keeps its beginning.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib.auth.models import AnonymousUser
+from django.contrib.sessions.models import Session
+from django.db.models import DateTimeField, Func, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from backend.accounts.models import SignedIn, User
+from backend.api.request_context import client_ip
+from backend.clock import database_now
+
+_SEEN_WRITTEN_EVERY: Final = timedelta(minutes=1)  # else every page would write a row
+_LONGEST_WORDS: Final = 200
+
+
+def idle_limit() -> timedelta:
+    return timedelta(hours=settings.ENVIRONMENT.session_idle_hours)
+
+
+def whole_limit() -> timedelta:
+    return timedelta(days=settings.ENVIRONMENT.session_days)
+
+
+def is_over(row: SignedIn, *, now: datetime) -> bool:
+    return row.seen_at < now - idle_limit() or row.began_at < now - whole_limit()
+
+
+def is_live(session_key: str) -> bool:
+    """For a socket, whose session is there. One that made no request since this was written down has no row yet."""
+    row = _with_time().filter(pk=session_key).first()
+    return row is None or not is_over(row, now=row.now)
+
+
+def follow_sessions(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Middleware. Behind authentication, before every page."""
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        key = request.session.session_key
+        row = _follow(request, key) if key and request.user.is_authenticated else None
+        response = get_response(request)
+        if request.session.session_key != key and request.user.is_authenticated:
+            _note(request, began_at=row.began_at if row and row.user_id == request.user.pk else None)
+        return response
+
+    return middleware
+
+
+def _follow(request: HttpRequest, key: str) -> SignedIn | None:
+    row = _with_time().filter(pk=key).first()
+    if row is None:
+        return _note(request)
+    now: datetime = row.now
+    if is_over(row, now=now):
+        request.session.flush()
+        request.user = AnonymousUser()
+        return None
+    if _is_a_persons(request) and row.seen_at < now - _SEEN_WRITTEN_EVERY:
+        SignedIn.objects.filter(pk=key).update(seen_at=now, ip=_ip(request))
+    return row
+
+
+def _note(request: HttpRequest, *, began_at: datetime | None = None) -> SignedIn | None:
+    now, key = database_now(), request.session.session_key
+    if not isinstance(request.user, User) or not Session.objects.filter(pk=key).exists():
+        return None
+    words = request.headers.get("User-Agent", "")[:_LONGEST_WORDS].replace("\0", "")
+    made = {"user": request.user, "began_at": began_at or now, "seen_at": now, "ip": _ip(request), "user_agent": words}
+    return SignedIn.objects.get_or_create(pk=key, defaults=made)[0]
+
+
+def _is_a_persons(request: HttpRequest) -> bool:
+    """Browsers say themselves what a script asked for; a script cannot say otherwise."""
+    return request.method != "GET" or request.headers.get("Sec-Fetch-Dest") != "empty"
+
+
+def _ip(request: HttpRequest) -> str:
+    return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies)
+
+
+def _with_time() -> "QuerySet[Any]":
+    """Rows with the time of the look-up beside them, as `now`."""
+    return SignedIn.objects.annotate(now=Func(function="clock_timestamp", output_field=DateTimeField()))
