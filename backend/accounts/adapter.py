@@ -10,11 +10,11 @@ Invariants:
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
-from allauth.core import context
 from django.conf import settings
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from backend.accounts.models import User
+from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 from backend.api.counters import take
 from backend.api.request_context import client_ip
@@ -36,13 +36,19 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             found_team(saved, f"{saved.email.partition('@')[0][:60]}'s team")
         return saved
 
+    def respond_user_inactive(self, request: HttpRequest, user: User) -> HttpResponse:
+        refused(user.email, "the account is closed")
+        answer: HttpResponse = super().respond_user_inactive(request, user)
+        return answer
+
+    def respond_email_verification_sent(self, request: HttpRequest, user: User) -> HttpResponse:
+        if user is not None:
+            refused(user.email, "the address is not proved")
+        answer: HttpResponse = super().respond_email_verification_sent(request, user)
+        return answer
+
     def get_client_ip(self, request: HttpRequest) -> str:
         return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies) or "unknown"
-
-    def reauthenticate(self, user: User, password: str) -> bool:
-        """allauth would look for the address in a table of its own, which an invited person is not in."""
-        found = self.authenticate(context.request, email=user.email, password=password)
-        return found is not None and found.pk == user.pk
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         account = str(credentials.get("email") or credentials.get("username") or "").strip().lower()
@@ -54,4 +60,5 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
         )
         for (bucket, limit, window_s), key in counted:
             if not take(bucket, key, limit, window_s).allowed:
+                refused(account, "too many attempts")
                 raise self.validation_error("too_many_login_attempts")

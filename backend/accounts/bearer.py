@@ -27,6 +27,7 @@ class ApiKeyAuth(HttpBearer):
 
     def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
         caller = recognise_api_key(token, now=datetime.now(UTC))
+        request.known_caller = caller  # type: ignore[attr-defined]  # ninja names one only if nothing is refused
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
             raise Denied(f"This needs the scope {self.scope}, which this key or its owner's role does not have.")
         if caller is not None:

@@ -6,5 +6,6 @@ selectors     the log as its team reads it
 anchors       signed ends of chains, kept outside the database
 anchoring     signing the chains that have grown
 verification  a walk over every chain, compared with the anchors
+admin         the log as operators read it
 background    the task that signs every few minutes
 """

@@ -25,6 +25,7 @@ from backend.accounts.models import Membership, Role, Team
 from backend.accounts.rights import GRANTS, has_second_factor, lacks_second_factor
 from backend.accounts.selectors import members_of, open_invitations_of, projects_of, service_accounts_of, teams_of
 from backend.accounts.service_accounts import close_service_account, open_service_account
+from backend.accounts.signing_in.denials import mark
 from backend.accounts.teams import change_team, the_project
 from backend.clock import database_now
 from backend.errors import Invalid, Refusal
@@ -167,6 +168,7 @@ def done_and_told(request: HttpRequest, act: Callable[[], str]) -> bool:
     except Refusal as refusal:
         if refusal.status == 404:
             raise Http404(refusal.detail) from None
+        mark(request, refusal)
         messages.error(request, refusal.detail)
         return False
     return True

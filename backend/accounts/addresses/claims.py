@@ -14,6 +14,7 @@ from django.db import transaction
 
 from backend.accounts.models import ApiKey, User
 from backend.accounts.services import revoke_keys
+from backend.accounts.signing_in.chains import record_done
 
 
 @transaction.atomic
@@ -28,4 +29,5 @@ def claim(user: User, *, now: datetime) -> None:
     locked.reset_links.all().delete()
     locked.address_changes.filter(done_at=None, cancelled_at=None).update(cancelled_at=now)
     revoke_keys(ApiKey.objects.filter(owner=locked, revoked_at=None), now=now)
+    record_done(locked, "account.claimed", now=now, data={"by": "OpenID"})
     user.password, user.address_by_hand = locked.password, False

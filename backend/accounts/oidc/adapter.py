@@ -23,7 +23,10 @@ from backend.accounts.addresses.claims import claim
 from backend.accounts.addresses.proved import is_taken, person_at
 from backend.accounts.invitations import is_invited
 from backend.accounts.models import User
+from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
+
+_UNPROVED = "An account here has your address and never proved it: tell whoever runs this site."
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types
@@ -33,13 +36,13 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
             self._refuse(request, "Your provider has not verified your e-mail address.")
         domains = settings.ENVIRONMENT.oidc_domains
         if domains and address.rpartition("@")[2] not in domains:
-            self._refuse(request, "Addresses of this domain may not sign in here.")
+            self._refuse(request, "Addresses of this domain may not sign in here.", address)
         if sociallogin.is_existing and not sociallogin.user.is_active:
-            self._refuse(request, "This account is closed.")
+            self._refuse(request, "This account is closed.", sociallogin.user.email)
         if sociallogin.is_existing and sociallogin.account.pk is None:  # found by the address, for the first time
             claim(sociallogin.user, now=datetime.now(UTC))
         if not sociallogin.is_existing and is_taken(address):
-            self._refuse(request, "An account here has your address and never proved it: tell whoever runs this.")
+            self._refuse(request, _UNPROVED, address)
 
     def authenticate_by_email(self, sociallogin: SocialLogin) -> tuple[User, str] | None:
         address = _verified_address(sociallogin)
@@ -61,7 +64,8 @@ class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allau
         apps: list[SocialApp] = super().list_apps(request, provider=provider, client_id=client_id)
         return [app for app in apps if app.pk is None]
 
-    def _refuse(self, request: HttpRequest, why: str) -> None:
+    def _refuse(self, request: HttpRequest, why: str, address: str = "") -> None:
+        refused(address, f"OpenID: {why}")
         raise ImmediateHttpResponse(render(request, "socialaccount/refused.html", {"why": why}, status=403))
 
 

@@ -1,0 +1,95 @@
+"""What happens at the door, written into the audit log as allauth and Django tell it.
+
+Invariants:
+- whoever signs in has an entry, or is not signed in;
+- an entry names no password, code or token, and nothing that was typed as an address which nobody has: it may be a
+  password.
+"""
+
+from typing import Any
+
+from allauth.account import signals as account
+from allauth.account.internal.flows.login import get_authentication_records
+from allauth.mfa import signals as mfa
+from django.contrib.auth.signals import user_logged_out, user_login_failed
+from django.dispatch import receiver
+from django.http import HttpRequest
+
+from backend.accounts.models import User
+from backend.accounts.sessions.devices import device_of
+from backend.accounts.signing_in.chains import record_done, record_tried
+from backend.clock import database_now
+
+
+def refused(email: str, why: str) -> None:
+    """Somebody was not let in, for a reason that has nothing to do with what they know."""
+    record_tried(_person(email), "sign_in.refused", now=database_now(), data={"why": why})
+
+
+@receiver(account.user_logged_in, dispatch_uid="audit_signed_in")
+def _signed_in(request: HttpRequest, user: User, **_: Any) -> None:
+    used = [str(record.get("type") or record["method"]) for record in get_authentication_records(request, user)]
+    told = {"with": used, "device": device_of(request.headers.get("User-Agent", "")[:200])}
+    try:
+        record_done(user, "user.signed_in", now=database_now(), data=told)
+    except Exception:
+        request.session.flush()
+        raise
+
+
+@receiver(user_logged_out, dispatch_uid="audit_signed_out")
+def _signed_out(user: User | None, **_: Any) -> None:
+    if user is not None:
+        record_done(user, "user.signed_out", now=database_now())
+
+
+@receiver(user_login_failed, dispatch_uid="audit_sign_in_failed")
+def _failed(credentials: dict[str, Any], **_: Any) -> None:
+    person = _person(str(credentials.get("email") or credentials.get("username") or ""))
+    record_tried(person, "sign_in.failed", now=database_now())
+
+
+@receiver(account.user_signed_up, dispatch_uid="audit_signed_up")
+def _signed_up(user: User, **_: Any) -> None:
+    record_done(user, "user.signed_up", now=database_now(), data={"address": user.email})
+
+
+@receiver(account.email_confirmed, dispatch_uid="audit_address_proved")
+def _proved(email_address: Any, **_: Any) -> None:
+    told = {"address": email_address.email, "by": "mail"}
+    record_done(email_address.user, "address.proved", now=database_now(), data=told)
+
+
+@receiver([account.password_changed, account.password_set], dispatch_uid="audit_password_changed")
+def _password_changed(user: User, **_: Any) -> None:
+    user.reset_links.filter(used_at=None).delete()
+    record_done(user, "password.changed", now=database_now())
+
+
+@receiver(mfa.authenticator_added, dispatch_uid="audit_factor_added")
+def _factor_added(user: User, authenticator: Any, **_: Any) -> None:
+    record_done(user, "second_factor.added", now=database_now(), data={"type": authenticator.type})
+
+
+@receiver(mfa.authenticator_removed, dispatch_uid="audit_factor_removed")
+def _factor_removed(user: User, authenticator: Any, **_: Any) -> None:
+    record_done(user, "second_factor.removed", now=database_now(), data={"type": authenticator.type})
+
+
+@receiver(mfa.authenticator_reset, dispatch_uid="audit_factor_renewed")
+def _factor_renewed(user: User, authenticator: Any, **_: Any) -> None:
+    record_done(user, "second_factor.renewed", now=database_now(), data={"type": authenticator.type})
+
+
+@receiver(mfa.authenticator_used, dispatch_uid="audit_factor_used")
+def _factor_used(user: User, authenticator: Any, **_: Any) -> None:
+    record_done(user, "second_factor.used", now=database_now(), data={"type": authenticator.type})
+
+
+@receiver(mfa.authentication_failed, dispatch_uid="audit_factor_failed")
+def _factor_failed(user: User, **_: Any) -> None:
+    record_tried(user, "second_factor.failed", now=database_now())
+
+
+def _person(email: str) -> User | None:
+    return User.objects.filter(email=email.strip().lower(), is_service=False).first()
