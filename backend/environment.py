@@ -16,7 +16,7 @@ OPTIONAL = frozenset(
         *("DEBUG", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE", "TRUSTED_PROXIES"),
         *("KEEP_LOGS_DAYS", "KEEP_TRAJECTORIES_DAYS"),
         *("METRICS_TOKEN", "METRICS_DIR", "RATE_SCALE", "WEBHOOKS_TO_LOOPBACK", "EMAIL_URL", "EMAIL_FROM"),
-        *("SESSION_IDLE_HOURS", "SESSION_DAYS"),
+        *("SESSION_IDLE_HOURS", "SESSION_DAYS", "BREACHED_PASSWORDS_FILE"),
         *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
     )
 )
@@ -72,6 +72,8 @@ class Environment:
     """A session that nobody used for so long ends."""
     session_days: int
     """One that began so long ago ends in any case."""
+    breached_passwords_file: str
+    """Pwned Passwords, ordered by SHA-1; empty: the commonest passwords only are refused."""
     open_sign_up: bool
     """Whoever proves an address may make an account, with a team of their own. Needs mail."""
     oidc_issuer: str
@@ -125,6 +127,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         email_from=values.get("LAMINAR_EMAIL_FROM", ""),
         session_idle_hours=_at_least_one(values, "LAMINAR_SESSION_IDLE_HOURS", 12),  # over night, not over a day's work
         session_days=_at_least_one(values, "LAMINAR_SESSION_DAYS", 14),
+        breached_passwords_file=values.get("LAMINAR_BREACHED_PASSWORDS_FILE", ""),
         open_sign_up=values.get("LAMINAR_OPEN_SIGN_UP", "0") == "1",
         oidc_issuer=values.get("LAMINAR_OIDC_ISSUER", "").rstrip("/"),
         oidc_client_id=values.get("LAMINAR_OIDC_CLIENT_ID", ""),

@@ -18,6 +18,7 @@ ceilings          the most that a key's jobs may hold and use
 project_limits    the reach of a key of one project
 adapter           sign-up and password attempts, as allauth asks us
 signing_in/       what is written down of sign-ins; links that set a password
+passwords/        judging a new password
 sessions/         the browsers in which people are signed in, and their end
 second_factor     the duty to have one; secrets encrypted at rest
 shared_cache      allauth's limits, counted in Postgres

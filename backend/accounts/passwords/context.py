@@ -1,0 +1,60 @@
+"""Words that are no part of a password: what an attacker who knows the person and the site tries first.
+
+Invariant: such words count for nothing. What is left of a password without them must be long enough by itself, so one
+that merely contains a name is as good as it would be without it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+
+from backend.accounts.models import Team, User
+
+_PRODUCT: Final = "laminar"
+_SHORTEST_WORD: Final = 4  # shorter ones stand in passwords by chance
+_BETWEEN_WORDS: Final = re.compile(r"[^\w]+|_")
+
+
+class ContextWordsValidator:
+    def __init__(self, min_length: int) -> None:
+        self.min_length = min_length
+
+    def validate(self, password: str, user: Any = None) -> None:
+        rest = password.casefold()
+        for word in sorted(words_around(user if isinstance(user, User) else None), key=len, reverse=True):
+            rest = rest.replace(word, "")
+        if len(rest) < min(self.min_length, len(password)):
+            raise ValidationError(
+                "Without your name, your address, and the names of your team and of this site, "
+                f"this password is shorter than {self.min_length} characters.",
+                code="password_of_context",
+            )
+
+    def get_help_text(self) -> str:
+        return "Your name, your address, and the names of your team and of this site count for nothing in it."
+
+
+def words_around(user: User | None) -> set[str]:
+    texts = [_PRODUCT, urlsplit(settings.ENVIRONMENT.public_url).hostname or ""]
+    if user is not None:
+        texts += [user.email, user.first_name, user.last_name, *_teams(user)]
+    return set(_words(texts))
+
+
+def _teams(user: User) -> Iterable[str]:
+    """Those that they are in, and those that have invited them."""
+    theirs = Q(invitations__email=user.email.lower())
+    if user.pk is not None:
+        theirs |= Q(memberships__user_id=user.pk)
+    return Team.objects.filter(theirs).values_list("name", flat=True).distinct()
+
+
+def _words(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        found = [word for word in _BETWEEN_WORDS.split(text.casefold()) if word]
+        yield from (word for word in (*found, "".join(found)) if len(word) >= _SHORTEST_WORD)
