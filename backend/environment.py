@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 # Without them everything works; infra/local passes those on that somebody has set.
 OPTIONAL = frozenset(
@@ -156,6 +156,11 @@ def database_settings(url: str) -> dict[str, object]:
         "PASSWORD": unquote(parts.password or ""),
         "NAME": parts.path.strip("/"),
     }
+
+
+def database_options(url: str) -> dict[str, str]:
+    """What stands behind the `?`, for libpq to judge. Left out in silence, verify-full would mean no check at all."""
+    return dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
 def mail_settings(url: str, sender: str) -> dict[str, object]:

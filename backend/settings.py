@@ -4,7 +4,14 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from backend.environment import MissingSetting, database_settings, mail_settings, oidc_app, read_environment
+from backend.environment import (
+    MissingSetting,
+    database_options,
+    database_settings,
+    mail_settings,
+    oidc_app,
+    read_environment,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = read_environment()
@@ -67,7 +74,8 @@ DATABASES = {
     "default": {
         **database_settings(ENVIRONMENT.database_url),
         # One pool a process. Two background threads (hub, dispatcher) hold connections of their own beside it.
-        "OPTIONS": {
+        "OPTIONS": database_options(ENVIRONMENT.database_url)
+        | {
             "pool": {"min_size": 1, "max_size": 12, "timeout": 5},
             "prepare_threshold": 3,  # of what goes through `backend.prepared_queries`, and of nothing else
             "options": "-c statement_timeout=20000 -c lock_timeout=10000 -c idle_in_transaction_session_timeout=30000",
@@ -121,7 +129,8 @@ TEMPLATES = [
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [ROOT / "frontend" / "templates"],
         "APP_DIRS": True,
-        "OPTIONS": {
+        "OPTIONS": database_options(ENVIRONMENT.database_url)
+        | {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",

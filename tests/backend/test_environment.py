@@ -1,6 +1,8 @@
 """The control plane's environment, read once."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -18,3 +20,21 @@ def test_a_former_name_is_refused_with_its_successor(former: str) -> None:
     read_environment(values)
     with pytest.raises(MissingSetting, match=rf"{former} is called {RENAMED[former]} now"):
         read_environment(values | {former: "0"})
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("sslmode=disable", ""),
+        ("sslmode=verify-full", "SSL was required"),  # this server has no certificate
+        ("ssl_mode=verify-full", 'invalid connection option "ssl_mode"'),
+    ],
+)
+def test_a_database_is_reached_as_its_address_says_and_not_less_safely(option: str, complaint: str) -> None:
+    connect = (
+        "import django, psycopg; django.setup(); from django.db import connection as made;"
+        "psycopg.connect(**made.get_connection_params()).close()"
+    )
+    environment = os.environ | {"LAMINAR_DATABASE_URL": f"{os.environ['LAMINAR_DATABASE_URL']}?{option}"}
+    done = subprocess.run([sys.executable, "-c", connect], env=environment, capture_output=True, text=True)
+    assert (done.returncode == 0) == (complaint == "") and complaint in done.stderr, done.stderr
