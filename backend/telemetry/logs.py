@@ -30,7 +30,7 @@ MOST_BATCHES_READ: Final = 400
 _BLOT: Final = "[secret]"
 _SECRETS: Final = re.compile(
     r"\b(lam_[a-z]+_[A-Za-z0-9]{4,}_?)[A-Za-z0-9_-]*"
-    r"|(\b(?:bearer|token|api[_-]?key|password|secret)[\"']?\s*[:= ]\s*[\"']?)[^\s\"',;&]{6,}"
+    r"|(\b(?:bearer|token|api[_-]?key|password|secret)[\"']?(?:\s*[:=]\s*|\s+)[\"']?)[^\s\"',;&]{6,}"
     r"|(://[^/\s:@]+:)[^@\s/]+(?=@)"
     r"|(\bwhsec_)[A-Za-z0-9+/=_-]+",
     re.IGNORECASE,
