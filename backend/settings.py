@@ -54,7 +54,8 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "backend.api.middleware.RequestIdMiddleware",
-    "backend.pages.csp.content_security_policy",
+    "backend.pages.headers.guard_answers",
+    "backend.api.admission.admit",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -129,8 +130,7 @@ TEMPLATES = [
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [ROOT / "frontend" / "templates"],
         "APP_DIRS": True,
-        "OPTIONS": database_options(ENVIRONMENT.database_url)
-        | {
+        "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
@@ -141,6 +141,7 @@ TEMPLATES = [
 ]
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
+WHITENOISE_ALLOW_ALL_ORIGINS = False  # nobody else loads our fonts
 STATIC_ROOT = ENVIRONMENT.store_dir / "static"
 WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; docker-compose collects when it migrates
 
@@ -150,12 +151,17 @@ USE_TZ = True
 
 _HTTPS = _PUBLIC.scheme == "https"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _HTTPS
-SESSION_COOKIE_HTTPONLY = True
+if _HTTPS:  # a browser takes such a name from this very host only, and over https only
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True  # forms carry the token; no script of ours reads a cookie
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # no cookie of its own
 SESSION_COOKIE_AGE = ENVIRONMENT.session_days * 86_400
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_SSL_REDIRECT = _HTTPS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _HTTPS else None
 SECURE_HSTS_SECONDS = 31_536_000 if _HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = _HTTPS
+SILENCED_SYSTEM_CHECKS = ["security.W021"]  # whether a name goes onto the browsers' own lists is for its owner to say
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # a spec is kilobytes; a batch of facts stays under a megabyte

@@ -13,6 +13,7 @@ handlers          from an exception to its problem
 middleware        id, rate and errors, around every request
 request_context   the request that is being worked on
 request_times     durations of requests in this process
+admission         refuses unknown methods, and plain http to programs
 background        removes old answers and full buckets
 background_times  durations of background tasks, over all workers
 threaded_handler  one thread a request, from first middleware to last

@@ -23,7 +23,7 @@ from backend.api.request_context import RequestContext, client_ip, current_reque
 from backend.api.request_times import note_request
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
-_FOR_PROGRAMS = ("/api/", "/internal/")
+FOR_PROGRAMS = ("/api/", "/internal/")
 
 
 class RequestIdMiddleware:
@@ -41,7 +41,7 @@ class RequestIdMiddleware:
             response = self.get_response(request)
         finally:
             current_request.reset(before)
-        if response.status_code >= 400 and request.path.startswith(_FOR_PROGRAMS):
+        if response.status_code >= 400 and request.path.startswith(FOR_PROGRAMS):
             response = _as_problem(request, response)
         response["X-Request-Id"] = request_id
         note_request(request, response.status_code, time.monotonic() - began)
@@ -65,6 +65,7 @@ def _as_problem(request: HttpRequest, response: HttpResponseBase) -> HttpRespons
     if response.get("Content-Type", "").startswith((CONTENT_TYPE, "application/json")):
         return response
     problem = problem_response(request, refusal_for_status(response.status_code))
-    if "Allow" in response:
-        problem["Allow"] = response["Allow"]
+    for name, value in response.items():  # Allow, and what guards every answer
+        if not name.startswith("Content-T") and not name.startswith("Content-L"):
+            problem.headers.setdefault(name, value)
     return problem

@@ -26,6 +26,6 @@ words             states, reasons and failures in words that help
 event_sentences   events as sentences
 glossary          one word for one thing, explained
 account/          one's own account: signing in, address, password, sessions
-csp               the scripts and styles that a browser may run
+headers           what a browser may do with an answer: scripts, styles, keeping it
 templatetags/     filters and tags for the templates
 """

@@ -1,21 +1,22 @@
-"""Content-Security-Policy: the second wall behind escaping.
+"""What a browser may do with an answer: the second wall behind escaping.
 
 Invariants:
 - no inline script and no inline event handler ever runs; scripts, styles and connections come from this origin alone;
 - style *attributes* are allowed, because Plotly writes them into its charts; style *elements* are not, except an
   empty one, which Plotly fills through the CSSOM;
+- nothing is kept by a browser or a cache that does not say itself that it may be: static files do, pages and the API
+  do not, so that the way back from a sign-out shows nothing;
 - an answer that brings a policy of its own keeps it.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Final, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-HEADER = "Content-Security-Policy"
 _EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"  # the hash of nothing at all
 POLICY = "; ".join(
     (
@@ -26,18 +27,20 @@ POLICY = "; ".join(
         "img-src 'self' data:",
         "font-src 'self'",
         "connect-src 'self'",
+        "object-src 'none'",
         "form-action 'self'",
         "frame-ancestors 'none'",
         "base-uri 'none'",
     )
 )
+_UNLESS_SAID: Final = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 @sync_and_async_middleware
-def content_security_policy(get_response: Sync | Async) -> Sync | Async:
+def guard_answers(get_response: Sync | Async) -> Sync | Async:
     if iscoroutinefunction(get_response):
         answer_later = cast(Async, get_response)
 
@@ -54,5 +57,6 @@ def content_security_policy(get_response: Sync | Async) -> Sync | Async:
 
 
 def _guarded(response: HttpResponseBase) -> HttpResponseBase:
-    response.headers.setdefault(HEADER, POLICY)
+    for name, value in _UNLESS_SAID.items():
+        response.headers.setdefault(name, value)
     return response

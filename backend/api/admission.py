@@ -1,0 +1,37 @@
+"""What is refused before anybody looks at it: methods that nothing here knows, and plain http to programs where the
+site's address is https (people are led to https by a redirect).
+
+Invariant: a program that was given http:// by mistake is refused every time. A redirect would do its work, and its key
+would go over the wire in the clear with every request, for good, and nobody would notice.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from backend.api.middleware import FOR_PROGRAMS
+from backend.api.problems import problem_response
+from backend.errors import Denied
+
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+
+
+class PlainHttp(Denied):
+    """Use https://. The key that came with this request went over the wire in the clear: revoke it."""
+
+    code = "https_only"
+
+
+def admit(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
+    def answer(request: HttpRequest) -> HttpResponseBase:
+        if request.method not in METHODS:
+            return HttpResponse(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(METHODS)})
+        if settings.SECURE_SSL_REDIRECT and not request.is_secure() and request.path.startswith(FOR_PROGRAMS):
+            return problem_response(request, PlainHttp())
+        return get_response(request)
+
+    return answer
