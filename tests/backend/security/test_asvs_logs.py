@@ -1,0 +1,38 @@
+"""OWASP ASVS 5, chapter 16.2: where log lines go and what time they tell."""
+
+import os
+import subprocess
+import sys
+
+from tests.backend.security.conftest import ROOT
+
+SAY = """
+import logging, django; django.setup()
+record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "said", "created": 0.0})
+print(*[handler.format(record) for handler in logging.getLogger().handlers])
+loggers = (logging.root, *logging.root.manager.loggerDict.values())
+found = [handler for each in loggers for handler in getattr(each, "handlers", [])]
+print(*sorted({f"{type(each).__name__}:{getattr(getattr(each, 'stream', None), 'name', '')}" for each in found}))
+from django.conf import settings
+print(settings.ADMINS)
+"""
+
+
+def said() -> list[str]:
+    """In a process that was told to live in Tokyo."""
+    environment = os.environ | {"TZ": "Asia/Tokyo", "LAMINAR_DEBUG": "0"}
+    done = subprocess.run([sys.executable, "-c", SAY], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_times_of_log_lines_are_utc_wherever_the_machine_stands() -> None:
+    line, *_ = said()
+    assert line.startswith(("1970-01-01 00:00:00", "1970-01-01T00:00:00")) and line.endswith("said")
+
+
+def test_logs_go_to_standard_error_and_nowhere_else() -> None:
+    """Django's own handler for mails is there, and has nobody to write to."""
+    _, handlers, admins = said()
+    assert set(handlers.split()) - {"NullHandler:", "AdminEmailHandler:"} == {"StreamHandler:<stderr>"}
+    assert admins == "[]"
