@@ -62,14 +62,15 @@ def _follow(request: HttpRequest, key: str) -> SignedIn | None:
     row = _with_time().filter(pk=key).first()
     if row is None:
         return _note(request)
+    signed_in: SignedIn = row
     now: datetime = row.now
     if is_over(row, now=now):
         request.session.flush()
         request.user = AnonymousUser()
         return None
-    if _is_a_persons(request) and row.seen_at < now - _SEEN_WRITTEN_EVERY:
+    if _is_a_persons(request) and signed_in.seen_at < now - _SEEN_WRITTEN_EVERY:
         SignedIn.objects.filter(pk=key).update(seen_at=now, ip=_ip(request))
-    return row
+    return signed_in
 
 
 def _note(request: HttpRequest, *, began_at: datetime | None = None) -> SignedIn | None:
