@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 OPTIONAL = frozenset(
     f"LAMINAR_{name}"
     for name in (
-        *("DEBUG", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE", "TRUSTED_PROXIES"),
-        *("KEEP_LOGS_DAYS", "KEEP_TRAJECTORIES_DAYS"),
+        *("DEBUG", "SITE_DIR", "STORE_URL", "STORE_ENDPOINT", "KEEP_POINTS_DAYS", "AUDIT_DIR", "AUDIT_KEY_FILE"),
+        *("TRUSTED_PROXIES", "KEEP_LOGS_DAYS", "KEEP_TRAJECTORIES_DAYS"),
         *("METRICS_TOKEN", "METRICS_DIR", "RATE_SCALE", "WEBHOOKS_TO_LOOPBACK", "EMAIL_URL", "EMAIL_FROM"),
         *("SESSION_IDLE_HOURS", "SESSION_DAYS", "BREACHED_PASSWORDS_FILE"),
         *("OPEN_SIGN_UP", "OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_SECRET_FILE", "OIDC_NAME", "OIDC_DOMAINS"),
@@ -39,6 +39,9 @@ class Environment:
     ray_url: str
     ray_token_file: Path
     store_dir: Path
+    """The folder that Ray nodes share with the control plane and may write: nothing in it is believed."""
+    site_dir: Path
+    """A folder that no Ray node sees: static files, and the audit log's anchors and key."""
     allowed_hosts: tuple[str, ...]
     debug: bool
     store_url: str
@@ -98,6 +101,13 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
     for former, name in RENAMED.items():
         if values.get(former):
             raise MissingSetting(f"{former} is called {name} now; set that instead")
+    store_dir = Path(values["LAMINAR_STORE_DIR"])
+    site_dir = Path(values.get("LAMINAR_SITE_DIR") or store_dir.parent / "site")
+    if store_dir.resolve() in (site_dir.resolve(), *site_dir.resolve().parents):
+        raise MissingSetting(
+            f"LAMINAR_SITE_DIR: a folder outside of LAMINAR_STORE_DIR ({store_dir}), which Ray nodes may write, "
+            f"got {site_dir}"
+        )
     return Environment(
         database_url=values["LAMINAR_DATABASE_URL"],
         broker_url=values["LAMINAR_BROKER_URL"],
@@ -106,7 +116,8 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         control_url=values["LAMINAR_CONTROL_URL"].rstrip("/"),
         ray_url=values["LAMINAR_RAY_URL"].rstrip("/"),
         ray_token_file=Path(values["LAMINAR_RAY_TOKEN_FILE"]),
-        store_dir=Path(values["LAMINAR_STORE_DIR"]),
+        store_dir=store_dir,
+        site_dir=site_dir,
         allowed_hosts=tuple(host.strip() for host in values["LAMINAR_ALLOWED_HOSTS"].split(",") if host.strip()),
         debug=values.get("LAMINAR_DEBUG", "0") == "1",
         store_url=values.get("LAMINAR_STORE_URL", ""),
@@ -114,10 +125,8 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         keep_points_days=int(values.get("LAMINAR_KEEP_POINTS_DAYS") or 90),
         keep_logs_days=int(values.get("LAMINAR_KEEP_LOGS_DAYS") or 90),
         keep_trajectories_days=int(values.get("LAMINAR_KEEP_TRAJECTORIES_DAYS") or 90),
-        audit_dir=Path(values.get("LAMINAR_AUDIT_DIR") or Path(values["LAMINAR_STORE_DIR"]) / "audit"),
-        audit_key_file=Path(
-            values.get("LAMINAR_AUDIT_KEY_FILE") or Path(values["LAMINAR_STORE_DIR"]) / "audit" / "signing_key.pem"
-        ),
+        audit_dir=Path(values.get("LAMINAR_AUDIT_DIR") or site_dir / "audit"),
+        audit_key_file=Path(values.get("LAMINAR_AUDIT_KEY_FILE") or site_dir / "audit" / "signing_key.pem"),
         trusted_proxies=frozenset(values.get("LAMINAR_TRUSTED_PROXIES", "").replace(",", " ").split()),
         metrics_token=values.get("LAMINAR_METRICS_TOKEN", ""),
         metrics_dir=values.get("LAMINAR_METRICS_DIR", ""),

@@ -142,7 +142,7 @@ TEMPLATES = [
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 WHITENOISE_ALLOW_ALL_ORIGINS = False  # nobody else loads our fonts
-STATIC_ROOT = ENVIRONMENT.store_dir / "static"
+STATIC_ROOT = ENVIRONMENT.site_dir / "static"
 WHITENOISE_USE_FINDERS = True  # no collectstatic step on one machine; docker-compose collects when it migrates
 
 LANGUAGE_CODE = "en-gb"

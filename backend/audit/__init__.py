@@ -4,6 +4,7 @@ models        rows, each with the hash of the one before
 services      new entries of a team's chain
 selectors     the log as its team reads it
 anchors       signed ends of chains, kept outside the database
+places        where those and their key lie
 anchoring     signing the chains that have grown
 verification  a walk over every chain, compared with the anchors
 admin         the log as operators read it

@@ -2,14 +2,13 @@
 
 from datetime import datetime
 
-from django.conf import settings
 from django.db.models import F
 
 from backend.audit.anchors import append_anchors, read_anchors, signing_key
 from backend.audit.models import AuditHead
+from backend.audit.places import anchors_and_key
 from backend.audit.verification import Finding, Verdict, verify_chain, verify_chains
 
-ANCHORS_FILE = "anchors.jsonl"
 MOST_AT_ONCE = 1_000
 
 
@@ -18,8 +17,8 @@ def anchor_heads(*, now: datetime) -> int:
     grown = AuditHead.objects.filter(seq__gt=F("anchored_seq")).order_by("team_id")
     heads = list(grown.values_list("team_id", "seq", "hash")[:MOST_AT_ONCE])
     if heads:
-        key = signing_key(settings.ENVIRONMENT.audit_key_file)
-        append_anchors(settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, heads, key=key, now=now)
+        path, key_file = anchors_and_key()
+        append_anchors(path, heads, key=signing_key(key_file), now=now)
     for team_id, seq, _ in heads:
         AuditHead.objects.filter(pk=team_id, anchored_seq__lt=seq).update(anchored_seq=seq)
     return len(heads)
@@ -27,14 +26,14 @@ def anchor_heads(*, now: datetime) -> int:
 
 def verify_audit_log() -> Verdict:
     """Every chain against every anchor. Raises `BrokenAnchors`."""
-    key = signing_key(settings.ENVIRONMENT.audit_key_file).public_key()
-    return verify_chains(read_anchors(settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, key=key))
+    path, key_file = anchors_and_key()
+    return verify_chains(read_anchors(path, key=signing_key(key_file).public_key()))
 
 
 def verify_log_of(team_id: str) -> tuple[Finding | None, int | None]:
     """Of one team: what is wrong, and how many entries an anchor vouches for; None where this process does not see the
     anchors, which are kept where only some do. Raises `BrokenAnchors`."""
-    path, key_file = settings.ENVIRONMENT.audit_dir / ANCHORS_FILE, settings.ENVIRONMENT.audit_key_file
+    path, key_file = anchors_and_key()
     if not (path.exists() and key_file.exists()):
         return verify_chain(team_id, {}, sees_anchors=False), None
     key = signing_key(key_file).public_key()

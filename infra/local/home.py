@@ -47,6 +47,11 @@ class Home:
         return self.folder / "store"
 
     @property
+    def site(self) -> Path:
+        """What Ray has no business with."""
+        return self.folder / "site"
+
+    @property
     def local_json(self) -> Path:
         return self.folder / "local.json"
 
@@ -76,7 +81,7 @@ class Home:
         """Make the folders. Others may pass through the home, so that Postgres can run as somebody else than root."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o711)
-        for folder in (self.logs, self.run, self.secrets_folder, self.store, self.store / "static"):
+        for folder in (self.logs, self.run, self.secrets_folder, self.store, self.site, self.site / "static"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
         if self.alias.is_symlink() or (self.alias.exists() and self.alias.stat().st_uid != os.getuid()):

@@ -86,6 +86,7 @@ class Site:
             "LAMINAR_ALLOWED_HOSTS": "127.0.0.1,localhost",
             "LAMINAR_DEBUG": "0",
             **{name: os.environ[name] for name in sorted((OPTIONAL | RENAMED.keys()) & os.environ.keys())},
+            "LAMINAR_SITE_DIR": str(self.home.site),
         }
 
     def marked(self, service: Service) -> dict[str, str]:

@@ -10,8 +10,9 @@ from django.conf import settings
 from django.test import Client
 
 from backend.accounts.models import ApiKey
-from backend.audit.anchoring import ANCHORS_FILE, anchor_heads
+from backend.audit.anchoring import anchor_heads
 from backend.audit.models import AuditEntry
+from backend.audit.places import ANCHORS_FILE
 from backend.audit.services import record_action
 from tests.backend.audit.test_audit import behind_the_guards
 from tests.frontend.html_reading import words_of

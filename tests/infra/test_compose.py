@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.environment import RENAMED, Environment
+from backend.environment import OPTIONAL, RENAMED, Environment, read_environment
+from engine.live.checkpoints.store import FETCHED
+from engine.live.process.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -51,8 +53,34 @@ def test_ray_asks_for_its_token_and_shares_the_store(service: str) -> None:
     assert environment["RAY_AUTH_MODE"] == "token"
     assert environment["RAY_AUTH_TOKEN_PATH"] == SERVICES["web"]["environment"]["LAMINAR_RAY_TOKEN_FILE"]
     assert environment["LAMINAR_STORE_DIR"] == SERVICES["web"]["environment"]["LAMINAR_STORE_DIR"]
-    assert SERVICES[service]["volumes"] == SERVICES["web"]["volumes"]
     assert "ray_token" in SERVICES[service]["secrets"]
+
+
+@pytest.mark.parametrize("service", ["ray-head", "ray-worker"])
+def test_a_ray_node_sees_of_the_store_what_a_job_needs_and_writes_only_jobs_folders(service: str) -> None:
+    mounts = {each["target"]: each for each in SERVICES[service]["volumes"]}
+    store = Path(SERVICES[service]["environment"]["LAMINAR_STORE_DIR"])
+    settings = Settings(store=store)
+    needed = {str(store / "jobs"), str(store / FETCHED), str(settings.models), str(settings.data)}
+    assert set(mounts) == needed
+    assert {each["source"] for each in mounts.values()} == {"store"}
+    assert all(target == str(store / each["volume"]["subpath"]) for target, each in mounts.items())
+    read_only = {target for target, each in mounts.items() if each.get("read_only")}
+    assert read_only == {str(settings.models), str(settings.data)}
+    made = re.findall(r"/store/\w+", str(SERVICES["migrate"]["command"]))
+    assert set(made) == needed and SERVICES[service]["depends_on"]["migrate"], "a folder must be there to be mounted"
+
+
+@pytest.mark.parametrize("service", CONTROL_PLANE)
+def test_static_files_and_the_audit_logs_key_lie_where_no_ray_node_looks(service: str) -> None:
+    told = {name: value for name, value in SERVICES[service]["environment"].items() if "${" not in str(value)}
+    needed = {f"LAMINAR_{field.name.upper()}" for field in dataclasses.fields(Environment)} - OPTIONAL
+    ours = read_environment(dict.fromkeys(needed, "x") | told)
+    mounts = [volume.split(":") for volume in SERVICES[service]["volumes"]]
+    (source,) = [source for source, target in mounts if ours.site_dir == Path(target)]
+    of_nodes = {each["source"] for name in ("ray-head", "ray-worker") for each in SERVICES[name]["volumes"]}
+    assert source not in of_nodes
+    assert {ours.audit_dir, ours.audit_key_file.parent} == {ours.site_dir / "audit"}
 
 
 @pytest.mark.parametrize("service", sorted(set(SERVICES) - {"migrate"}))

@@ -133,6 +133,17 @@ def forget_older(folder: Path) -> None:
         shutil.rmtree(other, ignore_errors=True)
 
 
+def refuse_outside(uri: str, jobs: Path) -> None:
+    """An engine reported this address; it is followed only to what a job wrote. Raises `ValueError`."""
+    below = urlsplit(uri).path.partition("/jobs/")[2] if uri.startswith("s3://") else None
+    if below is None:
+        is_within = jobs.resolve() in folder_of(uri).resolve().parents
+    else:
+        is_within = bool(below) and ".." not in unquote(uri).split("/")
+    if not is_within:
+        raise ValueError(f"resume_from: a checkpoint that a job wrote, in {jobs}, got {uri!r}")
+
+
 def folder_of(uri: str) -> Path:
     parts = urlsplit(uri)
     if parts.scheme not in ("", "file") or parts.netloc:

@@ -42,6 +42,11 @@ class Settings:
         return cls(store=Path(folder))
 
     @property
+    def jobs(self) -> Path:
+        """What jobs write: a folder each."""
+        return self.store / "jobs"
+
+    @property
     def models(self) -> Path:
         return self.store / "models"
 
@@ -54,4 +59,7 @@ class Settings:
         """The fence is part of the name: an attempt that was fenced off never writes where its successor does."""
         if not _PLAIN_NAME.fullmatch(job):
             raise ValueError(f"job: letters, digits, dot, dash and underscore, got {job!r}")
-        return self.store / "jobs" / job / f"attempt-{attempt}-fence-{fence}"
+        folder = self.jobs / job / f"attempt-{attempt}-fence-{fence}"
+        if folder.resolve() != self.jobs.resolve() / job / folder.name:
+            raise ValueError(f"job: a folder of its own in {self.jobs}, got a link to {folder.resolve()}")
+        return folder

@@ -17,7 +17,7 @@ from typing import Final
 
 from ray.exceptions import RayError
 
-from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint
+from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint, refuse_outside
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
@@ -49,6 +49,8 @@ class AttemptPlan:
     """The folder of models, to which names lead; None: the spec may hold the path of any folder."""
     data: Path | None = None
     """The folder of files of prompts, to which names lead; None: any path."""
+    jobs: Path | None = None
+    """The folder of all jobs' folders, where a checkpoint to go on from must lie; None: anywhere."""
     recordings: Path | None = None
     """The folder that keeps every brain's words and decisions, to be replayed; None: none."""
     recorded_step: tuple[int, Path] | None = None
@@ -132,6 +134,8 @@ class Attempt:
 
     def _resume_point(self, uri: str) -> ResumePoint:
         """Fetched and read back on a thread, which may take an hour, while this one hears what ends the attempt."""
+        if self._plan.jobs is not None:
+            refuse_outside(uri, self._plan.jobs)
         opened: Future[ResumePoint] = Future()
         is_given_up = Event()
 

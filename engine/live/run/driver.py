@@ -51,13 +51,13 @@ def main() -> int:
         return 1
     obey_signals()
     try:
-        return run_order(order, folder, models=settings.models, data=settings.data, own_lines=own_lines)
+        return run_order(order, folder, settings=settings, own_lines=own_lines)
     except Interrupted:
         log.error("told to end; facts that were not delivered are in %s", folder)
         return 1
 
 
-def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, own_lines: LineKeeper) -> int:
+def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_lines: LineKeeper) -> int:
     log.info("job=%s attempt=%d fence=%d folder=%s", order.job, order.attempt, order.fence, folder)
     control = ControlPlane(order.control_url, order.token)
     sink = HttpSink(spool=Spool(folder / "facts.jsonl"), control=control, attempt=order.attempt, fence=order.fence)
@@ -67,8 +67,9 @@ def run_order(order: AttemptOrder, folder: Path, *, models: Path, data: Path, ow
         resume_from=order.resume_from,
         replicas=order.replicas,
         runtime_left_s=order.runtime_left_s,
-        models=models,
-        data=data,
+        models=settings.models,
+        data=settings.data,
+        jobs=settings.jobs,
     )
     attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.requests)
     sink.start(step=lambda: attempt.step)

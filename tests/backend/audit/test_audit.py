@@ -14,9 +14,10 @@ from django.db import IntegrityError, connection, transaction
 
 from backend.accounts.models import Team, User
 from backend.api.request_context import RequestContext, current_request
-from backend.audit.anchoring import ANCHORS_FILE, anchor_heads, verify_audit_log
+from backend.audit.anchoring import anchor_heads, verify_audit_log
 from backend.audit.anchors import BrokenAnchors, signing_key
 from backend.audit.models import FIRST_HASH, AuditEntry, AuditHead
+from backend.audit.places import ANCHORS_FILE
 from backend.audit.services import hash_of, record_action
 from tests.backend.conftest import NOW
 

@@ -1,0 +1,61 @@
+"""What a job may name leads into its own folder, and a checkpoint to one that a job wrote: links and dots followed."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.live.checkpoints.resuming import refuse_outside
+from engine.live.process.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "store" / "jobs" / "job_b" / "attempt-1-fence-1").mkdir(parents=True)
+    return Settings(store=tmp_path / "store")
+
+
+@pytest.mark.parametrize("job", ["../x", "..", ".", "a/b", "/etc", "", "a\0b", "job_a/../job_b"])
+def test_a_name_of_a_job_is_no_path(settings: Settings, job: str) -> None:
+    with pytest.raises(ValueError, match="job: letters"):
+        settings.attempt_folder(job=job, attempt=1, fence=1)
+
+
+def test_a_link_to_another_jobs_folder_is_refused(settings: Settings) -> None:
+    folder = settings.attempt_folder(job="job_a", attempt=1, fence=1)
+    assert folder == settings.jobs / "job_a" / "attempt-1-fence-1"
+    (settings.jobs / "job_a").symlink_to("job_b")
+    with pytest.raises(ValueError, match="a folder of its own"):
+        settings.attempt_folder(job="job_a", attempt=1, fence=1)
+    (settings.jobs / "job_c").mkdir()
+    (settings.jobs / "job_c" / "attempt-1-fence-1").symlink_to(settings.jobs / "job_b" / "attempt-1-fence-1")
+    with pytest.raises(ValueError, match="a folder of its own"):
+        settings.attempt_folder(job="job_c", attempt=1, fence=1)
+
+
+def test_a_store_that_is_reached_by_a_link_is_the_operators_own_matter(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(settings.store)
+    folder = Settings(store=tmp_path / "link").attempt_folder(job="job_b", attempt=1, fence=1)
+    assert folder.is_dir()
+
+
+def test_a_job_goes_on_only_from_what_a_job_wrote(settings: Settings, tmp_path: Path) -> None:
+    step = settings.jobs / "job_b" / "attempt-1-fence-1" / "checkpoints" / "step-000005"
+    step.mkdir(parents=True)
+    (settings.store / "models" / "secret").mkdir(parents=True)
+    (settings.jobs / "job_b" / "out").symlink_to(settings.store / "models" / "secret")
+    for uri in (str(step), step.as_uri(), "s3://bucket/some/prefix/jobs/job_b/attempt-1-fence-1/checkpoints/step-5"):
+        refuse_outside(uri, settings.jobs)
+    for uri in (
+        (settings.store / "models" / "secret").as_uri(),
+        "/etc",
+        "file:///",
+        f"{settings.jobs}/job_b/../../models/secret",
+        f"file://{settings.jobs}/job_b/%2e%2e/%2e%2e/models/secret",
+        (settings.jobs / "job_b" / "out").as_uri(),
+        str(settings.jobs),
+        "s3://bucket/prefix/models/secret",
+        "s3://bucket/jobs/job_b/../../models/secret",
+        "s3://bucket/jobs/",
+    ):
+        with pytest.raises(ValueError, match="resume_from: a checkpoint that a job wrote"):
+            refuse_outside(uri, settings.jobs)
