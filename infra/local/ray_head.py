@@ -11,7 +11,8 @@ from infra.local.home import Home, taken_from_the_shell
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
-PASSED_ON = ("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON")  # if somebody has set them
+# If somebody has set them.
+PASSED_ON = ("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX")
 OBJECT_STORE_BYTES = 300 * 1024 * 1024
 
 

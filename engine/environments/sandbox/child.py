@@ -13,13 +13,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import lru_cache
-from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from engine.environments.sandbox.command import require_bubblewrap, sandbox_command
+from engine.environments.sandbox.gvisor import Bundle, is_chosen
+from engine.environments.sandbox.memory_group import MemoryGroup, parent_of_groups
 from engine.environments.sandbox.outcome import (
     Finished,
     Killed,
@@ -28,21 +27,28 @@ from engine.environments.sandbox.outcome import (
     OutOfMemory,
     Output,
     Refused,
+    SandboxUnavailable,
     TimedOut,
 )
 from engine.environments.sandbox.python_tree import python_tree
 from engine.environments.sandbox.seccomp import filter_program
-from engine.environments.sandbox.watch import WATCH, Breach
+from engine.environments.sandbox.starting import (
+    NUM_ALONE,
+    addresses_are_fixed,
+    own_files,
+    resource_limits,
+    spawned,
+)
 
 FLOOD_FACTOR: Final = 128
 """A child that writes this many times what is kept of its output (8 MiB by default) is ended."""
-ROOM_FOR_LIBRARIES: Final = 256 << 20
-"""Address space beyond the memory limit: code and thread stacks that are mapped and mostly never touched."""
 REAP_S: Final = 1.0
 _CHUNK: Final = 1 << 16
 
-# bubblewrap asks the kernel to kill it when the *thread* that started it ends, and callers' threads come and go.
-_SPAWNER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
+
+class Channel(Protocol):
+    def __call__(self, name: str, *, writes: bool) -> tuple[int | str, int]:
+        """What the sandbox is told of its end, a descriptor or a path; and our end."""
 
 
 class Child:
@@ -60,21 +66,26 @@ class Child:
         self.began_at = time.monotonic()
         self.answers = bytearray()
         self.flooded = False
-        self._breach: Breach | None = None
+        self._group: MemoryGroup | None = None
+        self._bundle: Bundle | None = None
+        self._is_out_of_memory = False
         self._status = bytearray()
         self._kept = {"stdout": bytearray(), "stderr": bytearray()}
         self._seen = {"stdout": 0, "stderr": 0}
         self._selector = selectors.DefaultSelector()
         self._unsent: dict[int, memoryview] = {}
-        with ExitStack() as theirs:
-            self._spawn(theirs, files, serves, forks, packages)
-        WATCH.add(self._process.pid, limits, self._on_breach)
+        try:
+            with ExitStack() as theirs:
+                self._spawn(theirs, files, serves, forks, packages)
+        except BaseException:
+            self._forget()
+            raise
         self._send(self._stdin, stdin, then_close=True)
 
     def _spawn(
         self, theirs: ExitStack, files: Mapping[str, str], serves: bool, forks: bool, packages: Sequence[str]
     ) -> None:
-        def pipe(*, writes: bool) -> tuple[int, int]:
+        def pipe(name: str, *, writes: bool) -> tuple[int, int]:
             """Their end, which is closed here once they have it, and ours."""
             ends = os.pipe()
             their_end, our_end = (ends[1], ends[0]) if writes else ends
@@ -90,37 +101,47 @@ class Child:
             return fd
 
         require_bubblewrap()  # before anything is asked of this machine for its sake
-        boxed = {name: content(text.encode()) for name, text in {**_own_files(), **files}.items()}
-        filter_fd = content(filter_program())
-        stdin, self._stdin = pipe(writes=False)
-        stdout, ours_out = pipe(writes=True)
-        stderr, ours_err = pipe(writes=True)
-        status, ours_status = pipe(writes=True)
-        requests, self.requests_fd = pipe(writes=False) if serves else (None, -1)
-        answers, ours_answers = pipe(writes=True) if serves else (None, -1)
-        setup = {
-            "limits": _resource_limits(self.limits),
-            "status": status,
-            "requests": requests,
-            "answers": answers,
-            "forks": forks,
-        }
-        command = sandbox_command(
-            tree=python_tree(tuple(packages)),
-            limits=self.limits,
-            files=boxed,
-            filter_fd=filter_fd,
-            arguments=[json.dumps(setup)],
-        )
-        inherited = [*boxed.values(), filter_fd, status, *(fd for fd in (requests, answers) if fd is not None)]
-        self._process = _SPAWNER.submit(
-            lambda: subprocess.Popen(
-                command, env={}, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=inherited,
-                start_new_session=True,
+        tree, files = python_tree(tuple(packages)), {**own_files(), **files}
+        self._bundle = bundle = Bundle(tree, self.limits, files) if is_chosen() else None
+        parent = parent_of_groups()
+        if parent is not None:
+            try:
+                self._group = MemoryGroup(parent, limit_bytes=self.limits.memory_bytes)
+            except OSError as error:
+                raise SandboxUnavailable(f"no control group could be made in {parent.folder}: {error}") from error
+        is_alone = self._group is None
+        channel: Channel = pipe if bundle is None else bundle.channel
+        stdin, self._stdin = pipe("stdin", writes=False)
+        stdout, ours_out = pipe("stdout", writes=True)
+        stderr, ours_err = pipe("stderr", writes=True)
+        status, ours_status = channel("status", writes=True)
+        requests, self.requests_fd = channel("requests", writes=False) if serves else (None, -1)
+        answers, ours_answers = channel("answers", writes=True) if serves else (None, -1)
+        resources = resource_limits(self.limits, NUM_ALONE if is_alone and forks else self.limits.num_processes)
+        pipes = {"status": status, "requests": requests, "answers": answers}
+        setup = {"limits": resources, "forks": forks, **pipes}
+        inherited = [fd for fd in pipes.values() if isinstance(fd, int)]
+        if bundle is not None:
+            command = bundle.command(setup, self._group, resources)
+        else:
+            boxed = {name: content(text.encode()) for name, text in files.items()}
+            allowed = filter_program(is_alone=is_alone and not forks, addresses_are_fixed=addresses_are_fixed())
+            filter_fd = content(allowed)
+            inherited += [*boxed.values(), filter_fd]
+            command = sandbox_command(
+                tree=tree,
+                limits=self.limits,
+                files=boxed,
+                filter_fd=filter_fd,
+                arguments=[json.dumps(setup)],
+                group=self._group,
             )
-        ).result()  # fmt: skip
-        ours = {"stdout": ours_out, "stderr": ours_err, "status": ours_status, "answers": ours_answers}
-        for name, fd in ours.items():
+        self._process = spawned(command, stdin=stdin, stdout=stdout, stderr=stderr, inherited=inherited)
+        self._listen({"stdout": ours_out, "stderr": ours_err, "status": ours_status, "answers": ours_answers})
+
+    def _listen(self, ours: Mapping[str, int]) -> None:
+        alarm = self._group.alarm() if self._group is not None else None
+        for name, fd in {**ours, "alarm": -1 if alarm is None else alarm}.items():
             if fd >= 0:
                 self._selector.register(fd, selectors.EVENT_READ, name)
 
@@ -130,8 +151,9 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """The process is gone, or all of its pipes are."""
-        return not any(key.events & selectors.EVENT_READ for key in self._selector.get_map().values())
+        """The process is gone, or all of its pipes are; those with names have no end where nobody took theirs."""
+        telling = {"stdout", "stderr"} if self._bundle is not None else {"stdout", "stderr", "status", "answers"}
+        return not any(key.data in telling for key in self._selector.get_map().values())
 
     @property
     def has_printed(self) -> bool:
@@ -150,7 +172,7 @@ class Child:
         """Moves bytes until that holds (true), or the deadline passes or the child has ended or floods (false)."""
         while not until():
             left = deadline - time.monotonic()
-            if left <= 0 or self.flooded or self.has_ended:
+            if left <= 0 or self.flooded or self._is_out_of_memory or self.has_ended:
                 return False
             for key, _ in self._selector.select(left):
                 if key.data == "write":
@@ -161,15 +183,17 @@ class Child:
 
     def end(self, *, until: float = 0.0) -> Outcome:
         """The outcome of a process that ended by itself until then; one that still runs is ended here."""
-        code = self._reap(0.0 if self.flooded else until)
+        code = self._reap(0.0 if self.flooded or self._is_out_of_memory else until)
         ended_by_us = code is None
         if ended_by_us:
             self._process.kill()
             code = self._reap(time.monotonic() + REAP_S)
-        WATCH.remove(self._process.pid)
         self.pump(lambda: False, time.monotonic() + 0.1)  # what was written last
         output = self._output()
         self._close()
+        if self._group is not None:
+            self._is_out_of_memory |= self._group.was_exceeded()
+        self._forget()
         return self._outcome(None if ended_by_us else code, output)
 
     # ── pipes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +226,9 @@ class Child:
             chunk = os.read(fd, _CHUNK)
         except BlockingIOError:
             return
-        if not chunk:
+        if name == "alarm":
+            self._is_out_of_memory = True
+        elif not chunk:
             self._selector.unregister(fd)
             os.close(fd)
         elif name == "status":
@@ -216,9 +242,10 @@ class Child:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_breach(self, breach: Breach) -> None:
-        self._breach = self._breach or breach
-        self._process.kill()
+    def _forget(self) -> None:
+        for kept in (self._group, self._bundle):
+            if kept is not None:
+                kept.remove()
 
     def _reap(self, deadline: float) -> int | None:
         try:
@@ -245,10 +272,8 @@ class Child:
     def _outcome(self, code: int | None, output: Output) -> Outcome:
         """`code` is none where it had to be ended."""
         limits = self.limits
-        if self._breach == "memory" or (b"m" in self._status and code not in (0, None)):
+        if self._is_out_of_memory or (b"m" in self._status and code not in (0, None)):
             return OutOfMemory(limit_bytes=limits.memory_bytes, output=output)
-        if self._breach == "files":
-            return Killed(reason=f"it made more than {limits.num_files} files", output=output)
         if self.flooded:
             return Killed(reason=f"it wrote more than {FLOOD_FACTOR * limits.output_bytes} bytes", output=output)
         if code is None:
@@ -261,24 +286,3 @@ class Child:
         if number in signal.valid_signals() and number > 0:
             return Killed(reason=f"signal {signal.Signals(number).name}", output=output)
         return Finished(exit_code=code, output=output, wall_s=time.monotonic() - self.began_at)
-
-
-def _resource_limits(limits: Limits) -> list[tuple[str, int, int]]:
-    room = limits.memory_bytes + ROOM_FOR_LIBRARIES
-    wanted = {
-        "RLIMIT_AS": room,
-        "RLIMIT_FSIZE": limits.disk_bytes,
-        "RLIMIT_NOFILE": limits.num_open_files,
-        "RLIMIT_NPROC": limits.num_processes,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
-    }
-    # One second between the signal that says why and the one that cannot be caught.
-    return [("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
-
-
-@lru_cache(maxsize=1)
-def _own_files() -> dict[str, str]:
-    inside = Path(__file__).parent / "inside"
-    return {name: (inside / name).read_text() for name in ("bootstrap.py", "frames.py", "serve.py")}

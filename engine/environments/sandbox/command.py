@@ -4,25 +4,39 @@ An engine that runs as root first becomes a user that owns nothing: the kernel d
 a fork bomb would have no bound, and whatever leaked would be root's. Where that user may not read this Python (it lies
 under a closed home), an outer sandbox binds it for him:
 
-    bwrap (outer, root: binds only)  ─>  setpriv (a user of its own)  ─>  bwrap (the sandbox)  ─>  python3
+    sh (joins its memory group)  ─>  bwrap (outer, root: binds only)  ─>  setpriv (a user of its own)
+        ─>  unshare, mount (its /tmp)  ─>  bwrap (the sandbox)  ─>  python3
+
+bubblewrap cannot bound the number of files, so /tmp is mounted before it, in a name space that ends with the sandbox.
 
 Invariants:
 - the launcher's environment is empty: `--clearenv` alone leaves it readable in /proc/1/environ, and there is no /proc;
-- the only places that can be written are /tmp, of a given size, and what the pipes take.
+- the only places that can be written are /tmp, of a given size and number of files, and what the pipes take; the file
+  system itself refuses more.
 """
 
 import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final
 
+from engine.environments.sandbox.memory_group import JOINS, MemoryGroup
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
 from engine.environments.sandbox.python_tree import HOME, PACKAGES, PROGRAM, Bind, PythonTree
 
 INSTALL: Final = "sudo apt-get install bubblewrap"
 BOX: Final = "/box"
 
+_PLACES: Final = ("/dev/shm", "/mnt", "/media", "/srv")
+_FURNISHES: Final = (
+    # The size of the stack decides where libraries are mapped, and the filter knows where that is.
+    'ulimit -S -s 8192 2>/dev/null; "$1" -t tmpfs -o "$2" tmpfs "$3" && shift 3 && exec "$@"'
+)
+ENVIRONMENT: Final = {"LD_LIBRARY_PATH": f"{HOME}/lib", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": f"{HOME}/bin"}
+NOBODY: Final = 65534
 _NOBODIES: Final = (0x60000000, 0x6FFFFFFF)  # far above real users and the ranges that containers are given
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _OUTER_SEES: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
@@ -39,23 +53,52 @@ def require_bubblewrap() -> str:
 
 
 def sandbox_command(
-    *, tree: PythonTree, limits: Limits, files: Mapping[str, int], filter_fd: int, arguments: Sequence[str]
+    *,
+    tree: PythonTree,
+    limits: Limits,
+    files: Mapping[str, int],
+    filter_fd: int,
+    arguments: Sequence[str],
+    group: MemoryGroup | None = None,
 ) -> list[str]:
-    """`files` are names in /box with the descriptors that hold their contents."""
+    """`files` are names in /box with the descriptors that hold their contents; `group` counts its memory."""
+    joins = [] if group is None else [program_at("sh"), "-c", JOINS, "sh", str(group.folder)]
+    return [*joins, *_confined(tree, limits, files, filter_fd, arguments)]
+
+
+def _confined(
+    tree: PythonTree, limits: Limits, files: Mapping[str, int], filter_fd: int, arguments: Sequence[str]
+) -> list[str]:
     bwrap = require_bubblewrap()
+    inner = partial(_inner, bwrap, limits=limits, files=files, filter_fd=filter_fd, arguments=arguments)
+    placed = [*_placed(tree), *_bind(tree.loader)]
     if os.geteuid() != 0:
-        return _inner(bwrap, [*_placed(tree), *_bind(tree.loader)], limits, files, filter_fd, arguments)
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise SandboxUnavailable("an engine that runs as root needs setpriv (package util-linux) for its sandbox")
+        return inner(placed, place=_place_beside(tree))
     user = str(random.SystemRandom().randint(*_NOBODIES))
-    becomes = [setpriv, "--reuid", user, "--regid", user, "--clear-groups", "--"]
+    becomes = [program_at("setpriv"), "--reuid", user, "--regid", user, "--clear-groups", "--"]
     if tree.is_public:
-        placed = [*_placed(tree), *_bind(tree.loader)]
-        return becomes + _inner(bwrap, placed, limits, files, filter_fd, arguments)
+        return [*becomes, *inner(placed, place=_place_beside(tree))]
     loader = Bind(tree.loader.target, tree.loader.target)  # the outer sandbox sees this machine's libraries
     again = [word for bind in (Bind(HOME, HOME), Bind(PACKAGES, PACKAGES), loader) for word in _bind(bind)]
-    return [*_outer(bwrap, tree), *becomes, *_inner(bwrap, again, limits, files, filter_fd, arguments)]
+    return [*_outer(bwrap, tree), *becomes, *inner(again, place="/tmp")]
+
+
+def program_at(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise SandboxUnavailable(f"the sandbox needs {name} (package util-linux; sh: dash), which is not on the PATH")
+    return found
+
+
+def _place_beside(tree: PythonTree) -> str:
+    """A folder that the sandbox's /tmp may be mounted over, in its own name space, without hiding what it is given."""
+    given = [Path(bind.source) for bind in (*tree.binds, tree.loader)]
+    for place in map(Path, _PLACES):
+        if place.is_dir() and not any(place in source.parents for source in given):
+            return str(place)
+    raise SandboxUnavailable(
+        f"the sandbox mounts its /tmp over one of {', '.join(_PLACES)}, and none is there and free"
+    )
 
 
 def _outer(bwrap: str, tree: PythonTree) -> list[str]:
@@ -82,20 +125,24 @@ def _bind(bind: Bind) -> list[str]:
 def _inner(
     bwrap: str,
     placed: Sequence[str],
+    *,
+    place: str,
     limits: Limits,
     files: Mapping[str, int],
     filter_fd: int,
     arguments: Sequence[str],
 ) -> list[str]:
+    room = f"size={limits.disk_bytes},nr_inodes={limits.num_files},mode=0700,nosuid,nodev"
     contents = [word for name, fd in files.items() for word in ("--perms", "0444", "--file", str(fd), f"{BOX}/{name}")]
     devices = [word for name in _DEVICES for word in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")]
-    environment = {"LD_LIBRARY_PATH": f"{HOME}/lib", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": f"{HOME}/bin"}
     return [
+        program_at("unshare"), "--user", "--map-root-user", "--mount", "--",
+        program_at("sh"), "-c", _FURNISHES, "sh", program_at("mount"), room, place,
         bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--new-session",
-        "--die-with-parent", "--clearenv", "--hostname", "sandbox",
-        *(word for key, value in environment.items() for word in ("--setenv", key, value)),
+        "--die-with-parent", "--clearenv", "--hostname", "sandbox", "--uid", str(NOBODY), "--gid", str(NOBODY),
+        *(word for key, value in ENVIRONMENT.items() for word in ("--setenv", key, value)),
         *placed, *devices, "--perms", "0755", "--dir", BOX, *contents,
-        "--size", str(limits.disk_bytes), "--perms", "0700", "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/",
+        "--bind", place, "/tmp", "--chdir", "/tmp", "--remount-ro", "/",
         "--seccomp", str(filter_fd), "--",
         PROGRAM, "-I", "-B", "-X", "utf8", f"{BOX}/bootstrap.py", *arguments,
     ]  # fmt: skip

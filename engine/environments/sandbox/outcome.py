@@ -20,12 +20,12 @@ class Limits:
     cpu_s: int = 10
     """Of each process; the wall clock bounds them all."""
     memory_bytes: int = 512 << 20
-    """Of the whole tree, counted from outside, and of each process's address space with some room for libraries."""
+    """Of the whole tree where a control group counts it; and of each process, with room for libraries."""
     disk_bytes: int = 64 << 20
     num_files: int = 10_000
     """In the private file system: each costs the kernel a kilobyte that no other limit sees."""
     num_processes: int = 32
-    """Threads included."""
+    """Threads included. Without a control group: threads only, of one process."""
     num_open_files: int = 64
     output_bytes: int = 64 << 10
     """The bytes kept of standard output and of standard error, each."""

@@ -2,10 +2,11 @@
 
     /python/bin/python3    /python/lib/python3.11/…    /python/lib/*.so    /packages/NAME
 
-Invariant: nothing else is bound, so there is no home, no repository, no shell, no /etc and no /proc inside.
+Invariants:
+- nothing else is bound, so there is no home, no repository, no shell, no /etc and no /proc inside;
+- nothing is written to what is bound, bytecode neither: the set-up and the image have compiled the packages once.
 """
 
-import importlib.util
 import os
 import re
 import shutil
@@ -56,8 +57,6 @@ def python_tree(packages: Sequence[str] = ()) -> PythonTree:
     if not program.is_file() or not library.is_dir():
         raise SandboxUnavailable(f"the sandbox wants a Python in {sys.base_prefix}, with {program} and {library}")
     modules = [path for path in library.glob("lib-dynload/*.so") if not path.name.split(".")[0].startswith(_LEFT_OUT)]
-    for name in packages:
-        _make_bytecode(name)
     bound = [bind for name in packages for bind in _package_binds(name)]
     extensions = [path for bind in bound for path in Path(bind.source).rglob("*.so*") if path.is_file()]
     shared, loader = _shared_libraries((program, *modules, *extensions))
@@ -127,22 +126,6 @@ def _tops_of(found: Distribution) -> set[str]:
     else:
         paths = [Path(line).parts[1:] for line in installed.splitlines() if line.startswith("../")]
     return {parts[0] for parts in paths if parts and parts[0] not in ("..", "__pycache__")}
-
-
-def _make_bytecode(name: str) -> None:
-    """Once for this machine: inside nothing can be written, so every process would compile a thousand files again.
-
-    The packages are the engine's own dependencies, so they may be imported outside. Where their folder cannot be
-    written, the sandbox starts more slowly, and that is all.
-    """
-    module = re.sub(r"[-.]+", "_", name)
-    found = importlib.util.find_spec(module)
-    if found is None or found.cached is None or Path(found.cached).exists():
-        return
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", f"import {module}"], env=environment, capture_output=True, timeout=120
-    )
 
 
 def _is_public(path: Path) -> bool:

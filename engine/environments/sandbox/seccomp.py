@@ -1,17 +1,27 @@
 """The system-call filter of the sandbox, as the program that the kernel wants (an array of `struct sock_filter`).
 
 It is a second wall: namespaces, dropped capabilities and limits already forbid most of this. What it adds is that a
-process in the sandbox cannot trace or read another one, make namespaces, talk to anything but Unix sockets, type into
-a terminal, or reach the parts of the kernel that most escapes went through (io_uring, bpf, keyrings, userfaultfd), and
-that no memory can be had that the watch from outside does not see (memfd, System V segments).
+process in the sandbox cannot trace or read another one, make namespaces, type into a terminal, or reach the parts of
+the kernel that most escapes went through (io_uring, bpf, keyrings, userfaultfd).
+
+And it closes the ways to memory that no limit of a process counts, which matters where no control group counts it:
+
+    memfd, System V segments      denied
+    sockets in flight, waiting    denied: only pairs of Unix sockets, with buffers of the kernel's size
+    pages in pipes                no vmsplice, no F_SETPIPE_SZ
+    page tables                   addresses are asked for in two windows of 4 GiB, hence 16 MiB of tables; where
+                                  they are drawn by chance, in one of 17 TiB, hence as much as the pages they lead to
+    inotify, aio, landlock, filters, access control lists      denied
+    processes (`is_alone`)        threads only; another process is refused as by a full table (EAGAIN)
+    byte-range locks (`is_alone`) are granted and kept nowhere: there is nobody else to lock out
 
 Invariant: arguments are compared by their lower 32 bits where the kernel reads 32 (a filter that compares 64 is walked
-around by setting a high bit).
+around by setting a high bit), and by both halves where it reads 64.
 """
 
 import platform
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from engine.environments.sandbox.outcome import SandboxUnavailable
@@ -26,6 +36,9 @@ _KILL: Final = 0x80000000
 _ERRNO: Final = 0x00050000
 _EPERM: Final = _ERRNO | 1
 _ENOSYS: Final = _ERRNO | 38
+_EAGAIN: Final = _ERRNO | 11
+_EINVAL: Final = _ERRNO | 22
+_DONE: Final = _ERRNO  # not carried out, and told that it was
 
 _NUMBER_AT: Final = 0
 _ARCH_AT: Final = 4
@@ -37,7 +50,14 @@ _NEW_NAMESPACES: Final = 0x7E020000  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID,
 _AF_UNIX: Final = 1
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-_CLONE, _CLONE3, _SOCKET, _IOCTL = 56, 435, 41, 16
+_CLONE, _CLONE3, _SOCKETPAIR, _IOCTL, _FCNTL, _PRCTL, _MMAP, _MREMAP = 56, 435, 53, 16, 72, 157, 9, 25
+_FORK, _VFORK, _CLONE_THREAD = 57, 58, 0x10000
+_F_SETLK, _F_SETLKW, _F_OFD_SETLK, _F_OFD_SETLKW, _F_SETPIPE_SZ = 6, 7, 37, 38, 1031
+_PR_SET_SECCOMP, _MREMAP_FIXED = 22, 2
+_ABOVE, _END = 0x7FFF, 0x8000
+"""Upper halves of the addresses of libraries where none is drawn by chance, and where those of programs end."""
+_DRAWN_FROM = 0x6F00
+"""The least of them where they are drawn, out of 16 TiB at the most."""
 
 _DENIED: Final = {
     # other processes
@@ -49,6 +69,10 @@ _DENIED: Final = {
     "name_to_handle_at": 303, "open_by_handle_at": 304, "fanotify_init": 300, "quotactl": 179, "quotactl_fd": 443,
     "mknod": 133, "mknodat": 259,
     # memory that no limit counts
+    "socket": 41, "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50, "setsockopt": 54,
+    "sendmsg": 46, "sendmmsg": 307, "vmsplice": 278, "io_setup": 206, "inotify_init": 253, "inotify_init1": 294,
+    "landlock_create_ruleset": 444, "seccomp": 317, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+    "setxattrat": 463, "remap_file_pages": 216,
     "memfd_create": 319, "memfd_secret": 447, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
     # large, young or privileged parts of the kernel
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "bpf": 321, "perf_event_open": 298,
@@ -60,13 +84,14 @@ _DENIED: Final = {
 }  # fmt: skip
 
 
-def filter_program() -> bytes:
+def filter_program(*, is_alone: bool, addresses_are_fixed: bool) -> bytes:
+    """`is_alone`: one process, of as many threads as its limit allows."""
     if platform.machine() != "x86_64":
         raise SandboxUnavailable(f"the sandbox's system-call filter is written for x86_64, not {platform.machine()}")
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions())
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(is_alone, addresses_are_fixed))
 
 
-def _instructions() -> Iterator[tuple[int, int, int, int]]:
+def _instructions(is_alone: bool, addresses_are_fixed: bool) -> Iterator[tuple[int, int, int, int]]:
     yield _LOAD, 0, 0, _ARCH_AT
     yield _EQUAL, 1, 0, _X86_64
     yield _RETURN, 0, 0, _KILL
@@ -77,24 +102,39 @@ def _instructions() -> Iterator[tuple[int, int, int, int]]:
     )  # its flags lie in memory, out of a filter's sight; libc falls back to clone
     for number in _DENIED.values():
         yield from _if(_EQUAL, number, _EPERM)
-    yield from _unless_argument(_CLONE, 0, (_ANY_BIT, _NEW_NAMESPACES, _EPERM))
-    yield from _unless_argument(_IOCTL, 1, (_EQUAL, _TIOCSTI, _EPERM), (_EQUAL, _TIOCLINUX, _EPERM))
-    yield _EQUAL, 0, 3, _SOCKET
-    yield _LOAD, 0, 0, _ARGUMENTS_AT
-    yield _EQUAL, 1, 0, _AF_UNIX
-    yield _RETURN, 0, 0, _EPERM
+    yield from _where(_CLONE, 0, _if(_ANY_BIT, _NEW_NAMESPACES, _EPERM))
+    yield from _where(_IOCTL, 1, _if(_EQUAL, _TIOCSTI, _EPERM), _if(_EQUAL, _TIOCLINUX, _EPERM))
+    yield from _where(_SOCKETPAIR, 0, _unless(_EQUAL, _AF_UNIX, _EPERM))
+    yield from _where(_FCNTL, 1, _if(_EQUAL, _F_SETPIPE_SZ, _EPERM))
+    yield from _where(_PRCTL, 0, _if(_EQUAL, _PR_SET_SECCOMP, _EPERM))
+    yield from _where(_MREMAP, 3, _if(_ANY_BIT, _MREMAP_FIXED, _EPERM))
+    least = _ABOVE if addresses_are_fixed else _DRAWN_FROM
+    outside = [(_EQUAL, 3, 0, 0), (_AT_LEAST, 0, 1, least), (_AT_LEAST, 0, 1, _END), (_RETURN, 0, 0, _EPERM)]
+    yield from _where(_MMAP, 0.5, outside)
+    if is_alone:
+        yield from _where(_CLONE, 0, _unless(_ANY_BIT, _CLONE_THREAD, _EAGAIN))
+        for number in (_FORK, _VFORK):
+            yield from _if(_EQUAL, number, _EAGAIN)
+        locks = [_if(_EQUAL, command, _DONE) for command in (_F_SETLK, _F_SETLKW)]
+        yield from _where(_FCNTL, 1, *locks, *(_if(_EQUAL, each, _EINVAL) for each in (_F_OFD_SETLK, _F_OFD_SETLKW)))
     yield _RETURN, 0, 0, _ALLOW
 
 
-def _if(test: int, value: int, verdict: int) -> Iterator[tuple[int, int, int, int]]:
-    yield test, 0, 1, value
-    yield _RETURN, 0, 0, verdict
+_Instructions = Sequence[tuple[int, int, int, int]]
 
 
-def _unless_argument(number: int, at: int, *refused: tuple[int, int, int]) -> Iterator[tuple[int, int, int, int]]:
-    """For this call, look at one argument; the call's number is loaded again afterwards."""
-    yield _EQUAL, 0, 2 + 2 * len(refused), number
-    yield _LOAD, 0, 0, _ARGUMENTS_AT + 8 * at
-    for test, value, verdict in refused:
-        yield from _if(test, value, verdict)
+def _if(test: int, value: int, verdict: int) -> _Instructions:
+    return [(test, 0, 1, value), (_RETURN, 0, 0, verdict)]
+
+
+def _unless(test: int, value: int, verdict: int) -> _Instructions:
+    return [(test, 1, 0, value), (_RETURN, 0, 0, verdict)]
+
+
+def _where(number: int, argument: float, *tests: _Instructions) -> Iterator[tuple[int, int, int, int]]:
+    """For this call, look at one argument, or its upper half (a half more); then the call's number is loaded again."""
+    steps = [step for test in tests for step in test]
+    yield _EQUAL, 0, 2 + len(steps), number
+    yield _LOAD, 0, 0, _ARGUMENTS_AT + int(8 * argument)
+    yield from steps
     yield _LOAD, 0, 0, _NUMBER_AT

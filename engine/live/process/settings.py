@@ -4,6 +4,7 @@ LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later a
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
 LAMINAR_STORE_ENDPOINT  of an S3-compatible server that is not Amazon's; credentials are where boto3 looks for them
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
+LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
 """
 

@@ -5,13 +5,25 @@ import itertools
 import os
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from engine.environments.sandbox.outcome import Limits, Refused
 from engine.environments.sandbox.run import run_python
 
+Bound = Literal["group", "alone"]
+"""Of the memory: a control group, or being a single process."""
+CORPUS = sorted((Path(__file__).parent / "attack_corpus").glob("*.py"))
+
 _NEXT = itertools.count(os.getpid() << 12)
+
+
+def outcome_of(attack: Path, bound: Bound) -> str:
+    """The first line says it, such as `# expect: OutOfMemory, alone: Finished`."""
+    with attack.open() as script:
+        told = script.readline().strip().removeprefix("# expect: ").split(", alone: ")
+    return told[-1] if bound == "alone" else told[0]
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,17 @@
 """The sandbox under attack: every script of the corpus ends as a typed outcome, in time, and leaves nothing behind."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from engine.environments.sandbox import child
 from engine.environments.sandbox.command import INSTALL, require_bubblewrap
+from engine.environments.sandbox.memory_group import parent_of_groups
 from engine.environments.sandbox.outcome import (
     GRACE_S,
     Finished,
@@ -23,12 +23,24 @@ from engine.environments.sandbox.outcome import (
 )
 from engine.environments.sandbox.python_tree import PACKAGES, python_tree
 from engine.environments.sandbox.run import run_python
-from tests.engine.environments.sandboxed import all_have_ended, marked, sandbox, still_running
+from tests.engine.environments.sandboxed import (
+    CORPUS,
+    Bound,
+    all_have_ended,
+    marked,
+    outcome_of,
+    sandbox,
+    still_running,
+)
 
 __all__ = ["sandbox"]
 ROOT = Path(__file__).parents[3]
-CORPUS = sorted((Path(__file__).parent / "attack_corpus").glob("*.py"))
-WALL_S = 3.0
+# What needs the wall clock to end does so alone in test_sandbox_bounds.py, side by side.
+CASES = [
+    *((attack, "group") for attack in CORPUS if parent_of_groups() is not None),
+    *((attack, "alone") for attack in CORPUS if outcome_of(attack, "alone") != "TimedOut"),
+]
+WALL_S = 1.5
 LONG_S = 30.0  # on a busy machine what should end by itself does, however late it is begun
 needs_sandbox = pytest.mark.usefixtures("sandbox")
 
@@ -39,16 +51,17 @@ def limits_of_attack(wall_s: float = WALL_S) -> Limits:
 
 @pytest.mark.sandbox
 @needs_sandbox
-@pytest.mark.parametrize("attack", CORPUS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("attack", "bound"), CASES, ids=lambda value: getattr(value, "stem", value))
 def test_an_attack_ends_as_a_typed_outcome_in_time_and_leaves_nothing_running(
-    attack: Path, monkeypatch: pytest.MonkeyPatch
+    attack: Path, bound: Bound, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGINE_SECRET", "swordfish")
-    code = attack.read_text()
-    expected = code.splitlines()[0].removeprefix("# expect: ")
+    if bound == "alone":
+        monkeypatch.setattr(child, "parent_of_groups", lambda: None)
+    expected = outcome_of(attack, bound)
     limits = limits_of_attack(WALL_S if expected == "TimedOut" else LONG_S)
     began = time.monotonic()
-    outcome = run_python(code, limits=limits)
+    outcome = run_python(attack.read_text(), limits=limits)
     assert time.monotonic() - began < limits.wall_s + GRACE_S
     assert type(outcome).__name__ == expected, outcome
     assert not isinstance(outcome, Refused)
@@ -61,7 +74,7 @@ def test_an_attack_ends_as_a_typed_outcome_in_time_and_leaves_nothing_running(
 @pytest.mark.sandbox
 @needs_sandbox
 def test_other_samples_are_unaffected_by_a_bomb_beside_them() -> None:
-    bombs = [path.read_text() for path in CORPUS if path.stem in ("fork_bomb", "memory_of_many", "many_files")]
+    bombs = [path.read_text() for path in CORPUS if path.stem in ("fork_bomb", "memory_bomb", "output_flood")]
     with ThreadPoolExecutor() as threads:
         bombing = [threads.submit(run_python, bomb, limits=limits_of_attack()) for bomb in bombs]
         good = [run_python("print(6 * 7)") for _ in range(3)]
@@ -131,35 +144,6 @@ def test_the_engines_death_ends_its_sandboxes() -> None:
     deadline = time.monotonic() + GRACE_S
     while left := still_running(limits):
         assert time.monotonic() < deadline, left
-
-
-@pytest.mark.sandbox
-@needs_sandbox
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
-def test_an_ordinary_user_has_the_same_walls(tmp_path: Path) -> None:
-    """As root the sandbox has a user of its own; here the engine itself is an ordinary one, as it is in every test that
-    an ordinary user runs."""
-    somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
-    source = tmp_path / "engine" / "environments"
-    shutil.copytree(ROOT / "engine" / "environments" / "sandbox", source / "sandbox")
-    for folder in (source.parent, source):
-        (folder / "__init__.py").touch()
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    attacks = [path.read_text() for path in CORPUS if path.stem in ("process_limit", "reads_what_it_must_not")]
-    code = (
-        "from engine.environments.sandbox.run import run_python\n"
-        f"for code in {attacks!r}: print(run_python(code).output.stdout.strip())"
-    )
-    done = subprocess.run(
-        ["/usr/bin/python3", "-c", code],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        **(somebody if os.geteuid() == 0 else {}),
-    )
-    assert done.stdout.split() == ["blocked", "blocked"], done
 
 
 def test_what_a_packages_record_lists_and_nobody_has_is_left_out(

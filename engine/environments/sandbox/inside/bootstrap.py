@@ -1,7 +1,7 @@
 """The first code in a sandbox: takes its limits, says that it stands, and hands over to the untrusted code.
 
-    argv[1]: {"limits": [[resource, soft, hard], …], "status": fd, "requests": fd or null, "answers": fd or null,
-              "forks": whether each call gets a process of its own}
+    argv[1]: {"limits": [[resource, soft, hard], …], "status": pipe, "requests": pipe or null, "answers": pipe or null,
+              "forks": whether each call gets a process of its own}        a pipe is a descriptor, or has a path
     status:  "r" before the untrusted code's first line; "m" if it died of a MemoryError
 
 The limit on processes is counted in the user namespace that this process is in, hence not by the launcher.
@@ -16,13 +16,17 @@ from pathlib import Path
 
 BOX = "/box"
 MAIN = f"{BOX}/main.py"
+PIPES = {"status": os.O_WRONLY, "requests": os.O_RDONLY, "answers": os.O_WRONLY}
 
 
 def main() -> None:
     setup = json.loads(sys.argv[1])
-    kept = sorted(fd for fd in (setup["status"], setup["requests"], setup["answers"]) if fd is not None)
+    kept = sorted(setup[name] for name in PIPES if isinstance(setup[name], int))
     for low, high in zip([2, *kept], [*kept, 1 << 16], strict=True):
         os.closerange(low + 1, high)
+    for name, flags in PIPES.items():
+        if isinstance(setup[name], str):
+            setup[name] = os.open(setup[name], flags)
     for name, soft, hard in setup["limits"]:
         resource.setrlimit(getattr(resource, name), (soft, hard))
     sys.path[:0] = ["/packages"]

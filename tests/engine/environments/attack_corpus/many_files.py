@@ -1,9 +1,13 @@
-# expect: Killed
+# expect: Finished
 """Empty files fill no disk, but each takes a kilobyte of the kernel's memory."""
 
 from pathlib import Path
 
 number = 0
-while True:
-    Path(f"/tmp/{number}").touch()
-    number += 1
+try:
+    while number <= 10_000:
+        Path(f"/tmp/{number}").touch()
+        number += 1
+    print("ESCAPED")
+except OSError:
+    print("blocked")

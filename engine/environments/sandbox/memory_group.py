@@ -1,0 +1,133 @@
+"""A control group for each sandbox, where this process may make one: in it the kernel counts what the tree of processes
+holds (pages, page tables, pipes, sockets, the files in /tmp) and refuses or ends what goes beyond the limit.
+
+    version 1   …/memory/OURS/laminar-sandbox-PID-X      made below the group that this process is in
+    version 2   …/OURS/…, or beside OURS                 wherever the memory controller is handed on
+
+An ordinary user has one where it was delegated to him (`systemd-run --user --scope -p Delegate=yes`), a container where
+its /sys/fs/cgroup can be written. Where there is none, a sandbox is a single process (`seccomp.py`).
+
+Invariant: a process is in the group before it becomes the sandbox, so nothing of it is counted elsewhere.
+"""
+
+import os
+import re
+import secrets
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_NAME: Final = "laminar-sandbox"
+_PROC: Final = Path("/proc/self")
+JOINS: Final = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
+"""For a shell: becomes the command, as a member of the group."""
+
+_left: set[Path] = set()  # ended, but the kernel was still burying what was in them
+
+
+class Parent(NamedTuple):
+    folder: Path
+    is_v2: bool
+
+
+class MemoryGroup:
+    def __init__(self, parent: Parent, *, limit_bytes: int) -> None:
+        """Raises `OSError`."""
+        self._is_v2 = parent.is_v2
+        self.folder = parent.folder / f"{_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.folder.mkdir()
+        if self._is_v2:
+            limits = {"memory.max": limit_bytes, "memory.oom.group": 1, "memory.swap.max": 0}
+        else:
+            limits = {"memory.limit_in_bytes": limit_bytes, "memory.memsw.limit_in_bytes": limit_bytes}
+        for name, value in limits.items():
+            with suppress(FileNotFoundError):  # the kernel may have been built without swap, or be too old for one
+                (self.folder / name).write_text(str(value))
+
+    def alarm(self) -> int | None:
+        """A descriptor that can be read once the limit was met. None: the kernel then ends all of the group itself."""
+        if self._is_v2:
+            return None
+        alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        watched = os.open(self.folder / "memory.oom_control", os.O_RDONLY)
+        try:
+            (self.folder / "cgroup.event_control").write_text(f"{alarm} {watched}")
+        finally:
+            os.close(watched)
+        return alarm
+
+    def was_exceeded(self) -> bool:
+        text = (self.folder / ("memory.events" if self._is_v2 else "memory.oom_control")).read_text()
+        return re.search(r"^oom_kill [1-9]", text, re.MULTILINE) is not None
+
+    def remove(self) -> None:
+        _left.add(self.folder)
+        for folder in list(_left):
+            with suppress(OSError):
+                folder.rmdir()
+                _left.discard(folder)
+
+
+@cache
+def parent_of_groups() -> Parent | None:
+    """Where this process can make groups whose memory is counted; None: nowhere."""
+    for parent in _candidates():
+        if not os.access(parent.folder, os.W_OK):
+            continue
+        try:
+            MemoryGroup(parent, limit_bytes=1 << 30).remove()
+        except OSError:
+            continue
+        _sweep(parent.folder)
+        return parent
+    return None
+
+
+def _candidates() -> list[Parent]:
+    groups = [line.split(":", 2) for line in (_PROC / "cgroup").read_text().splitlines()]
+    found = []
+    for root, point, kind, options in _mounts():
+        if kind == "cgroup" and "memory" in options:
+            ours = next((path for _, names, path in groups if "memory" in names.split(",")), "/")
+            found.append(Parent(_below(root, point, ours), is_v2=False))
+        elif kind == "cgroup2":
+            ours = next((path for number, _, path in groups if number == "0"), "/")
+            folder = _below(root, point, ours)
+            found += [Parent(each, is_v2=True) for each in (folder, folder.parent) if _hands_on_memory(each, folder)]
+    return found
+
+
+def _mounts() -> list[tuple[str, Path, str, list[str]]]:
+    """Of each file system its root, its place, its kind and its options."""
+    mounts = []
+    for line in (_PROC / "mountinfo").read_text().splitlines():
+        before, after = line.split(" - ")
+        kind, _, options = after.split(" ", 2)
+        mounts.append((before.split()[3], Path(before.split()[4]), kind, options.split(",")))
+    return mounts
+
+
+def _below(root: str, point: Path, path: str) -> Path:
+    """Inside a container the mounted part may not begin at the top."""
+    inside = path.removeprefix(root) if root != "/" else path
+    folder = point / inside.lstrip("/")
+    return folder if folder.is_dir() else point
+
+
+def _hands_on_memory(folder: Path, ours: Path) -> bool:
+    """A group of version 2 can do that only if no process is in itself."""
+    control = folder / "cgroup.subtree_control"
+    with suppress(OSError):
+        if folder == ours and "memory" not in control.read_text().split():
+            control.write_text("+memory")
+        return "memory" in control.read_text().split()
+    return False
+
+
+def _sweep(folder: Path) -> None:
+    """What engines left that did not come to an end of their own."""
+    for group in folder.glob(f"{_NAME}-*-*"):
+        if not Path("/proc", group.name.split("-")[2]).exists():
+            with suppress(OSError):
+                group.rmdir()

@@ -1,0 +1,64 @@
+"""What a sandbox is started with: the limits of each process, our own files, and a thread that outlives callers.
+
+Invariant: where the kernel allows it, addresses are not drawn by chance in what is started here, and the filter
+(`seccomp.py`) knows where they are then.
+"""
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from engine.environments.sandbox.outcome import Limits
+
+ROOM_FOR_LIBRARIES: Final = 256 << 20
+"""Address space beyond the memory limit: code and thread stacks that are mapped and mostly never touched."""
+NUM_ALONE: Final = 3
+"""Processes where nothing counts the memory of all: bubblewrap's, the warm one, and the copy that serves a call."""
+_ADDR_NO_RANDOMIZE: Final = 0x0040000
+
+# bubblewrap asks the kernel to kill it when the *thread* that started it ends, and callers' threads come and go.
+_SPAWNER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
+
+
+@cache
+def addresses_are_fixed() -> bool:
+    """What the spawner starts inherits it. A container's own filter may forbid to ask for it."""
+    before: int = _SPAWNER.submit(lambda: ctypes.CDLL(None).personality(_ADDR_NO_RANDOMIZE)).result()
+    return before != -1
+
+
+def spawned(
+    command: Sequence[str], *, stdin: int, stdout: int, stderr: int, inherited: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    return _SPAWNER.submit(
+        lambda: subprocess.Popen(
+            command, env={}, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=inherited,
+            start_new_session=True,
+        )
+    ).result()  # fmt: skip
+
+
+def resource_limits(limits: Limits, num_processes: int) -> list[tuple[str, int, int]]:
+    room = limits.memory_bytes + ROOM_FOR_LIBRARIES
+    wanted = {
+        "RLIMIT_AS": room,
+        "RLIMIT_FSIZE": limits.disk_bytes,
+        "RLIMIT_NOFILE": limits.num_open_files,
+        "RLIMIT_NPROC": num_processes,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_SIGPENDING": limits.num_open_files,
+    }
+    # One second between the signal that says why and the one that cannot be caught.
+    return [("RLIMIT_CPU", limits.cpu_s, limits.cpu_s + 1), *((name, most, most) for name, most in wanted.items())]
+
+
+@cache
+def own_files() -> dict[str, str]:
+    inside = Path(__file__).parent / "inside"
+    return {name: (inside / name).read_text() for name in ("bootstrap.py", "frames.py", "serve.py")}

@@ -1,0 +1,238 @@
+"""What the kernel refuses to a sandbox, with and without a control group, to root's and to an ordinary user's."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from engine.environments.sandbox import child
+from engine.environments.sandbox.child import Child
+from engine.environments.sandbox.memory_group import JOINS, MemoryGroup, parent_of_groups
+from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory
+from engine.environments.sandbox.python_tree import python_tree
+from engine.environments.sandbox.run import run_python
+from engine.environments.sandbox.starting import ROOM_FOR_LIBRARIES
+from engine.environments.sandbox.worker import WorkerPool
+from tests.engine.environments.sandboxed import CORPUS, marked, outcome_of, sandbox
+
+__all__ = ["sandbox"]
+pytestmark = pytest.mark.usefixtures("sandbox")
+in_ci_too = pytest.mark.sandbox  # a machine without control groups, or without root, leaves out the others
+ROOT = Path(__file__).parents[3]
+KERNELS_BYTES: Final = 64 << 20
+"""Beside its address space and files: page tables (16 MiB), pipes and sockets, threads, the outer processes."""
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "parent_of_groups", lambda: None)
+
+
+ATTACKS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from engine.environments.sandbox import child
+from engine.environments.sandbox.outcome import Limits
+from engine.environments.sandbox.run import run_python
+from engine.environments.sandbox.starting import ROOM_FOR_LIBRARIES
+child.parent_of_groups = lambda: None
+told = json.load(sys.stdin)
+def run(code, wall_s):
+    outcome = run_python(code, limits=Limits(wall_s=wall_s, **told["limits"]))
+    return type(outcome).__name__, outcome.output.stdout if hasattr(outcome, "output") else str(outcome)
+with ThreadPoolExecutor(told["at_once"]) as threads:
+    json.dump(list(threads.map(run, told["scripts"], told["walls"])), sys.stdout)
+"""
+
+
+def attacked(attacks: list[Path], *before: str, at_once: int = 1, python: str = sys.executable, **where: Any) -> Any:
+    """What comes of each in a process that has no control groups. `before`: words that start it."""
+    walls = [1.0 if outcome_of(attack, "alone") == "TimedOut" else 30.0 for attack in attacks]
+    told = {
+        "limits": {"memory_bytes": 128 << 20, "disk_bytes": 16 << 20},
+        "at_once": at_once,
+        "scripts": [attack.read_text() for attack in attacks],
+        "walls": walls,
+    }
+    done = subprocess.run(
+        [*before, python, "-c", ATTACKS], input=json.dumps(told), capture_output=True, text=True, **where
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@in_ci_too
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="another user needs a Python that it may read")
+def test_an_ordinary_user_without_a_control_group_has_the_same_walls(tmp_path: Path) -> None:
+    """As root the sandbox has a user of its own; here the engine itself is an ordinary one, as it is in every test that
+    an ordinary user runs."""
+    somebody: dict[str, Any] = {"user": 0x5FFFFFFF, "group": 0x5FFFFFFF, "extra_groups": []}
+    source = tmp_path / "engine" / "environments"
+    shutil.copytree(ROOT / "engine" / "environments" / "sandbox", source / "sandbox")
+    for folder in (source.parent, source):
+        (folder / "__init__.py").touch()
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    found = attacked(
+        CORPUS,
+        at_once=4,
+        python="/usr/bin/python3",
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        **(somebody if os.geteuid() == 0 else {}),
+    )
+    for attack, (outcome, printed) in zip(CORPUS, found, strict=True):
+        assert outcome == outcome_of(attack, "alone"), (attack.stem, printed)
+        assert "ESCAPED" not in printed and (outcome != "Finished" or "blocked" in printed), (attack.stem, printed)
+
+
+@in_ci_too
+@pytest.mark.usefixtures("alone")
+def test_without_a_control_group_a_sandbox_is_one_process_of_many_threads() -> None:
+    code = (
+        "import asyncio, os, socket, sqlite3, threading\n"
+        "try:\n    os.fork()\nexcept BlockingIOError:\n    print('alone')\n"
+        "thread = threading.Thread(target=print, args=('thread',))\nthread.start()\nthread.join()\n"
+        "print(asyncio.run(asyncio.sleep(0, 'loop')))\n"
+        "with sqlite3.connect('/tmp/rows') as rows:\n    rows.execute('create table t (a)')\nprint('rows')"
+    )
+    outcome = run_python(code)
+    assert isinstance(outcome, Finished) and outcome.output.stdout.split() == ["alone", "thread", "loop", "rows"]
+
+
+@in_ci_too
+@pytest.mark.usefixtures("alone")
+def test_without_a_control_group_a_range_that_is_locked_takes_no_memory() -> None:
+    code = (
+        "import fcntl, struct\n"
+        "one, other = open('/tmp/file', 'w'), open('/tmp/file', 'w')\n"
+        "fcntl.lockf(one, fcntl.LOCK_EX, 1, 10)\n"
+        "asked = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0)\n"
+        "print(struct.unpack('hhqqi4x', fcntl.fcntl(other, 36, asked))[0] == fcntl.F_UNLCK)"
+    )
+    outcome = run_python(code)
+    assert isinstance(outcome, Finished) and outcome.output.stdout == "True\n", outcome
+
+
+@in_ci_too
+@pytest.mark.usefixtures("alone")
+def test_without_a_control_group_every_call_still_has_a_process_of_its_own_and_that_has_no_other() -> None:
+    code = "import os\nn = 0\ndef f():\n    global n\n    n += 1\n    return n\ndef g():\n    os.fork()\n"
+    workers = WorkerPool(files={"main.py": code}, limits=marked(), forks=True)
+    assert [workers.call("f", deadline_s=20) for _ in range(3)] == [1, 1, 1]
+    with pytest.raises(Exception, match="BlockingIOError"):
+        workers.call("g", deadline_s=20)
+
+
+HUNGRY = [
+    attack
+    for attack in CORPUS
+    if attack.stem.startswith(("memory", "socket", "pipe", "page", "many", "hidden", "kernel", "thread", "disk"))
+]
+
+
+@pytest.mark.skipif(parent_of_groups() is None, reason="no control group can be made here, which would measure")
+def test_without_a_control_group_no_attack_holds_more_than_its_address_space_and_files() -> None:
+    """Measured by a control group that limits nothing."""
+    nothing = next(attack for attack in CORPUS if attack.stem == "long_output")
+    most = Limits(memory_bytes=128 << 20).memory_bytes + ROOM_FOR_LIBRARIES + (16 << 20) + KERNELS_BYTES
+    assert len(HUNGRY) > 10
+    assert peak_of([*HUNGRY]) - peak_of([nothing]) < most
+
+
+def peak_of(attacks: list[Path]) -> int:
+    parent = parent_of_groups()
+    assert parent is not None
+    group = MemoryGroup(parent, limit_bytes=64 << 30)
+    try:
+        attacked(attacks, "sh", "-c", JOINS, "sh", str(group.folder), cwd=ROOT)
+        return int((group.folder / ("memory.peak" if parent.is_v2 else "memory.max_usage_in_bytes")).read_text())
+    finally:
+        group.remove()
+
+
+@pytest.fixture
+def groups() -> Iterator[None]:
+    parent = parent_of_groups()
+    if parent is None:
+        pytest.skip("no control group can be made here: the sandbox is held by the second bound")
+    yield
+    deadline = time.monotonic() + 10
+    while list(parent.folder.glob(f"laminar-sandbox-{os.getpid()}-*")):  # the kernel takes its time to empty them
+        assert time.monotonic() < deadline, "a group ends with its sandbox"
+        MemoryGroup(parent, limit_bytes=1 << 30).remove()
+
+
+HOLDS = {
+    "pages": "kept = [bytearray(8 << 20) for _ in range(20)]",
+    "files": "for number in range(160): open(f'/tmp/{number}', 'wb').write(bytes(1 << 20))",
+    "sockets": """
+pairs = [socket.socketpair() for _ in range(800)]
+for end, _ in pairs:
+    end.setblocking(False)
+    try:
+        while True:
+            end.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+""",
+}
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS.keys())
+def test_where_there_is_a_control_group_it_counts_whatever_the_tree_holds(held: str) -> None:
+    limits = Limits(memory_bytes=128 << 20, disk_bytes=256 << 20, num_open_files=2_000, wall_s=30)
+    assert isinstance(run_python(f"import socket\n{held}\nprint('ESCAPED')", limits=limits), OutOfMemory)
+
+
+def test_a_sandbox_of_root_is_a_user_of_its_own() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else: a sandbox of an ordinary user is that user, without its files")
+    users = []
+    for _ in range(2):
+        limits = marked(wall_s=60)
+        running = Child(files={"main.py": "print(1, flush=True)\nimport time\ntime.sleep(60)"}, limits=limits)
+        running.pump(lambda: running.has_printed, time.monotonic() + 60)  # noqa: B023 - called at once
+        users.append(users_of(str(limits.disk_bytes)))
+        running.end()
+    assert all(0 not in found and len(found) == 1 for found in users) and users[0] != users[1]
+
+
+def users_of(mark: str) -> set[int]:
+    """Of the processes that run what is sandboxed; an outer bubblewrap, which binds a closed Python, is root's."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        if mark in "".join(command) and command[0] == "/python/bin/python3":
+            found |= {int(user) for user in (entry / "status").read_text().split("Uid:")[1].split("\n")[0].split()}
+    return found
+
+
+@in_ci_too
+def test_nothing_is_written_beside_the_packages_that_a_sandbox_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "ghost-1.0.dist-info"
+    (tmp_path / "ghost").mkdir()
+    info.mkdir()
+    (tmp_path / "ghost" / "__init__.py").write_text("answer = 42\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ghost\nVersion: 1.0\n")
+    (info / "RECORD").write_text("ghost/__init__.py,,\nghost-1.0.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    python_tree.cache_clear()
+    before = sorted(tmp_path.rglob("*"))
+    code = (
+        "import os, ghost\ndef f():\n    try: os.mkdir('/packages/ghost/x')\n    except OSError: return ghost.answer\n"
+    )
+    workers = WorkerPool(files={"main.py": code}, limits=marked(), packages=("ghost",))
+    assert workers.call("f", deadline_s=60) == 42
+    assert sorted(tmp_path.rglob("*")) == before
