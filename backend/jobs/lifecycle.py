@@ -136,6 +136,7 @@ def advance(
     if to not in LEGAL_MOVES[source]:
         raise IllegalMove(f"{job.pk}: {source} cannot become {to}")
     changes |= {"state": to, "phase": phase, "reason": reason, "message": message, "version": job.version + 1}
+    changes["stalled_since"] = None  # it is said of a job that runs, and of the attempt that it has then
     if to == S.QUEUED:
         changes["reason"] = WaitingReason.NOT_EVALUATED_YET
         changes["evaluated_at"] = None

@@ -78,6 +78,7 @@ class Job(models.Model):
     )  # begun: a spec that kills its validator is known by it
     step = models.PositiveIntegerField(default=0)
     answered = models.PositiveIntegerField(default=0)  # of an evaluation's prompts, by the present or last attempt
+    stalled_since = models.DateTimeField(null=True)  # its driver's loop stands still, or nobody hears of it
     cursor = models.PositiveBigIntegerField(default=0)  # counts what a page may pull, across events, metrics, samples
 
     created_at = models.DateTimeField()
@@ -134,6 +135,8 @@ class JobAttempt(models.Model):
     created_at = models.DateTimeField()
     submitted_at = models.DateTimeField(null=True)
     last_seen_at = models.DateTimeField(null=True)  # the newest word from the driver, or Ray's word that it lives
+    turns = models.PositiveBigIntegerField(null=True)  # of its driver's loop, by the newest heartbeat
+    moved_at = models.DateTimeField(null=True)  # the first heartbeat that told of so many
     ended_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=30, blank=True, default="")
     message = models.TextField(blank=True, default="")
@@ -214,3 +217,5 @@ class ReconcileLease(models.Model):
     owner = models.CharField(max_length=64)
     fence = models.PositiveBigIntegerField()
     expires_at = models.DateTimeField()
+    listening_since = models.DateTimeField(null=True)  # until `listened_at`, without a break
+    listened_at = models.DateTimeField(null=True)

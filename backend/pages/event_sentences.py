@@ -15,6 +15,7 @@ from backend.pages.templatetags.laminar import number, reward
 Tone = Literal["plain", "good", "warn", "bad"]
 _TONES: Mapping[str, Tone] = {
     "fault_detected": "bad",
+    "stalled": "bad",
     "failed": "bad",
     "recovering": "warn",
     "stopping": "warn",

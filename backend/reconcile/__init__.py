@@ -2,6 +2,7 @@
 
 round       one round: read, ask Ray, judge, act
 views       the jobs that a round looks at
+listening   since when drivers could be heard
 verdicts    the decision about one job
 patience    the time that its size adds to a deadline
 actions     the writes that follow

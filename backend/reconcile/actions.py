@@ -4,12 +4,13 @@ Invariant: a job is changed only if it is still in the state, row version and at
 driver has not been heard of since. What then becomes of it is said in `jobs.attempts.ending`.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from backend.jobs.attempts import ending
-from backend.jobs.lifecycle import locked_job
+from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.outbox import enqueue
+from backend.reconcile.verdicts import STALL_DEADLINE_S, stands_still
 from backend.reconcile.views import Held
 
 ACTOR = "reconcile"
@@ -25,6 +26,22 @@ def note_alive(held: Held, now: datetime) -> None:
     JobAttempt.objects.filter(pk=held.attempt.pk, ended_at__isnull=True).update(last_seen_at=now)
 
 
+def note_stalled(held: Held, ray_says: str, now: datetime) -> None:
+    job, still_s = _unchanged(held), held.view.still_s
+    Job.objects.filter(pk=job.pk).update(stalled_since=now - timedelta(seconds=still_s))
+    message = (
+        f"Its driver has not moved for {still_s:.0f} s (Ray: {ray_says}). If it stays so for "
+        f"{STALL_DEADLINE_S + held.view.size_adds_s:.0f} s, the attempt is ended and another one goes on."
+    )
+    record_event(job, "stalled", actor=ACTOR, now=now, reason="driver_stands_still", message=message)
+
+
+def note_moving(held: Held, now: datetime) -> None:
+    job = _unchanged(held)
+    Job.objects.filter(pk=job.pk).update(stalled_since=None)
+    record_event(job, "moves_again", actor=ACTOR, now=now, message="Its driver moves again.")
+
+
 def launch_again(held: Held, now: datetime) -> None:
     enqueue("launch", _unchanged(held).pk, now)
 
@@ -35,7 +52,10 @@ def run_out_of_time(held: Held, now: datetime) -> None:
 
 def lose_attempt(held: Held, ray_says: str, log_tail: str, now: datetime) -> None:
     job, attempt = _unchanged(held), _attempt_of(held)
-    message = f"Attempt {attempt.n} ended without a word from its driver (Ray: {ray_says})."
+    why = "ended without a word from its driver"
+    if stands_still(held.view, STALL_DEADLINE_S):
+        why = f"was ended, since its driver had not moved for {held.view.still_s:.0f} s"
+    message = f"Attempt {attempt.n} {why} (Ray: {ray_says})."
     ending.end_unheard(job, attempt, outcome=ending.LOST, message=message, log_tail=log_tail, actor=ACTOR, now=now)
 
 
@@ -73,8 +93,9 @@ def _unchanged(held: Held) -> Job:
     job = locked_job(held.job.pk)
     if (job.state, job.version) != (held.job.state, held.job.version):
         raise JobMovedOn(f"{held.job.state} is {job.state}")
-    live = job.attempts.filter(ended_at__isnull=True).values_list("pk", "last_seen_at", "submitted_at").first()
-    judged = held.attempt and (held.attempt.pk, held.attempt.last_seen_at, held.attempt.submitted_at)
+    proofs = ("pk", "last_seen_at", "moved_at", "submitted_at")
+    live = job.attempts.filter(ended_at__isnull=True).values_list(*proofs).first()
+    judged = held.attempt and tuple(getattr(held.attempt, proof) for proof in proofs)
     if live != judged:
         raise JobMovedOn("its driver was heard of")
     return job

@@ -1,4 +1,4 @@
-"""The time that a job's size adds to the deadline of its start, or of its pause.
+"""The time that a job's size adds to the deadline of its start, of its pause, or of its standing still.
 
 Invariants:
 - nothing is added where a model's shape or its devices are not known: the deadlines of verdicts.py are floors;

@@ -5,7 +5,8 @@ Invariants:
   that the job and its attempt are still as they were judged;
 - at most `MOST_LOST_A_MINUTE` attempts are given up in a minute, over all rounds and processes: when Ray itself has
   lost its memory, or we our senses, most jobs get the benefit of the doubt and the log says so;
-- Ray out of reach is noted and changes nothing.
+- Ray out of reach is noted and changes nothing;
+- for a time in which no driver could have been heard none is blamed.
 """
 
 import logging
@@ -27,9 +28,12 @@ from backend.reconcile.actions import (
     lose_attempt,
     next_attempt,
     note_alive,
+    note_moving,
+    note_stalled,
     run_out_of_time,
 )
 from backend.reconcile.lease import Lease, prove, reconcile_lease
+from backend.reconcile.listening import Door, door_is_open, listening_since
 from backend.reconcile.verdicts import Verdict, judge, must_ask
 from backend.reconcile.views import Held, held_jobs
 
@@ -37,6 +41,8 @@ log = logging.getLogger(__name__)
 
 MOST_LOST_A_MINUTE = 10
 GIVEN_UP = frozenset({Verdict.ATTEMPT_LOST, Verdict.START_FAILED})
+BRAKED = GIVEN_UP | {Verdict.END_STALLED}
+ENDS_SUBMISSION = frozenset({Verdict.STOP_SUBMISSION, Verdict.END_STALLED})
 SWEEP_LOOKS_BACK = timedelta(days=2)
 SWEEP_GRACE = timedelta(seconds=30)  # a driver that finished needs a moment to end
 
@@ -44,11 +50,13 @@ Clock = Callable[[], datetime]
 Verdicts = Iterator[tuple[Held, Verdict, SubmissionStatus | None]]
 
 
-def reconcile(launcher: Launcher, clock: Clock = database_now) -> None:
+def reconcile(launcher: Launcher, clock: Clock = database_now, door: Door = door_is_open) -> None:
     with reconcile_lease() as lease:
         if lease is None:
             return
-        for held, verdict, status in _braked(_verdicts(held_jobs(clock()), launcher, lease), clock):
+        now = clock()
+        jobs = held_jobs(now, listening_since(now, door))
+        for held, verdict, status in _braked(_verdicts(jobs, launcher, lease), clock):
             log.info("verdict job=%s state=%s verdict=%s ray=%s", held.job.pk, held.job.state, verdict.name, status)
             _act(held, verdict, status, launcher=launcher, lease=lease, now=clock())
 
@@ -86,7 +94,7 @@ def _verdicts(jobs: Iterable[Held], launcher: Launcher, lease: Lease) -> Verdict
 def _braked(verdicts: Verdicts, clock: Clock) -> Verdicts:
     budget: int | None = None
     for held, verdict, status in verdicts:
-        if verdict in GIVEN_UP:
+        if verdict in BRAKED:
             if budget is None:
                 recent = JobAttempt.objects.filter(
                     outcome__in=(LOST, START_FAILED), ended_at__gt=clock() - timedelta(minutes=1)
@@ -106,13 +114,13 @@ def _act(
     if held.attempt is not None:
         try:
             must_end = verdict in {Verdict.FINISH, Verdict.LAND_PAUSE} and status is not None and status.is_live
-            if verdict is Verdict.STOP_SUBMISSION or must_end:
+            if verdict in ENDS_SUBMISSION or must_end:
                 launcher.stop(held.attempt.submission_id)
             if verdict in GIVEN_UP:
                 last_words = launcher.log_tail(held.attempt.submission_id, max_chars=2_000)
         except LauncherError as error:
             log.warning("ray does not answer: %s", error)
-            if verdict is Verdict.STOP_SUBMISSION:
+            if verdict in ENDS_SUBMISSION:
                 return
     try:
         with transaction.atomic():
@@ -126,6 +134,10 @@ def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_w
     match verdict:
         case Verdict.STILL_ALIVE:
             note_alive(held, now)
+        case Verdict.STALLED:
+            note_stalled(held, str(status), now)
+        case Verdict.MOVES_AGAIN:
+            note_moving(held, now)
         case Verdict.LAUNCH_AGAIN:
             launch_again(held, now)
         case Verdict.OUT_OF_TIME:
@@ -140,5 +152,5 @@ def _write(held: Held, verdict: Verdict, status: SubmissionStatus | None, last_w
             finish(held, now)
         case Verdict.LAND_PAUSE:
             land_pause(held, str(status), now)
-        case Verdict.STOP_SUBMISSION | Verdict.NOTHING:
+        case Verdict.STOP_SUBMISSION | Verdict.END_STALLED | Verdict.NOTHING:
             pass

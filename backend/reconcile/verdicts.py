@@ -1,8 +1,9 @@
 """The verdict on one job, from Postgres' row and Ray's answer. Pure: seconds in, one verdict out.
 
 Invariants:
-- losing sight of a job is never its death: only Ray's own word that the submission is over ends an attempt, and only
-  after the grace in which its last facts may still arrive;
+- losing sight of a job is never its death: Ray's own word that the submission is over ends an attempt, after the grace
+  in which its last facts may still arrive; or its driver's loop stands still, though it could be heard (`listening`);
+- a loop turns all the while, whatever a step takes: standing still is not being slow;
 - without an answer of Ray's nothing is failed, relaunched or let go;
 - a job that stops or pauses keeps its devices until Ray says that its submission is over, or the last deadline passed;
 - a start that takes too long gives its devices back, also only once Ray says that its submission is over.
@@ -10,6 +11,8 @@ Invariants:
                        driver speaks ──▶ nothing to do
   silent > 10 s ──▶ ask Ray ──▶ pending, running ──▶ StillAlive
                             └──▶ over, unknown ──▶ silent > 20 s ──▶ AttemptLost
+  loop still > 60 s ▶ ask Ray ──▶ pending, running ──▶ Stalled; it turns again ──▶ MovesAgain
+                            └──▶ still > 300 s ──▶ EndStalled (> 420 s: AttemptLost all the same)  (and what size adds)
   stopping > 20 s ─▶ ask Ray ──▶ pending, running ──▶ StopSubmission (> 120 s: Finish all the same)
                             └──▶ over, unknown ──▶ Finish
   pausing > 300 s ──▶ as stopping, with more time for a checkpoint, and LandPause for Finish    (and what its size adds)
@@ -32,8 +35,15 @@ STOP_DEADLINE_S = 20.0  # for the driver to end by itself
 STOP_LAST_DEADLINE_S = 120.0  # Ray ends a process in 3 s; a node that is gone never answers
 PAUSE_DEADLINE_S = 300.0  # for the step that runs, and its checkpoint
 PAUSE_LAST_DEADLINE_S = 420.0
+STALLED_AFTER_S = 60.0  # thirty heartbeats that tell of no turn; by then a person may want to know
+STALL_DEADLINE_S = 300.0  # as long as the engine gives its longest silent piece of work, the start of a part
+STALL_LAST_DEADLINE_S = 420.0
 START_DEADLINE_S = 900.0  # the engine gives placement 300 s and a small model as much; beyond that it hangs
-RUNTIME_GRACE_S = 30.0  # the driver watches its own runtime and is given the chance to end well
+# The driver watches its own runtime, by a clock that nobody sets: one that moves is believed.
+RUNTIME_GRACE_S = 30.0
+
+
+TURNING_STATES = frozenset({JobState.RUNNING, JobState.RECOVERING})
 
 
 class Verdict(Enum):
@@ -42,6 +52,9 @@ class Verdict(Enum):
     STILL_ALIVE = auto()
     STOP_SUBMISSION = auto()
     OUT_OF_TIME = auto()
+    STALLED = auto()
+    MOVES_AGAIN = auto()
+    END_STALLED = auto()
     ATTEMPT_LOST = auto()
     NEXT_ATTEMPT = auto()
     FINISH = auto()
@@ -65,7 +78,13 @@ class JobView:
     running_s: float
     max_runtime_s: float
     size_adds_s: float = 0.0
-    """To the deadline of its start, or of its pause."""
+    """To the deadline of its start, of its pause, or of its standing still."""
+    still_s: float = 0.0
+    """Its driver's loop, while somebody listened."""
+    is_stalled: bool = False
+    """So it was said before."""
+    moves_again: bool = False
+    """Since that was said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +104,14 @@ _ON_THE_WAY_OUT: Mapping[str, Deadlines] = {
 
 
 def is_past_its_floor(view: JobView) -> bool:
-    """A start or a pause, to which the job's size may add."""
+    """A start, a pause or a standstill, to which the job's size may add."""
     if view.state == JobState.PAUSING:
         return view.submitted and view.in_state_s > PAUSE_DEADLINE_S
-    return _starts_too_long(view)
+    return _starts_too_long(view) or stands_still(view, STALL_DEADLINE_S)
+
+
+def stands_still(view: JobView, longest_s: float) -> bool:
+    return view.state in TURNING_STATES and view.submitted and view.still_s > longest_s + view.size_adds_s
 
 
 def must_ask(view: JobView) -> bool:
@@ -99,7 +122,8 @@ def must_ask(view: JobView) -> bool:
     if deadlines is not None:
         patience_s = deadlines.own_s if view.submitted else UNLAUNCHED_STOP_S
         return view.in_state_s > patience_s or (view.submitted and view.silent_s > SILENCE_S)
-    return view.submitted and (view.silent_s > SILENCE_S or _starts_too_long(view))
+    doubts = view.silent_s > SILENCE_S or view.still_s > STALLED_AFTER_S
+    return view.submitted and (doubts or _starts_too_long(view))
 
 
 def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
@@ -109,18 +133,30 @@ def judge(view: JobView, status: SubmissionStatus | None) -> Verdict:
         return _judge_going(view, status, deadlines)
     if not view.has_attempt:
         return Verdict.NEXT_ATTEMPT
-    if view.submitted and view.running_s > view.max_runtime_s + RUNTIME_GRACE_S:
+    is_overdue = view.running_s > view.max_runtime_s + RUNTIME_GRACE_S
+    if view.submitted and is_overdue and view.still_s > RUNTIME_GRACE_S:
         return Verdict.OUT_OF_TIME
     if not view.submitted:
         overdue = view.age_s > LAUNCH_OVERDUE_S and not view.launch_waits
         return Verdict.LAUNCH_AGAIN if overdue else Verdict.NOTHING
+    if view.moves_again:
+        return Verdict.MOVES_AGAIN
     if status is None:
         return Verdict.NOTHING
     if _starts_too_long(view):
         return Verdict.STOP_SUBMISSION if status.is_live else Verdict.START_FAILED
     if status.is_live:
-        return Verdict.STILL_ALIVE
-    return Verdict.ATTEMPT_LOST if view.silent_s > LAST_FACTS_GRACE_S else Verdict.NOTHING
+        return _judge_live(view)
+    is_settled = view.silent_s > LAST_FACTS_GRACE_S or stands_still(view, STALL_DEADLINE_S)
+    return Verdict.ATTEMPT_LOST if is_settled else Verdict.NOTHING
+
+
+def _judge_live(view: JobView) -> Verdict:
+    if stands_still(view, STALL_DEADLINE_S):
+        return Verdict.ATTEMPT_LOST if stands_still(view, STALL_LAST_DEADLINE_S) else Verdict.END_STALLED
+    if stands_still(view, STALLED_AFTER_S) and not view.is_stalled:
+        return Verdict.STALLED
+    return Verdict.STILL_ALIVE if view.silent_s > SILENCE_S else Verdict.NOTHING
 
 
 def _deadlines(view: JobView) -> Deadlines | None:

@@ -8,7 +8,7 @@ from django.db.models import Exists, F, OuterRef, Prefetch, Q, Subquery, Sum
 
 from backend.jobs.models import HOLDING_STATES, Job, JobAttempt, JobEvent, OutboxMessage
 from backend.reconcile.patience import size_adds_s
-from backend.reconcile.verdicts import JobView, is_past_its_floor
+from backend.reconcile.verdicts import TURNING_STATES, JobView, is_past_its_floor
 
 NEVER_S = 0.0
 
@@ -22,7 +22,8 @@ class Held:
     view: JobView
 
 
-def held_jobs(now: datetime) -> Iterator[Held]:
+def held_jobs(now: datetime, listening_since: datetime) -> Iterator[Held]:
+    """`listening_since`: for what came before, no driver is to blame."""
     launches = OutboxMessage.objects.filter(topic="launch", key=OuterRef("pk"))
     ends = JobEvent.objects.filter(job=OuterRef("pk"), to_state=OuterRef("state")).order_by("-seq")
     is_over = Q(attempts__submitted_at__isnull=False, attempts__ended_at__isnull=False)
@@ -37,24 +38,34 @@ def held_jobs(now: datetime) -> Iterator[Held]:
     )
     for job in jobs:
         attempt = job.live_attempts[0] if job.live_attempts else None
-        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now))
+        yield Held(job=job, attempt=attempt, view=_view(job, attempt, now, listening_since))
 
 
-def _view(job: Job, attempt: JobAttempt | None, now: datetime) -> JobView:
+def _view(job: Job, attempt: JobAttempt | None, now: datetime, listening_since: datetime) -> JobView:
     annotated = vars(job)
     submitted_at = attempt.submitted_at if attempt else None
     last_word = (attempt.last_seen_at if attempt else None) or submitted_at
+    moved_at = (attempt.moved_at if attempt else None) or last_word
+    listened_s = _since(listening_since, now)
+
+    def heard_nothing_s(moment: datetime | None) -> float:
+        """A moment that is still to come is of a clock that was set back."""
+        return listened_s if moment is not None and moment > now else _since(moment, now)
+
     view = JobView(
         state=job.state,
         has_attempt=attempt is not None,
         submitted=submitted_at is not None,
         launch_waits=annotated["launch_waits"],
         age_s=_since(attempt.created_at if attempt else None, now),
-        silent_s=_since(last_word, now),
+        silent_s=heard_nothing_s(last_word),
         in_state_s=_since(annotated["in_state_since"], now),
-        submitted_s=_since(submitted_at, now),
+        submitted_s=min(_since(submitted_at, now), listened_s),
         running_s=_since(submitted_at, now) + (annotated["ran"].total_seconds() if annotated["ran"] else 0.0),
         max_runtime_s=job.max_runtime_s,
+        still_s=min(heard_nothing_s(moved_at), listened_s) if job.state in TURNING_STATES else 0.0,
+        is_stalled=job.stalled_since is not None,
+        moves_again=job.stalled_since is not None and moved_at is not None and moved_at > job.stalled_since,
     )
     return replace(view, size_adds_s=size_adds_s(job)) if is_past_its_floor(view) else view
 

@@ -11,6 +11,7 @@ Invariants:
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import DataError, transaction
 
@@ -52,8 +53,11 @@ def note_heartbeat(attempt: JobAttempt, beat: Heartbeat, *, now: datetime) -> li
     """The requests that this driver has not acknowledged."""
     if (beat.attempt, beat.fence) != (attempt.n, attempt.fence):
         raise StaleFence()
+    seen: dict[str, Any] = {"last_seen_at": now}
+    if beat.turns is None or beat.turns != attempt.turns:
+        seen |= {"turns": beat.turns, "moved_at": now}
     live = JobAttempt.objects.filter(pk=attempt.pk, ended_at__isnull=True)
-    if live.update(last_seen_at=now) != 1:
+    if live.update(**seen) != 1:
         raise StaleFence()
     rows = open_requests().filter(job_id=attempt.job_id).order_by("created_at")
     return [ControlRequest.model_validate(row, from_attributes=True) for row in rows]

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from engine.signs import still_here
 from engine.sinks.control_plane import ControlPlane, Gap, Refused, StaleFence, Unreachable
 from engine.sinks.spool import Spool
 from engine.spec.control import MAX_FACTS_PER_BATCH, ControlRequest, Heartbeat
@@ -49,15 +50,16 @@ class HttpSink:
         self._progress = threading.Condition()
         self._stopping = threading.Event()
         self._step: Callable[[], int] = lambda: 0
+        self._turns: Callable[[], int | None] = lambda: None
         self._chance = random.Random()
         self._threads = [
             threading.Thread(target=self._ship_for_ever, name="fact-shipper", daemon=True),
             threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True),
         ]
 
-    def start(self, *, step: Callable[[], int]) -> None:
-        """`step`: the last step trained, for the heartbeat."""
-        self._step = step
+    def start(self, *, step: Callable[[], int], turns: Callable[[], int | None] = lambda: None) -> None:
+        """For the heartbeat: the last step trained, and what grows for as long as the driver's loop turns."""
+        self._step, self._turns = step, turns
         for thread in self._threads:
             thread.start()
 
@@ -81,6 +83,7 @@ class HttpSink:
         deadline = time.monotonic() + timeout_s
         with self._progress:
             while not self._is_delivered and self._ended_by is None and (left := deadline - time.monotonic()) > 0:
+                still_here()
                 self._progress.wait(min(left, 1.0))
         self._stopping.set()
         with self._progress:
@@ -142,7 +145,7 @@ class HttpSink:
     def _beat_for_ever(self) -> None:
         while not self._stopping.is_set():
             try:
-                reply = self._control.beat(Heartbeat(attempt=self._attempt, fence=self._fence, step=self._step()))
+                reply = self._control.beat(self._heartbeat())
                 for request in reply.requests:
                     self._pass_on(request)
             except Unreachable as error:
@@ -154,6 +157,9 @@ class HttpSink:
                 self._end(Refused(f"heartbeat: {error}"))
                 return
             self._stopping.wait(HEARTBEAT_EVERY_S)
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(attempt=self._attempt, fence=self._fence, step=self._step(), turns=self._turns())
 
     def _pass_on(self, request: ControlRequest) -> None:
         if request.id not in self._seen_requests:

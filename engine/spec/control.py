@@ -60,6 +60,9 @@ class Heartbeat(Strict):
     attempt: int = Field(ge=1)
     fence: int = Field(ge=1)
     step: int = Field(ge=0)
+    turns: int | None = Field(None, ge=0, lt=2**63)
+    """Of the driver's own loop, which turns all the while, however long a step takes: one that stays the same is of a
+    loop that stands still. None: of a driver that does not count."""
 
 
 class ControlRequest(Strict):

@@ -51,6 +51,9 @@ class JobOut(BaseModel):
     max_runtime_s: int
     parent: str | None = Field(description="The job that this one is a retry of.")
     start_from: str | None = Field(description="The checkpoint that it was submitted to go on from.")
+    stalled_since: datetime | None = Field(
+        description="Its driver has stood still since then, or not been heard of. Soon another attempt goes on."
+    )
     created_at: datetime
     queued_at: datetime | None
     started_at: datetime | None
@@ -97,6 +100,7 @@ class AttemptOut(BaseModel):
     created_at: datetime
     submitted_at: datetime | None
     last_seen_at: datetime | None
+    moved_at: datetime | None = Field(description="When its driver was last known to be going about its work.")
     ended_at: datetime | None
     outcome: str
     message: str
@@ -169,6 +173,7 @@ def represent_job(job: Job) -> JobOut:
         max_runtime_s=job.max_runtime_s,
         parent=job.parent_id,
         start_from=job.start_from or None,
+        stalled_since=job.stalled_since,
         created_at=job.created_at,
         queued_at=job.queued_at,
         started_at=job.started_at,
@@ -202,6 +207,7 @@ def represent_attempt(attempt: JobAttempt) -> AttemptOut:
         created_at=attempt.created_at,
         submitted_at=attempt.submitted_at,
         last_seen_at=attempt.last_seen_at,
+        moved_at=attempt.moved_at,
         ended_at=attempt.ended_at,
         outcome=attempt.outcome,
         message=attempt.message,

@@ -1,7 +1,8 @@
 """Interruptions: events from outside that end an attempt, as exceptions, the check for them that every long wait makes,
 and the requests (pause, resize) that a run in progress obeys by itself.
 
-Invariant: whoever waits calls `check` at least once a second, so a cancel works within seconds in every phase.
+Invariant: whoever waits calls `check` at least once a second, so a cancel works within seconds in every phase, and the
+control plane sees by these calls that the driver's loop turns.
 """
 
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from engine.signs import still_here
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
@@ -101,6 +103,7 @@ class Interruptions:
 
     def listen(self) -> list[ControlRequest]:
         """Raises what ends the attempt; the requests that came, in their order, for a run that can obey them."""
+        still_here()
         if was_told_to_end():
             raise Interrupted
         requests, self._kept = [*self._kept, *self._arrived()], []

@@ -20,6 +20,7 @@ from engine.live.process.interruptions import Fenced, Interrupted, obey_signals,
 from engine.live.process.ray_session import connect_to_cluster, disconnect
 from engine.live.process.settings import Settings
 from engine.live.run.attempt import Attempt, AttemptPlan
+from engine.signs import Signs
 from engine.sinks.control_plane import ControlPlane
 from engine.sinks.http_shipper import HttpSink
 from engine.sinks.lines import LineKeeper, LineShippingSink
@@ -72,7 +73,9 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
         jobs=settings.jobs,
     )
     attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.requests)
-    sink.start(step=lambda: attempt.step)
+    signs = Signs()
+    signs.hear_this_thread()
+    sink.start(step=lambda: attempt.step, turns=lambda: signs.piece.serial)
     try:
         finished = attempt.run(connect_to_cluster)
     except Fenced as fenced:

@@ -1,7 +1,8 @@
 """A job, a Ray that is a dict, and a clock that is moved by hand."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from backend.jobs.attempts.launching import launch_attempt
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.lifecycle import advance, locked_job
 from backend.jobs.line.scheduling import schedule_pool
-from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage
+from backend.jobs.models import Job, JobAttempt, JobState, OutboxMessage, ReconcileLease
+from backend.reconcile.lease import NAME
 from backend.reconcile.round import reconcile
-from backend.telemetry.ingest import ingest_facts
-from engine.spec.control import FactBatch
+from backend.telemetry.ingest import ingest_facts, note_heartbeat
+from engine.spec.control import FactBatch, Heartbeat
 from tests.backend.conftest import MakeCheckpoint, with_spec_of_before
 from tests.backend.fake_ray import FakeRay
 
@@ -28,15 +30,21 @@ class World:
     ray: FakeRay
     now: datetime
     make_checkpoint: MakeCheckpoint
+    door_is_open: bool = True
 
     @property
     def attempt(self) -> JobAttempt:
         return self.job.attempts.latest("n")
 
     def later(self, seconds: float) -> None:
-        """One round after so long."""
+        """One round after so long, in which others listened and had nothing to decide."""
+        ReconcileLease.objects.update(listened_at=self.now + timedelta(seconds=seconds))
+        self.after_away(seconds)
+
+    def after_away(self, seconds: float) -> None:
+        """One round after so long without any."""
         self.now += timedelta(seconds=seconds)
-        reconcile(self.ray, lambda: self.now)
+        reconcile(self.ray, lambda: self.now, lambda: self.door_is_open)
         self.job.refresh_from_db()
 
     def ray_says(self, status: SubmissionStatus) -> None:
@@ -76,6 +84,25 @@ class World:
     def hear(self) -> None:
         JobAttempt.objects.filter(pk=self.attempt.pk).update(last_seen_at=self.now)
 
+    def beat(self, turns: int | None, of: JobAttempt | None = None) -> None:
+        attempt = of or self.attempt
+        beat = Heartbeat(attempt=attempt.n, fence=attempt.fence, step=0, turns=turns)
+        note_heartbeat(attempt, beat, now=self.now)
+
+    def works(self, seconds: float) -> None:
+        """Its driver, until just now."""
+        self.now += timedelta(seconds=seconds)
+        ReconcileLease.objects.update(listened_at=self.now)
+        self.beat(int(self.now.timestamp()))
+
+    def rounds(self, seconds: float, *, turns: Iterable[int | None] | None) -> None:
+        """One every ten seconds, each after a heartbeat that tells of so many turns; None: of no heartbeat."""
+        told = None if turns is None else iter(turns)
+        for _ in range(int(seconds / 10)):
+            if told is not None:
+                self.beat(next(told))
+            self.after_away(10)
+
     def finish(self, outcome: str, **about: str) -> None:
         """The driver's last word."""
         attempt = self.attempt
@@ -95,6 +122,9 @@ class World:
 @pytest.fixture
 def world(job: Job, attempt: JobAttempt, make_checkpoint: MakeCheckpoint, now: datetime) -> World:
     OutboxMessage.objects.all().delete()
+    ReconcileLease.objects.create(
+        name=NAME, owner="", fence=0, expires_at=datetime.min.replace(tzinfo=UTC), listening_since=now, listened_at=now
+    )
     return World(job=job, ray=FakeRay(), now=now, make_checkpoint=make_checkpoint)
 
 

@@ -121,9 +121,11 @@ class TestRuntime:
         world.run()
         world.ray_says(S.RUNNING)
         limit = world.job.spec["max_runtime_s"]
-        world.later(limit + 20)
-        assert world.state() == ("running", 1), "the driver watches the time itself and gets a grace"
-        world.hear()
+        world.works(limit + 1_000)
+        world.later(0)
+        assert world.state() == ("running", 1), "a driver that moves watches the time itself"
+        world.later(20)
+        assert world.state() == ("running", 1), "and gets a grace"
         world.later(11)
         assert world.state() == ("stopping", 1) and world.job.requests.get().kind == "cancel"
         world.later(21)
@@ -150,7 +152,8 @@ class TestRuntime:
         world.run()
         assert world.ray.orders[-1].runtime_left_s == limit - 100
         world.ray_says(S.RUNNING)
-        world.later(limit - 100)
+        world.works(limit - 100 - 20)
+        world.later(20)
         assert world.state() == ("running", 2)
         world.later(31)
         assert world.state() == ("stopping", 2)

@@ -127,14 +127,14 @@ def what_ended(sink: HttpSink) -> Exception:
 
 
 def test_facts_arrive_in_order_with_the_token_and_the_fence(control: FakeControlPlane, sink: HttpSink) -> None:
-    sink.start(step=lambda: 7)
+    sink.start(step=lambda: 7, turns=lambda: 40)
     for number in range(1, 31):
         sink.record(step(number))
     assert sink.close(timeout_s=5)
     assert control.facts == list(range(1, 31))
     assert control.tokens == {"Bearer secret-token"}
     assert {(batch.attempt, batch.fence) for batch in control.batches} == {(1, 3)}
-    assert control.beats[0].step == 7
+    assert (control.beats[0].step, control.beats[0].turns) == (7, 40)
 
 
 def test_a_control_plane_that_is_down_costs_no_fact(control: FakeControlPlane, sink: HttpSink) -> None:

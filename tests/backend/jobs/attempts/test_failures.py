@@ -133,7 +133,7 @@ class TestLastWords:
 
 
 def held(job: Job, attempt: JobAttempt) -> Held:
-    return next(each for each in held_jobs(attempt.created_at) if each.job.pk == job.pk)
+    return next(each for each in held_jobs(attempt.created_at, attempt.created_at) if each.job.pk == job.pk)
 
 
 def test_out_of_time_is_explained_by_the_attempt_that_ran_out(job: Job, attempt: JobAttempt, now: datetime) -> None:

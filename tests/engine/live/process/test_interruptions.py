@@ -10,6 +10,7 @@ from engine.live.process.interruptions import (
     PausedEarly,
     RefusedByControlPlane,
 )
+from engine.signs import Signs
 from engine.sinks.control_plane import Refused, StaleFence
 from engine.spec.control import ControlRequest
 
@@ -22,6 +23,15 @@ CANCEL = ControlRequest(id="c", kind="cancel")
 def told(*batches: list[ControlRequest], max_runtime_s: float = 60.0) -> Interruptions:
     left = list(batches)
     return Interruptions(lambda: left.pop(0) if left else [], max_runtime_s=max_runtime_s)
+
+
+def test_every_look_for_requests_is_a_turn_of_the_drivers_loop() -> None:
+    signs, interruptions = Signs(), told()
+    with signs.heard_here():
+        for look in (interruptions.listen, interruptions.check):
+            before = signs.piece.serial
+            look()
+            assert signs.piece.serial == before + 1
 
 
 def test_a_run_gets_requests_in_the_order_in_which_they_came() -> None:

@@ -1,0 +1,105 @@
+"""A driver whose loop stands still: named, ended and followed by another; and never for what was our own fault."""
+
+from datetime import timedelta
+from itertools import count, repeat
+
+import pytest
+
+from backend.errors import Conflict
+from backend.reconcile.verdicts import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
+from tests.backend.reconcile.conftest import S, World
+
+LONG_S = STALL_DEADLINE_S + 60
+
+
+@pytest.fixture
+def running(world: World) -> World:
+    world.run()
+    world.ray_says(S.RUNNING)
+    world.beat(1)
+    return world
+
+
+def events(world: World) -> list[str]:
+    return list(
+        world.job.events.filter(type__in=["stalled", "moves_again"]).order_by("seq").values_list("type", flat=True)
+    )
+
+
+def is_stalled(world: World) -> bool:
+    return world.job.stalled_since is not None
+
+
+class TestStandstill:
+    @pytest.mark.parametrize("is_heard", [True, False], ids=["beats on", "is silent"])
+    def test_it_is_named_then_ended_and_another_attempt_goes_on(self, running: World, is_heard: bool) -> None:
+        running.checkpoint(50)
+        submission = running.attempt.submission_id
+        turns = repeat(1) if is_heard else None
+        running.rounds(STALLED_AFTER_S + 20, turns=turns)
+        assert is_stalled(running) and events(running)[-1] == "stalled"
+        assert running.ray.stopped == [], "a person may look first"
+        running.rounds(STALL_DEADLINE_S - STALLED_AFTER_S, turns=turns)
+        assert submission in running.ray.stopped
+        running.ray_says(S.STOPPED)
+        running.later(10)
+        assert running.state() == ("starting", 2) and not is_stalled(running)
+        assert (running.attempt.fence, running.attempt.resume_step) == (2, 50)
+        lost = running.job.attempts.get(n=1)
+        assert lost.failure_class == "infrastructure" and "had not moved for" in lost.message
+        assert events(running).count("stalled") == 1
+
+    def test_what_no_ray_can_end_is_given_up_by_its_fence(self, running: World) -> None:
+        running.rounds(STALL_LAST_DEADLINE_S + 30, turns=None)
+        assert running.state() == ("starting", 2)
+        with pytest.raises(Conflict):
+            running.beat(2, of=running.job.attempts.get(n=1))  # it wakes
+
+    def test_a_loop_that_turns_through_an_hour_without_a_step_is_left_alone(self, running: World) -> None:
+        running.rounds(3_600, turns=count(2))
+        assert running.state() == ("running", 1) and events(running) == []
+
+    def test_a_driver_of_before_counts_nothing_and_its_heartbeat_is_enough(self, running: World) -> None:
+        running.rounds(LONG_S, turns=repeat(None))
+        assert running.state() == ("running", 1) and not is_stalled(running)
+
+    def test_one_that_moves_again_is_said_to(self, running: World) -> None:
+        running.rounds(STALLED_AFTER_S + 20, turns=repeat(1))
+        running.rounds(30, turns=count(2))
+        assert not is_stalled(running) and events(running) == ["stalled", "moves_again"]
+        running.rounds(LONG_S, turns=count(9))
+        assert running.state() == ("running", 1)
+
+
+class TestOurOwnFault:
+    def test_while_our_door_is_shut_nobody_is_blamed_for_silence(self, running: World) -> None:
+        running.door_is_open = False
+        running.rounds(LONG_S, turns=None)
+        assert not is_stalled(running) and running.state() == ("running", 1)
+        running.door_is_open = True
+        running.rounds(STALLED_AFTER_S - 10, turns=None)
+        assert not is_stalled(running), "it has a minute from then on"
+        running.rounds(30, turns=None)
+        assert is_stalled(running)
+
+    def test_a_reconciler_that_was_away_blames_nobody_for_that_time(self, running: World) -> None:
+        for _ in range(5):
+            running.after_away(LONG_S)  # frozen, or no worker, or the machine slept
+        assert not is_stalled(running) and running.state() == ("running", 1)
+
+    @pytest.mark.parametrize("hours", [1, -1])
+    def test_a_clock_that_jumps_an_hour_ends_no_job_that_moves(self, running: World, hours: int) -> None:
+        turns = count(2)
+        running.rounds(60, turns=turns)
+        running.now += timedelta(hours=hours)
+        running.rounds(60, turns=turns)
+        assert running.state() == ("running", 1) and events(running) == []
+
+    @pytest.mark.parametrize("minutes", [30, -60])
+    def test_a_clock_that_jumps_begins_the_count_of_one_that_does_not(self, running: World, minutes: int) -> None:
+        running.rounds(STALLED_AFTER_S, turns=None)
+        running.now += timedelta(minutes=minutes)
+        running.rounds(STALLED_AFTER_S, turns=None)
+        assert not is_stalled(running) and running.state() == ("running", 1)
+        running.rounds(20, turns=None)
+        assert is_stalled(running), "it does stand still"
