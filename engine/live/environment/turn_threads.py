@@ -9,6 +9,7 @@ Invariants:
   took up within HASTE_S gets a thread of its own;
 - every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
 - a reason is never a reward of 0;
+- a time for which the whole process stood still (frozen, suspended) is not held against the environment;
 - threads left behind are bounded: when there are too many, the environment is at fault and every ask says so;
 - where the system gives no more threads, those that are there answer one after the other; without any, it says so.
 """
@@ -25,6 +26,7 @@ from engine.environments.port import Environment, FailureKind, GraderError
 from engine.live.environment.turns import Answer, Ask, AskId, Said
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
+from engine.policy.awake import AwakeTime
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ MAX_LEFT_BEHIND: Final = 256
 HASTE_S: Final = 0.002  # nobody notices so much, and most graders have answered many by then
 FULL_S: Final = 0.1  # until it is looked again for a thread where there was none
 IDLE_S: Final = 30.0
+LOOK_EVERY_S: Final = 1.0  # at the clock, which otherwise would not know a pause from a sleep
 REMEMBERED: Final = 4_096  # answers that may be asked for again after a move or a lost message
 
 
@@ -63,6 +66,7 @@ class TurnThreads:
         """In the order of their deadlines; some have been answered since."""
         self._has_asks = threading.Condition(self._lock)
         self._looks_at = float("inf")
+        self._awake = AwakeTime()
         self._num_threads = 0
         self._num_idle = 0
         self.num_left_behind = 0
@@ -83,7 +87,7 @@ class TurnThreads:
         self._answer(ask.by, known or Answer(id=id, said=hang))
 
     def _begin(self, ask: Ask, id: AskId) -> None:
-        pending = Pending(id=id, ask=ask, asked_at=time.monotonic())
+        pending = Pending(id=id, ask=ask, asked_at=self._now())
         self._pending[id] = pending
         self._line.append(pending)
         self._unanswered.append(pending)
@@ -170,7 +174,7 @@ class TurnThreads:
                 self._num_threads -= 1
             ask = pending.ask
             del self._pending[pending.id]
-            answer = Answer(id=pending.id, said=said, seconds=time.monotonic() - pending.asked_at)
+            answer = Answer(id=pending.id, said=said, seconds=self._now() - pending.asked_at)
             self._remembered[pending.id] = answer
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
@@ -182,14 +186,17 @@ class TurnThreads:
     def _watch(self) -> None:
         while True:
             with self._lock:
-                now = time.monotonic()
+                now = self._now()
                 overdue = self._overdue(now)
                 if not overdue:
-                    self._looks_at = min(self._next_deadline(), self._help(now))
-                    is_forever = self._looks_at == float("inf")
-                    self._has_asks.wait(timeout=None if is_forever else self._looks_at - now)
+                    self._looks_at = min(self._next_deadline(), self._help(now), now + LOOK_EVERY_S)
+                    self._has_asks.wait(timeout=self._looks_at - now)
             for pending in overdue:
                 self._give_up(pending)
+
+    def _now(self) -> float:
+        """Under the lock."""
+        return self._awake.at(time.monotonic())
 
     def _overdue(self, now: float) -> list[Pending]:
         overdue: list[Pending] = []

@@ -6,6 +6,7 @@ Invariants:
 - every sample of every prompt ends exactly once: trained, filtered, dropped_stale or failed;
 - groups reach the trainer whole, and step S always gets the same batch, however often it is asked for;
 - every acknowledgement, and each step's batch, survives the death of this process (`commit`, `journal`);
+- a time in which it was away itself (frozen, busy) ends no sample;
 - the schedule bounds the open groups, so the buffer cannot grow without end;
 - the evaluation before training is complete before the first prompt of training is handed out.
 """
@@ -63,6 +64,7 @@ from engine.pipeline.messages.to_rollout import ProgressHeard
 from engine.pipeline.messages.to_trainer import BatchReady
 from engine.pipeline.plan import LOOKS_PER_DEADLINE, OWNERS_IN_VAIN, Plan
 from engine.pipeline.records import BufferView, DataProgress, Trajectory
+from engine.policy.awake import AwakeTime
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import grader_is_broken
 from engine.policy.sampling import oldest_first
@@ -90,7 +92,7 @@ class DataBrain:
         incarnation: int = 0,
         recovered: Recovered | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._awake = plan, AwakeTime()
         if recovered is None or recovered.snapshot is None:
             self._state = DataState(plan, start_step=start_step, progress=progress)
         else:
@@ -115,6 +117,7 @@ class DataBrain:
             self._to_say_again = [_tell(report) for report in self._state.reports]
 
     def handle(self, message: Message, now: float) -> list[Effect]:
+        now = self._awake.at(now)
         if isinstance(message, Persisted):
             return self._commit.persisted(message.serial)
         if isinstance(message, ProgressStreamed):  # by far the most that data hears, and nobody's turn comes by it

@@ -45,7 +45,8 @@ from engine.pipeline.messages.to_driver import (
 )
 from engine.pipeline.messages.to_manager import PartLost, PartReported
 from engine.pipeline.plan import Plan
-from engine.policy.recovery import ABSENT_AFTER_S, Patience
+from engine.policy.awake import AwakeTime
+from engine.policy.recovery import Patience
 
 # Time for a replica that leaves to have its trajectories taken over; what is left by then goes back as tokens.
 LEAVE_WITHIN_S: Final = 30.0
@@ -78,12 +79,12 @@ class DriverBrain:
         self._stillness = Stillness(now=now, patience=patience, given_up_within_s=plan.given_up_within_s)
         self._end = RunEnd()
         self._has_ended = False
-        self._present_at = now
+        self._awake = AwakeTime(now)
 
     def handle(self, message: Message, now: float) -> list[Effect]:
         if self._has_ended:
             return []
-        self._excuse_absence(now)
+        now = self._awake.at(now)
         self._stillness.hear(message, now)
         effects: list[Effect] = []
         for effect in self._decide(message, now):
@@ -132,13 +133,6 @@ class DriverBrain:
                 return []  # for the record
             case _:
                 raise TypeError(f"the driver does not take {type(message).__name__}")
-
-    def _excuse_absence(self, now: float) -> None:
-        away_s, self._present_at = now - self._present_at, now
-        if away_s > ABSENT_AFTER_S:
-            for environment in self._environments:
-                environment.excuse(away_s)
-            self._stillness.excuse(away_s)
 
     def _on_tick(self, now: float) -> list[Effect]:
         stands_still = self._stillness.on_tick(now, is_ready=self._readiness.is_ready)

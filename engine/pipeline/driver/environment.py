@@ -25,10 +25,6 @@ class EnvironmentWatch:
         if report.part == self._part and report.incarnation == self._incarnation:
             self._heard_at, self._has_spoken = now, True
 
-    def excuse(self, away_s: float) -> None:
-        """For so long nobody would have heard it."""
-        self._heard_at += away_s
-
     def on_lost(self, lost: PartLost, now: float) -> list[Effect]:
         is_of_another = lost.part != self._part or lost.incarnation != self._incarnation
         if is_of_another or self._start_due_at is not None:

@@ -76,10 +76,6 @@ class Stillness:
                 self._moved_at, self._num_replaced = now, 0
                 self._unproven.clear()
 
-    def excuse(self, away_s: float) -> None:
-        """For so long nobody would have seen anything move."""
-        self._moved_at += away_s
-
     def on_tick(self, now: float, *, is_ready: bool) -> list[Effect]:
         limit_s = self._patience.of_the_run_s(piece for report in self._at.values() for piece in _pieces(report))
         if not is_ready:  # parts that only start say nothing yet

@@ -36,9 +36,9 @@ from engine.pipeline.messages.to_manager import (
     WeightsUpdated,
 )
 from engine.pipeline.messages.to_rollout import LeaveRequested
+from engine.policy.awake import AwakeTime
 from engine.policy.pace import TURNING, Piece
 from engine.policy.recovery import (
-    ABSENT_AFTER_S,
     GiveUp,
     PartKind,
     Patience,
@@ -103,12 +103,10 @@ class ManagerBrain:
         self._repacker = repacker
         self._patience = patience or Patience()
         self._resize: ResizeOrdered | None = None
-        self._present_at = self._patient_from = now
+        self._awake = AwakeTime(now)
 
     def handle(self, message: Message, now: float) -> list[Effect]:
-        if now - self._present_at > ABSENT_AFTER_S:
-            self._patient_from = now
-        self._present_at = now
+        now = self._awake.at(now)
         match message:
             case ReplicaReported():
                 watch = self._watches.get(rollout_address(message.replica))
@@ -206,10 +204,10 @@ class ManagerBrain:
     def _why_dead(self, watch: Watch, now: float) -> str | None:
         has_spoken = watch.heard_at is not None
         heard_at = watch.started_at if watch.heard_at is None else watch.heard_at
-        silent_s = now - max(heard_at, self._patient_from)
+        silent_s = now - heard_at
         if silent_s > self._patience.silence_s(has_spoken=has_spoken):
             return f"no heartbeat for {silent_s:.0f} s"
-        still_s = now - max(watch.moved_at, self._patient_from)
+        still_s = now - watch.moved_at
         if has_spoken and still_s > self._patience.standstill_s(watch.piece):
             return f"no sign of life for {still_s:.0f} s, in: {watch.piece.what}"
         return None

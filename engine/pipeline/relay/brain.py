@@ -36,10 +36,11 @@ from engine.pipeline.messages.to_relay import (
 )
 from engine.pipeline.messages.to_rollout import VersionAnnounced, VersionMissing
 from engine.pipeline.messages.to_trainer import MasterElected, VersionStored
-from engine.pipeline.relay.members import Members
+from engine.pipeline.relay.members import DEAD_AFTER_S, Members
 from engine.pipeline.relay.seals import Seal, Seals
 from engine.pipeline.relay.shelf import Shelf
 from engine.pipeline.relay.transfer import Transfer, fault
+from engine.policy.awake import AwakeTime
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
 from engine.policy.relay_chain import chunk_bytes_for, master_of
 
@@ -65,6 +66,7 @@ class RelayBrain:
         `cut`: the bytes of a chunk, of a version of so many bytes for so many relays."""
         self._members = Members(host=host, hosts=hosts, incarnation=incarnation)
         self._incarnation, self._cut = incarnation, cut
+        self._awake = AwakeTime(absent_after_s=DEAD_AFTER_S / 2)
         self._shelf = Shelf(anchor_every=anchor_every)
         self._transfer = Transfer(self._members, self._shelf, reach=reach)
         self._seals = Seals()
@@ -102,6 +104,7 @@ class RelayBrain:
         return self._members.num_buried
 
     def handle(self, message: Message, now: float) -> list[Effect]:
+        now = self._awake.at(now)
         self._members.notice_time(now)
         before = self.newest
         effects = [*self._on(message, now), *self._give_up_what_differs()]

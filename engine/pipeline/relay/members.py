@@ -26,7 +26,6 @@ DEAD_AFTER_S: Final = 3.0
 FIRST_BEAT_WITHIN_S: Final = 30.0
 # Those who are skipped are asked now and then: a cable that was repaired says nothing by itself.
 PROBE_EVERY_S: Final = 2.0
-ABSENT_AFTER_S: Final = DEAD_AFTER_S / 2
 NO_CLAIM: Final = -1
 
 
@@ -53,8 +52,6 @@ class Members:
         """Times that a neighbour was declared dead."""
         self._watched: dict[int, float] = {}
         self._started_at: float | None = None
-        self._present_at = 0.0
-        self._patient_from = 0.0
         self._beat_at = float("-inf")
         self._probed_at = float("-inf")
 
@@ -109,10 +106,7 @@ class Members:
     def notice_time(self, now: float) -> None:
         """Before anything is handled."""
         if self._started_at is None:
-            self._started_at = self._present_at = now
-        if now - self._present_at > ABSENT_AFTER_S:
-            self._patient_from = now
-        self._present_at = now
+            self._started_at = now
 
     def hear(self, host: int, *, incarnation: int, claim: int, now: float, serial: int | None = None) -> bool:
         """False: this is old news. Messages without a serial number are taken as they come."""
@@ -178,7 +172,7 @@ class Members:
             self.num_buried += len(overdue)
 
     def _due_at(self, host: int) -> float:
-        due = max(self._heard_at(host), self._watched[host], self._patient_from) + DEAD_AFTER_S
+        due = max(self._heard_at(host), self._watched[host]) + DEAD_AFTER_S
         return due if host in self._peers else max(due, self._since_start + FIRST_BEAT_WITHIN_S)
 
     def _heard_at(self, host: int) -> float:

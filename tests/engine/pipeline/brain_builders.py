@@ -8,6 +8,7 @@ from engine.pipeline.data.brain import DataBrain, Recovered
 from engine.pipeline.effects import Effect, Persist, Send
 from engine.pipeline.journal import DataSnapshot, Record
 from engine.pipeline.messages.addresses import rollout_address
+from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, Persisted, ReplicaSynced, ToData
 from engine.pipeline.messages.to_rollout import WeightsServed, WorkGranted
 from engine.pipeline.messages.to_trainer import BatchReady
@@ -23,6 +24,7 @@ from engine.pipeline.records import (
     VersionRun,
 )
 from engine.policy.lineage import WeightsId
+from engine.policy.recovery import ABSENT_AFTER_S
 from engine.policy.schedule import PRESETS
 from engine.weights.port import WeightManifest
 
@@ -129,6 +131,15 @@ class DataWithDisk:
             if isinstance(effect, Persist) and not self.is_disk_slow:
                 self.disk.write(effect)
                 done += self.handle(Persisted(serial=effect.serial))
+        return done
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Awake all the while; what it does at the end."""
+        until = self.now + seconds
+        done: list[Effect] = []
+        while self.now < until:
+            self.now = min(until, self.now + ABSENT_AFTER_S)
+            done += self.handle(Tick())
         return done
 
     def restart(self) -> "DataWithDisk":

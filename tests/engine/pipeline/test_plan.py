@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.plan import Plan
 from engine.spec.job import EnvironmentSpec, JobSpec
@@ -21,8 +20,7 @@ def test_a_sample_whose_turns_take_as_long_as_they_may_is_neither_begun_elsewher
     data = DataWithDisk(replace(PLAN, sample_deadline_s=of_spec.sample_deadline_s)).past_the_evaluation()
     assert granted(data.sync(wants=4))
     for _ in range(3):  # the prompt, a tool, the verdict
-        data.now += turn_timeout_s
-        assert of(data.handle(Tick()), FaultReported) == []
+        assert of(data.wait(turn_timeout_s), FaultReported) == []
     assert of_spec.given_up_within_s > 2 * of_spec.sample_deadline_s > 6 * turn_timeout_s
 
 

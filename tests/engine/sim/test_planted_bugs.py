@@ -38,6 +38,7 @@ from engine.pipeline.relay.transfer import Transfer
 from engine.pipeline.rollout.brain import RolloutBrain
 from engine.pipeline.rollout.weights import ReplicaWeights
 from engine.pipeline.rollout.workload import Workload
+from engine.policy.awake import AwakeTime
 from engine.policy.lineage import Lineage, WeightsId
 from engine.policy.recovery import Patience
 from engine.policy.repack import Merge, ReplicaView, plan_repack
@@ -455,7 +456,7 @@ def does_not_hear_that_the_environment_lives(patch: pytest.MonkeyPatch) -> None:
 
 
 def blames_the_environment_for_its_own_absence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EnvironmentWatch, "excuse", lambda self, away_s: None)
+    patch.setattr(AwakeTime, "at", lambda self, now: now)
 
 
 def replaces_no_environment(patch: pytest.MonkeyPatch) -> None:

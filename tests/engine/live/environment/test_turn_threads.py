@@ -1,6 +1,7 @@
 """An environment that is slow, hangs or raises delays nobody else, and is never taken for a reward of 0."""
 
 import threading
+import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 
@@ -108,6 +109,24 @@ def test_a_hung_grader_is_given_up_in_time_and_its_late_answer_is_dropped() -> N
     asking.environment.gate.set()
     asking.threads.ask(ask(1, "quick"))
     assert asking.next()[1].id[0].sample == 1
+
+
+def test_a_time_for_which_the_whole_process_stood_still_is_no_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, slept_s = Asking(timeout_s=30.0), [0.0]
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + slept_s[0]
+
+    monkeypatch.setattr(turn_threads, "time", Clock)
+    asking.threads.ask(ask(0, "wait"))
+    asking.environment.begun.acquire(timeout=30)
+    slept_s[0] = 450.0
+    asking.threads.ask(ask(1, "quick"))
+    assert asking.next()[1].id[0].sample == 1, "nothing was given up on waking"
+    asking.environment.gate.set()
+    assert asking.next()[1].said == RIGHT
 
 
 def test_an_environment_that_always_hangs_is_refused_in_the_end() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import ProgressStreamed, ReplicaGone
 from engine.pipeline.messages.to_driver import FaultReported
 from engine.pipeline.messages.to_rollout import WorkGranted
@@ -80,14 +79,21 @@ def test_a_sample_that_does_not_end_in_time_is_begun_elsewhere_and_then_given_up
     data = DataWithDisk(replace(PLAN, sample_deadline_s=80.0)).past_the_evaluation()
     (stuck,) = granted(data.sync(0, wants=2))
     data.sync(1, wants=0)
-    data.now = 100.0
-    assert of(data.handle(Tick()), FaultReported)[0].action == "begun again elsewhere"
+    assert of(data.wait(100.0), FaultReported)[0].action == "begun again elsewhere"
     assert stuck.key not in [task.key for task in granted(data.sync(0, wants=8, groups=holding([stuck])))]
     assert stuck.key in [task.key for task in granted(data.sync(1, wants=8))]
-    data.now = 200.0
-    effects = data.handle(Tick())
+    effects = data.wait(100.0)
     assert "the group was given up" in [fault.action for fault in of(effects, FaultReported)]
     assert data.counts["failed"] == 2
+
+
+def test_data_that_was_away_itself_ends_no_sample_for_that() -> None:
+    data = DataWithDisk(replace(PLAN, sample_deadline_s=80.0)).past_the_evaluation()
+    data.sync(0, wants=2)
+    for _ in range(10):
+        data.now += 450.0
+        assert of(data.wait(4.0), FaultReported) == []
+    assert of(data.wait(100.0), FaultReported)[0].action == "begun again elsewhere", "its own time counts as before"
 
 
 # ── partial responses ─────────────────────────────────────────────────────────────────────────────────────────────────
