@@ -19,6 +19,9 @@ import django; django.setup()
 from django.contrib.auth.hashers import make_password
 print(make_password("still-waters-run-deep"))
 """
+NAMED_BY_OTHERS = {
+    ("backend/accounts/passwords/breached.py", "sha1")
+}  # the public list of breached passwords is of these
 SPREADS_RETRIES = "backend/webhooks/settling.py"
 
 
@@ -48,8 +51,9 @@ def test_a_sealed_secret_that_was_touched_is_not_opened(
 
 
 def test_no_weak_hash_is_used() -> None:
-    used = {word for name in TREES for _, owner, word in calls(name) if owner in {"hashlib", "hmac"}}
-    assert used <= {"sha256", "new", "compare_digest"}
+    used = {(name, word) for name in TREES for _, owner, word in calls(name) if owner in {"hashlib", "hmac"}}
+    assert NAMED_BY_OTHERS <= used
+    assert {word for _, word in used - NAMED_BY_OTHERS} <= {"sha256", "new", "compare_digest"}
     assert all("sha256" in ast.unparse(node) for name in TREES for node, owner, word in calls(name)
                if (owner, word) in {("hmac", "new"), ("hashlib", "new")})  # fmt: skip
 
