@@ -7,17 +7,21 @@ Invariants:
 - the answer to a wrong password and to an unknown account is the same.
 """
 
+import logging
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
+from backend.accounts.letters import has_mail
 from backend.accounts.models import User
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 from backend.api.counters import take
 from backend.api.request_context import client_ip
+
+log = logging.getLogger(__name__)
 
 # (bucket, limit, seconds). Somebody who forgot a password tries three or four; a robot tries thousands.
 PER_ACCOUNT_AND_ADDRESS = ("sign-in", 6, 300)
@@ -46,6 +50,15 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             refused(user.email, "the address is not proved")
         answer: HttpResponse = super().respond_email_verification_sent(request, user)
         return answer
+
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """A letter that no server takes is logged, as ours are; it is no reason to refuse what it tells of."""
+        if not has_mail():
+            return
+        try:
+            super().send_mail(template_prefix, email, context)
+        except OSError as error:
+            log.warning("a letter could not be sent template=%s error=%s", template_prefix, type(error).__name__)
 
     def get_client_ip(self, request: HttpRequest) -> str:
         return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies) or "unknown"

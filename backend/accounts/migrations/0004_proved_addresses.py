@@ -6,6 +6,7 @@ wrote one for whatever somebody typed. So:
 - who proved one and made another primary without proving it: back to the proved one, if nobody else has it;
 - who has several and proved none: the one they sign in with is theirs to prove (by mail, or by the operator's word);
 - every other row goes.
+Whoever the former release takes in after this ran has no row yet, and proves theirs in the same two ways.
 """
 
 import backend.accounts.models

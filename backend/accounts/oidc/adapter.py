@@ -26,7 +26,7 @@ from backend.accounts.models import User
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 
-_UNPROVED = "An account here has your address and never proved it: tell whoever runs this site."
+_UNPROVED = "An account here has your address and never proved it. Ask for a new password to make it yours."
 
 
 class SocialAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth ships no types

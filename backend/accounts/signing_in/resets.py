@@ -2,8 +2,10 @@
 
 Invariants:
 - it works once, until it expires, a newer one is made, or the address changes; what is stored is a hash;
-- it opens only an account that has proved its address, is not closed, and signs in with a password at all: whoever
-  comes by OpenID gets no second door here;
+- it opens only an account that is not closed and signs in with a password at all: whoever comes by OpenID gets no
+  second door here;
+- a mailed one proves the address, so an account that only claimed one is from then on whose mailbox it is; one from the
+  operator's hand proves nothing, and is for a proved address;
 - using it ends every session. It signs nobody in: the second factor is asked for as ever.
 """
 
@@ -15,7 +17,7 @@ from allauth.socialaccount.models import SocialAccount
 from django.conf import settings
 from django.db import transaction
 
-from backend.accounts.addresses.proved import is_proved, person_at
+from backend.accounts.addresses.proved import is_proved, vouch_for
 from backend.accounts.models import ResetLink, User
 from backend.accounts.signing_in.chains import record_done
 from backend.errors import NotFound
@@ -29,13 +31,14 @@ class DeadLink(NotFound):
 
 
 def resettable(email: str) -> User | None:
-    user = person_at(email)
-    return user if user is not None and may_reset(user) else None
+    """Who may be sent a link."""
+    user = User.objects.filter(email=email.lower()).first()
+    return user if user is not None and may_reset(user, by_operator=False) else None
 
 
-def may_reset(user: User) -> bool:
+def may_reset(user: User, *, by_operator: bool) -> bool:
     by_password = user.has_usable_password() or not SocialAccount.objects.filter(user=user).exists()
-    return user.is_active and not user.is_service and by_password and is_proved(user)
+    return user.is_active and not user.is_service and by_password and (not by_operator or is_proved(user))
 
 
 @transaction.atomic
@@ -57,7 +60,7 @@ def make_reset(user: User, *, now: datetime, by_operator: bool = False) -> str:
 
 def open_reset(token: str, *, now: datetime) -> ResetLink | None:
     found = ResetLink.objects.select_related("user").filter(token_sha256=_digest(token), used_at=None).first()
-    return found if found and found.expires_at > now and may_reset(found.user) else None
+    return found if found and found.expires_at > now and may_reset(found.user, by_operator=found.by_operator) else None
 
 
 @transaction.atomic
@@ -72,6 +75,7 @@ def use_reset(token: str, password: str, *, now: datetime) -> User:
     user.set_password(password)  # and with the hash go all sessions
     if not found.by_operator:
         user.address_by_hand = False
+        vouch_for(user)
     user.save(update_fields=["password", "address_by_hand"])
     user.reset_links.filter(used_at=None).delete()
     record_done(user, "password.reset", now=now, data={"by": "operator" if found.by_operator else "mail"})

@@ -35,6 +35,10 @@ This link sets a new one. It works once, for an hour:
 
 If it was not you, do nothing: the password stays as it is.
 """
+_CHANGED = """The password of your Laminar account was set anew with a link, and every session has ended.
+
+If that was not you, ask for a link yourself, on the sign-in page, and tell whoever runs the site.
+"""
 _NOBODY = """Somebody, we hope you, has forgotten the password of a Laminar account with this address.
 
 There is none that one could set a password for. Did you use another address, or your organisation's single sign-on?
@@ -80,9 +84,10 @@ def reset(request: HttpRequest, token: str) -> HttpResponse:
     if wrong:
         return render(request, "account/reset.html", {"email": link.user.email, "wrong": wrong}, status=422)
     try:
-        resets.use_reset(token, password, now=now)
+        user = resets.use_reset(token, password, now=now)
     except Refusal as refusal:
         return render(request, "account/link_dead.html", {"what": "reset"}, status=refusal.status)
+    send_letter(user.email, "Your password for Laminar has changed", _CHANGED)
     messages.success(request, "Your new password is set, and every session has ended. Sign in with it.")
     return redirect("account_login")
 

@@ -50,7 +50,7 @@ class Command(BaseCommand):
             raise CommandError(refusal.detail) from refusal
 
     def _reset(self, user: User, _: str) -> str:
-        if not may_reset(user):
+        if not may_reset(user, by_operator=True):
             raise CommandError(
                 f"{user.email} cannot set a password: the account is closed, signs in by OpenID, "
                 "or has never proved its address (`account prove`)"

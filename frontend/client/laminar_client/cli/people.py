@@ -30,11 +30,12 @@ def members(context: click.Context) -> None:
 @click.option("--role", type=ROLES, default="member", show_default=True)
 @with_session
 def invite(session: Session, email: str, role: str) -> None:
-    """Invite somebody. The link is printed this once, and works for this address only."""
+    """Invite somebody. The link is printed this once, unless it was mailed, and works for this address only."""
     made = session.client.team.invite(email, role=role)
     session.document(made)
     session.note("It was mailed." if made.mailed else "It was not mailed: hand it on yourself.")
-    session.show(Text(plain(made.link)))
+    if made.link:
+        session.show(Text(plain(made.link)))
 
 
 @members.command("role")

@@ -8,10 +8,12 @@ from allauth.socialaccount.models import SocialAccount
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from backend.accounts.addresses.proved import is_proved
 from backend.accounts.models import ResetLink, User
 from backend.accounts.signing_in.resets import DeadLink, make_reset, open_reset, use_reset
 from backend.audit.models import AuditEntry
 from backend.clock import database_now
+from tests.backend.accounts.addresses.test_proved import claims_without_proof
 from tests.backend.accounts.letters import letters_to, path_in
 from tests.backend.accounts.test_mfa import code_of, with_second_factor
 
@@ -101,6 +103,18 @@ def test_the_second_factor_is_still_asked_for(client: Client, ada: User, posts: 
     assert "_auth_user_id" not in client.session
     client.post("/accounts/2fa/authenticate/", {"code": code_of(secret)})
     assert "_auth_user_id" in client.session
+
+
+def test_a_mailbox_takes_an_account_from_who_only_claimed_its_address(client: Client, ada: User, posts: None) -> None:
+    """Somebody signed up with another's address, or wrote it over their own when one still could."""
+    claims_without_proof(ada, NOBODY)
+    with pytest.raises(CommandError, match="never proved"):
+        call_command("account", "reset", NOBODY)
+    forgets(client, NOBODY)
+    assert not is_proved(ada)
+    sets(client, path_in(letters_to(NOBODY)[0]))
+    client.post("/accounts/login/", {"login": NOBODY, "password": NEW})
+    assert is_proved(ada) and client.session["_auth_user_id"] == str(ada.pk)
 
 
 def test_who_comes_by_single_sign_on_gets_no_second_door(client: Client, alice: User, posts: None) -> None:
