@@ -1,0 +1,117 @@
+"""A person's own account in a real Chromium: in by a link, another address, sessions, narrow and dark."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from playwright.sync_api import expect
+
+from backend.accounts.addresses import changes
+from backend.accounts.models import SignedIn, User
+from backend.clock import database_now
+from tests.frontend import seed
+from tests.frontend.conftest import Visitor
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+Visit = Callable[..., Visitor]
+NEW = "rivers-find-their-way"
+
+
+def signs_in(visitor: Visitor, email: str, password: str) -> None:
+    page = visitor.open("/accounts/login/")
+    page.get_by_label("E-mail").fill(email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def test_without_mail_somebody_comes_in_by_the_operators_link(visit: Visit, capsys: pytest.CaptureFixture[str]) -> None:
+    world = seed.make_world()
+    seed.may_sign_in(world.owner)
+    visitor = visit()
+    page = visitor.open("/accounts/login/")
+    page.get_by_role("link", name="Forgotten your password?").click()
+    expect(page.get_by_text("No mail goes out from here")).to_be_visible()
+    call_command("account", "reset", world.owner.email)
+    page = visitor.open("/accounts" + capsys.readouterr().out.strip().partition("/accounts")[2])
+    page.get_by_label("Password").fill(NEW)
+    page.get_by_label("The same again").fill(NEW)
+    page.get_by_role("button", name="Set the password").click()
+    expect(page.get_by_text("Your new password is set")).to_be_visible()
+    signs_in(visitor, world.owner.email, NEW)
+    assert not visitor.complaints
+
+
+def test_a_move_is_confirmed_and_taken_back(visit: Visit) -> None:
+    world = seed.make_world()
+    seed.may_sign_in(world.owner)
+    visitor = visit()
+    signs_in(visitor, world.owner.email, seed.PASSWORD)
+    asked = changes.ask_for_change(world.owner, "new@example.org", now=database_now(), by_operator=True)
+    page = visitor.open("/accounts/email/")
+    expect(page.get_by_role("heading", name="A change is on its way")).to_be_visible()
+    page = visitor.open(f"/accounts/email/confirm/{asked.token}/")
+    page.get_by_role("button", name="Move to new@example.org").click()
+    expect(page.get_by_text("You sign in with new@example.org from now on")).to_be_visible()
+    owner = visit()
+    theirs = owner.open("/accounts/email/cancel/" + changes.cancel_link_of(asked.change).split("/cancel/")[1])
+    theirs.get_by_role("button", name="Take it back").click()
+    expect(theirs.get_by_role("heading", name="It is taken back")).to_be_visible()
+    assert User.objects.get(pk=world.owner.pk).email == "ada@example.org"
+    visitor.open("/jobs/")
+    expect(page).to_have_url(re.compile("/accounts/login/"))
+    assert not visitor.complaints and not owner.complaints
+
+
+def test_another_session_is_ended_and_its_open_page_loses_its_socket(visit: Visit) -> None:
+    world = seed.make_world()
+    seed.may_sign_in(world.owner)
+    here, there = visit(), visit()
+    for visitor in (here, there):
+        signs_in(visitor, world.owner.email, seed.PASSWORD)
+    expect(there.page.locator("[data-connection]")).to_have_attribute("data-state", "live")
+    page = here.open("/accounts/sessions/")
+    expect(page.get_by_text("this one")).to_have_count(1)
+    expect(page.get_by_role("button", name="End the session of")).to_have_count(1)
+    page.get_by_role("button", name="End all others").click()
+    expect(page.get_by_text("1 other session ended")).to_be_visible()
+    expect(there.page.locator("[data-connection]")).not_to_have_attribute("data-state", "live")
+    there.open("/jobs/")
+    expect(there.page).to_have_url(re.compile("/accounts/login/"))
+    assert not here.complaints
+
+
+def test_an_open_page_that_nobody_uses_does_not_keep_its_session(visit: Visit) -> None:
+    """The list pulls itself anew whenever something changes; that is nobody's doing."""
+    world = seed.make_world()
+    seed.may_sign_in(world.owner)
+    visitor = visit()
+    signs_in(visitor, world.owner.email, seed.PASSWORD)
+    expect(visitor.page.locator("[data-connection]")).to_have_attribute("data-state", "live")
+    long_ago = database_now() - timedelta(hours=2)
+    SignedIn.objects.update(seen_at=long_ago)
+    seed.submitted(world, name="Something new")
+    expect(visitor.page.get_by_role("link", name="Something new")).to_be_visible()
+    assert SignedIn.objects.get().seen_at == long_ago
+
+
+def test_every_page_of_the_account_fits_a_telephone(visit: Visit) -> None:
+    """Inside in the dark, outside in the light: both are the same sheets."""
+    world = seed.make_world()
+    asked = changes.ask_for_change(world.owner, "new@example.org", now=database_now())
+    cancel = "/accounts" + changes.cancel_link_of(asked.change).partition("/accounts")[2]
+    inside = ("email/", f"email/confirm/{asked.token}/", "password/change/", "2fa/", "2fa/webauthn/", "sessions/")
+    outside = ("login/", "password/reset/", "password/reset/x/", "confirm-email/", "confirm-email/x/", "inactive/")
+    pages = {world.owner: [f"/accounts/{path}" for path in inside], None: [f"/accounts/{path}" for path in outside]}
+    pages[None].append(cancel)
+    for user, paths in pages.items():
+        visitor = visit(user, width=390, dark=user is not None)
+        for path in paths:
+            page = visitor.open(path)
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+            tabs = page.evaluate("[...document.querySelectorAll('.tabs')].every((t) => t.scrollWidth <= t.clientWidth)")
+            assert tabs, f"{path}: a tab is out of sight"
+        assert not [told for told in visitor.complaints if "404" not in told]
