@@ -72,7 +72,9 @@ def migrated(database: Database) -> Database:
         SELECT id, email, '!', 'user_' || id, last_login, false, false, true, is_service, now(), '', '' FROM (VALUES
             (11, 'invited@example.org', NULL::timestamptz, false), (12, 'looked@example.org', now(), false),
             (13, 'taken@example.org', now(), false), (14, 'swapped@example.org', now(), false),
-            (15, 'stranger@example.org', NULL, false), (16, 'robot@service.invalid', NULL, true)
+            (15, 'stranger@example.org', NULL, false), (16, 'robot@service.invalid', NULL, true),
+            (17, 'Loud@Example.org', now(), false),
+            (18, 'Twin@example.org', now(), false), (19, 'twin@example.org', now(), false)
         ) AS people (id, email, last_login, is_service)
         """
     )
@@ -140,7 +142,8 @@ def test_the_database_keeps_no_request_that_a_driver_could_not_obey(
 
 
 def test_people_keep_the_address_that_is_theirs_and_no_other(migrated: Database) -> None:
-    """Invited; looked at their addresses once; took another's; swapped a proved one for another's; never proved."""
+    """Invited; looked at their addresses once; took another's; swapped a proved one for another's; never proved; wrote
+    theirs in capitals; twins."""
     addresses = migrated.rows('SELECT user_id, email, verified, "primary" FROM account_emailaddress ORDER BY user_id')
     assert addresses == [
         (11, "invited@example.org", True, True),
@@ -148,7 +151,10 @@ def test_people_keep_the_address_that_is_theirs_and_no_other(migrated: Database)
         (13, "taken@example.org", False, True),
         (14, "proved@example.org", True, True),
         (15, "stranger@example.org", False, True),
+        (17, "loud@example.org", True, True),
+        (18, "twin@example.org", True, True),
     ]
+    assert migrated.rows("SELECT email FROM accounts_user WHERE id = 17") == [("loud@example.org",)]
     assert migrated.rows("SELECT email FROM accounts_user WHERE id = 14") == [("proved@example.org",)]
 
 

@@ -2,6 +2,7 @@
 
 Until now only open sign-up asked for a proof, so most have no row of it, and the page that is gone with this release
 wrote one for whatever somebody typed. So:
+- addresses are written in lower case, as sign-in reads them (of two that differ in nothing else, the first account's);
 - who has no row, or has signed in and has one, of their own address: theirs is proved;
 - who proved one and made another primary without proving it: back to the proved one, if nobody else has it;
 - who has several and proved none: the one they sign in with is theirs to prove (by mail, or by the operator's word);
@@ -14,6 +15,11 @@ import django.db.models.deletion
 from django.conf import settings
 from django.db import migrations, models
 
+LOWER_CASE = """
+UPDATE accounts_user person SET email = lower(email)
+WHERE email <> lower(email)
+  AND NOT EXISTS (SELECT 1 FROM accounts_user other WHERE other.id <> person.id AND lower(other.email) = lower(person.email))
+"""
 BACK_TO_THE_PROVED = """
 UPDATE accounts_user person SET email = proved.email
 FROM account_emailaddress proved
@@ -40,6 +46,7 @@ WRITTEN = """
 INSERT INTO account_emailaddress (user_id, email, verified, "primary")
 SELECT id, lower(email), true, true FROM accounts_user person
 WHERE NOT is_service AND NOT EXISTS (SELECT 1 FROM account_emailaddress WHERE user_id = person.id)
+ORDER BY id
 ON CONFLICT DO NOTHING
 """
 
@@ -112,6 +119,7 @@ class Migration(migrations.Migration):
                 ),
             ],
         ),
+        migrations.RunSQL(LOWER_CASE, migrations.RunSQL.noop),
         migrations.RunSQL(BACK_TO_THE_PROVED, migrations.RunSQL.noop),
         migrations.RunSQL(KEEPS_THEIRS, migrations.RunSQL.noop),
         migrations.RunSQL(THE_OTHERS_GO, migrations.RunSQL.noop),

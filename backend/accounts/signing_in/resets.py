@@ -32,7 +32,7 @@ class DeadLink(NotFound):
 
 def resettable(email: str) -> User | None:
     """Who may be sent a link."""
-    user = User.objects.filter(email=email.lower()).first()
+    user = User.objects.filter(email=email.lower(), is_service=False).first()
     return user if user is not None and may_reset(user, by_operator=False) else None
 
 
