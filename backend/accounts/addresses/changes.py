@@ -103,9 +103,11 @@ def confirm_change(token: str, user: User, *, now: datetime) -> AddressChange:
     return change
 
 
+@transaction.atomic
 def withdraw_change(user: User, *, now: datetime) -> None:
-    """The person thought better of it."""
-    user.address_changes.filter(done_at=None, cancelled_at=None).update(cancelled_at=now)
+    """The person thought better of it. The old address' link works on: it may not have been the person."""
+    if user.address_changes.filter(done_at=None, cancelled_at=None).update(cancelled_at=now):
+        record_done(user, "address.change_withdrawn", now=now)
 
 
 def change_to_cancel(token: str, *, now: datetime) -> AddressChange | None:

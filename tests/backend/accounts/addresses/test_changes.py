@@ -163,6 +163,17 @@ def test_a_new_wish_kills_the_one_before(alice: User) -> None:
         changes.confirm_change(first.token, alice, now=now)
 
 
+def test_a_wish_that_was_withdrawn_moves_nothing_and_can_still_be_answered(
+    ada: Client, alice: User, posts: None
+) -> None:
+    asks(ada)
+    ada.post("/accounts/email/", {"withdraw": "yes"})
+    assert ada.post(path_in(letters_to(NEW)[0])).status_code == 404 and email_of(alice) == "alice@example.org"
+    assert actions() == ["address.change_asked", "address.change_withdrawn"]
+    Client().post(path_in(letters_to("alice@example.org")[0]))
+    assert ada.get("/jobs/").status_code == 302, "whoever asked is out, also if they took it back"
+
+
 def test_what_is_stored_opens_nothing(alice: User) -> None:
     asked = changes.ask_for_change(alice, NEW, now=database_now())
     stored = " ".join(str(value) for value in AddressChange.objects.values_list()[0])
