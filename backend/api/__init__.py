@@ -6,6 +6,7 @@ rate_limit        the most that one caller may ask
 idempotency       one effect of the same request sent twice
 etags             versions, so that nobody overwrites an unseen change
 bodies            strict JSON, and not too much of it
+connections       bounds on what is no request yet
 body_limit        a wall that stops long bodies before Django reads them
 pagination        lists by the page, newest first
 problems          the one shape of errors

@@ -127,7 +127,8 @@ class Site:
         port = str(self.ports["web"])
         commands: dict[str, list[str]] = {
             "web": ["uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", port, "--no-access-log",
-                    "--log-level", "warning", "--ws-max-size", "65536", "--timeout-graceful-shutdown", "5"],
+                    "--http", "backend.api.connections:BoundedHttp", "--ws-max-size", "65536",
+                    "--log-level", "warning", "--timeout-graceful-shutdown", "5"],
             "worker": ["celery", "-A", "backend.celery", "worker", "--concurrency", "2", "--loglevel", "INFO",
                        "--without-gossip", "--without-mingle"],
             "beat": ["celery", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",

@@ -1,0 +1,155 @@
+"""Connections that send nothing, too little or too much are let go; used ones are left alone. A real uvicorn."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from websockets.sync.client import connect
+
+from backend.api.connections import HEAD_BYTES, PIECE_BYTES, BoundedHttp
+
+SHORT_S = 0.5
+ENDS_WITHIN_S = 20.0  # of a busy machine
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
+Dial = Callable[[], socket.socket]
+
+
+class Hasty(BoundedHttp):
+    head_within_s = body_within_s = SHORT_S
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Counts a body; to GET /slow it takes its time; a socket is told what it says."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (heard := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": heard["text"]})
+        return
+    length, more = 0, True
+    if scope["path"] == "/slow":
+        await asyncio.sleep(2 * SHORT_S)
+    while more:
+        message = await receive()
+        length, more = length + len(message.get("body", b"")), message.get("more_body", False)
+    told = str(length).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(told))]})
+    await send({"type": "http.response.body", "body": told})
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    config = uvicorn.Config(application, port=0, http=Hasty, lifespan="off", log_level="error", timeout_keep_alive=60)
+    web = uvicorn.Server(config)
+    thread = threading.Thread(target=web.run, daemon=True)
+    thread.start()
+    while not web.started:
+        time.sleep(0.01)
+    yield web.servers[0].sockets[0].getsockname()[1]
+    web.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture
+def dial(port: int) -> Iterator[Dial]:
+    opened: list[socket.socket] = []
+
+    def made() -> socket.socket:
+        opened.append(socket.create_connection(("127.0.0.1", port), timeout=ENDS_WITHIN_S))
+        return opened[-1]
+
+    yield made
+    for connection in opened:
+        connection.close()
+
+
+def told_until_closed(connection: socket.socket) -> bytes:
+    told = b""
+    try:
+        while piece := connection.recv(65_536):
+            told += piece
+    except ConnectionResetError:
+        pass
+    return told
+
+
+def drip(connection: socket.socket, piece: bytes) -> None:
+    """A piece now and then, until the other side has had enough."""
+    end = time.monotonic() + ENDS_WITHIN_S
+    connection.settimeout(SHORT_S / 10)
+    while time.monotonic() < end:
+        try:
+            connection.sendall(piece)
+            if connection.recv(1) == b"":
+                return
+        except TimeoutError:
+            continue
+        except (BrokenPipeError, ConnectionResetError):
+            return
+    raise AssertionError("it goes on and on")
+
+
+def test_who_says_nothing_is_let_go(dial: Dial) -> None:
+    assert told_until_closed(dial()) == b""
+
+
+@pytest.mark.parametrize("begun", [HEAD, HEAD + b"Content-Length: 9\r\n\r\nhalf"])
+def test_who_stops_in_the_middle_is_let_go(dial: Dial, begun: bytes) -> None:
+    connection = dial()
+    connection.sendall(begun)
+    assert told_until_closed(connection) == b""
+
+
+@pytest.mark.parametrize("begun", [HEAD + b"X-Long: ", HEAD + b"Content-Length: 999999\r\n\r\n"])
+def test_who_sends_a_letter_now_and_then_is_let_go(dial: Dial, begun: bytes) -> None:
+    connection = dial()
+    connection.sendall(begun)
+    drip(connection, b"a")
+
+
+def test_a_head_without_an_end_is_refused(dial: Dial) -> None:
+    connection = dial()
+    try:
+        connection.sendall(HEAD + b"X-Long: a\r\n" * (2 * HEAD_BYTES // 11))
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    assert told_until_closed(connection)[:12] in {b"HTTP/1.1 400", b""}
+
+
+def test_a_long_body_that_goes_on_is_taken(dial: Dial) -> None:
+    connection, pieces = dial(), 6
+    connection.sendall(HEAD + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % (pieces * PIECE_BYTES))
+    for _ in range(pieces):  # longer in all than one piece may take
+        connection.settimeout(SHORT_S / 4)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.sendall(b"a" * PIECE_BYTES)
+    connection.settimeout(ENDS_WITHIN_S)
+    assert told_until_closed(connection).endswith(b"%d" % (pieces * PIECE_BYTES))
+
+
+def test_who_waits_for_an_answer_is_left_alone_also_where_we_do_not_read(dial: Dial) -> None:
+    connection, length = dial(), 4 * 1024 * 1024
+    begun = HEAD.replace(b"/ ", b"/slow ", 1)
+    connection.sendall(begun + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % length + b"a" * length)
+    assert told_until_closed(connection).endswith(b"%d" % length)
+
+
+def test_a_connection_is_used_again_and_again(dial: Dial) -> None:
+    connection = dial()
+    for _ in range(3):
+        connection.sendall(HEAD + b"Content-Length: 4\r\n\r\nabcd")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
+def test_an_open_socket_is_left_alone(port: int) -> None:
+    with connect(f"ws://127.0.0.1:{port}/") as connection:
+        with pytest.raises(TimeoutError):
+            connection.recv(timeout=3 * SHORT_S)
+        connection.send("still here")
+        assert connection.recv(timeout=ENDS_WITHIN_S) == "still here"
