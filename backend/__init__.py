@@ -7,6 +7,8 @@ rest              one REST API of all the apps' routes
 asgi              the web process: HTTP and the live socket
 celery            the application of workers and of the beat
 health            two answers for load balancers: it runs, it can serve
+pulses            signs of life of the work behind the pages
+site_notices      what is wrong with the site, for a banner on every page
 clock             one time for all processes
 ids               identifiers, with a prefix for the kind of thing
 errors            refusals, which services raise

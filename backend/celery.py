@@ -9,6 +9,10 @@ Invariants:
 import os
 
 from celery import Celery
+from celery.signals import beat_init, before_task_publish
+from django.db import close_old_connections
+
+from backend.pulses import BEAT, CANARY, EVERY_S
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backend.settings")
 
@@ -43,7 +47,22 @@ def _tick(name: str, every_s: float) -> dict[str, object]:
     return {"task": name, "schedule": every_s, "options": {"expires": max(every_s, 5.0)}}
 
 
+@beat_init.connect
+def _note_ticks(**_: object) -> None:
+    """And send the first canary at once: who has just started is not to wait for the first tick."""
+    before_task_publish.connect(_note_tick, sender=CANARY)
+    app.send_task(CANARY, expires=EVERY_S)
+
+
+def _note_tick(**_: object) -> None:
+    from backend.api.background_times import note_background  # once Django is set up
+
+    close_old_connections()  # Postgres may have been restarted since the last one
+    note_background(BEAT, 0.0)
+
+
 app.conf.beat_schedule = {
+    "canary": _tick(CANARY, EVERY_S),  # through the one queue that there is
     "schedule-all-pools": _tick("jobs.schedule_all_pools", SCHEDULE_EVERY_S),
     "validate-waiting": _tick("jobs.validate_waiting", VALIDATE_EVERY_S),
     "dispatch-outbox": _tick("jobs.dispatch_outbox", DISPATCH_EVERY_S),

@@ -1,14 +1,18 @@
 """Health for load balancers and supervisors: /healthz (this process runs) and /readyz (what it needs answers).
 
-Invariant: whoever reads a 503 reads in `problems` what is wrong and what to do; no address, name or password is told.
+Invariants:
+- whoever reads a 503 reads in `problems` what is wrong and what to do; no address, name or password is told;
+- what pages do not need to be served is told in `warnings`, and takes no web process out of service.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import psycopg
 import redis
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from backend.pulses import AGES, LATE_AFTER_S, PULSES
 
 _PATIENCE_S = 2
 
@@ -21,7 +25,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
     wrong = {name: problem() for name, problem in _PARTS.items()}
     problems = [f"{name}: {text}" for name, text in wrong.items() if text]
     document = {"status": "unavailable" if problems else "ok", "problems": problems}
-    parts = {name: not text for name, text in wrong.items()}
+    parts = {name: not text for name, text in wrong.items()} | {"warnings": list(_warnings())}
     return JsonResponse(document | parts, status=503 if problems else 200)
 
 
@@ -36,6 +40,20 @@ def _postgres() -> str:
     if not has_tables:
         return "has no tables yet; run `manage.py migrate`"
     return "is a standby, which takes no writes" if is_standby else ""
+
+
+def _warnings() -> Iterator[str]:
+    """Background work that stands still."""
+    try:
+        with psycopg.connect(settings.ENVIRONMENT.database_url, connect_timeout=_PATIENCE_S) as db:
+            age = {name: float(age) for name, age in db.execute(AGES, [list(PULSES.values())])}
+    except psycopg.Error:
+        return
+    for part, name in PULSES.items():
+        if name not in age:
+            yield f"{part}: has not been heard of yet; see its log"
+        elif age[name] > LATE_AFTER_S:
+            yield f"{part}: has not been heard of for {age[name]:.0f} s; see its log, and the broker's"
 
 
 def _broker() -> str:

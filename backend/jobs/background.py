@@ -17,6 +17,7 @@ from backend.jobs.line.scheduling import pools_due, schedule_pool
 from backend.jobs.nudge import DELIVER, publish_now
 from backend.jobs.selectors import late_pools
 from backend.jobs.submitting.validation import forgotten_validations, validate_job
+from backend.pulses import CANARY
 
 TICK_WORKS_S = 5.0  # then it leaves the rest to the next one
 
@@ -50,6 +51,11 @@ def dispatch_outbox() -> None:
     ends_at = time.monotonic() + TICK_WORKS_S
     outbox.deliver_overdue(now, HANDLERS, lambda: time.monotonic() < ends_at)
     outbox.dispatch_due(now, publish_now)
+
+
+@shared_task(name=CANARY)
+def canary() -> None:
+    """That it came to its end is noted as of every other one, and is all there is to it."""
 
 
 @shared_task(name="jobs.schedule_pool")

@@ -3,6 +3,7 @@
 home           folders, ports and secrets of one Laminar
 services       the services in it, in their order
 supervisor     the process that keeps the services alive
+room           room on the disk, and old logs that make some
 processes      starting, finding and ending them
 postgres       a real Postgres from a wheel
 valkey         a real Valkey from a wheel

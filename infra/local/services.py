@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import psycopg
 
 from backend.environment import OPTIONAL, RENAMED
+from backend.pulses import AGES, BEAT, CANARY, LATE_AFTER_S
 from infra.local.home import PROJECT, Home, taken_from_the_shell
 from infra.local.postgres import Postgres
 from infra.local.processes import HOME_MARKER, SERVICE_MARKER
@@ -24,17 +26,15 @@ from infra.local.valkey import Valkey
 Environment = Mapping[str, str]
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     name: str
     command: Callable[[], list[str]]
     environment: Callable[[], Environment]
     prepare: Callable[[], None] = lambda: None
-    is_healthy: Callable[[], bool] = _always
+    is_healthy: Callable[[], bool]
+    heard_through: tuple[str, ...] = ()
+    """The services without which its sign of life does not come, so that it is not to blame."""
     identity: Callable[[], Mapping[str, Any]] = dict
     needs_database: bool = False
     stop_signal: signal.Signals = signal.SIGTERM
@@ -134,13 +134,19 @@ class Site:
             "beat": ["celery", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",
                      "--schedule", str(self.home.run / "beat-schedule")],
         }  # fmt: skip
-        healthy = {"web": self._web_is_healthy}
+        healthy = {
+            "web": self._web_is_healthy,
+            "worker": lambda: self._beats(CANARY),
+            "beat": lambda: self._beats(BEAT),
+        }
+        heard_through = {"worker": ("postgres", "valkey", "beat"), "beat": ("postgres", "valkey")}
         return [
             Service(
                 name=name,
                 command=lambda words=words: [sys.executable, "-m", *words],  # type: ignore[misc]
                 environment=self._worker_environment if name == "worker" else self.control_environment,
-                is_healthy=healthy.get(name, _always),
+                is_healthy=healthy[name],
+                heard_through=heard_through.get(name, ()),
                 needs_database=True,
             )
             for name, words in commands.items()
@@ -149,6 +155,15 @@ class Site:
     def _worker_environment(self) -> dict[str, str]:
         # SIGTERM becomes Celery's soft shutdown: what runs may end, what waits goes back to the queue.
         return {**self.control_environment(), "REMAP_SIGTERM": "SIGQUIT"}
+
+    def _beats(self, pulse: str) -> bool:
+        """Its process may well be there, and stopped."""
+        try:
+            with psycopg.connect(self.postgres.url(), connect_timeout=3) as database:
+                row = database.execute(AGES, [[pulse]]).fetchone()
+        except psycopg.Error:
+            return False
+        return row is not None and row[1] < LATE_AFTER_S
 
     def _web_is_healthy(self) -> bool:
         try:

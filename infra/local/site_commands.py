@@ -97,6 +97,8 @@ def print_status(home: Home) -> bool:
         return False
     for name, service in status["services"].items():
         print(f"{name:<10} {service['state']:<11} pid {service['pid'] or '-':<8} restarts {service['restarts']}")
+    if status.get("shortage"):
+        print(f"\n  cannot write: {status['shortage']}. Free some space; it goes on by itself.")
     print_addresses(home)
     return all(service["state"] == "healthy" for service in status["services"].values())
 

@@ -2,42 +2,50 @@
 
 Invariants:
 - one supervisor a home: it holds a lock for as long as it lives;
-- a service that ends is started again, later each time, after whatever is left of it was ended;
-- what it knows stands in `status.json`, written whole, so that others never have to ask it;
+- a service that ends, or gives no sign of life, is started again, later each time, after whatever is left of it was
+  ended; none is to blame for a time in which the supervisor was away itself, or what its sign comes through was;
+- what it knows stands in `status.json`, written whole, so that others never have to ask it. It acts by what it
+  remembers: a disk that is full keeps it from writing, and from nothing else;
 - asked to stop, it stops the services in the reverse order of their start, and leaves no process behind.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import IO
 
 import psutil
 import psycopg
 
+from engine.policy.awake import AwakeTime
 from infra.local.demo_accounts import write_local_json
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, write_private
 from infra.local.processes import end, end_belongings
+from infra.local.room import has_room, make_room, rotate
 from infra.local.services import Service, Site
 
 TICK_S = 0.3
 HEALTH_EVERY_S = 5.0
 # On two busy cores an answer may take seconds. A service that gives none for so long hangs.
 HANGS_AFTER_S = 90.0
+HEARD_WITHIN_S = 4 * HEALTH_EVERY_S
+# A round of looks, each of which may wait some seconds for an answer, takes less.
+ABSENT_AFTER_S = 30.0
 BACKOFF_S = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 CALM_AFTER_S = 30.0
 MAX_FAILED_MIGRATIONS = 3
-LOG_LIMIT_BYTES = 20 * 1024 * 1024
+# A full or read-only disk, a machine without memory or processes to spare: what could not be done is done later.
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EAGAIN}
 
 
 @dataclass(slots=True)
@@ -65,24 +73,43 @@ class Supervisor:
         self._is_migrated = False
         self._failed_migrations = 0
         self._problem = ""
+        self._shortage = ""
         self._written = ""
+        self._awake = AwakeTime(absent_after_s=ABSENT_AFTER_S)
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
             while not self._is_stopping:
-                for watched in self._watched:
-                    self._tend(watched)
-                    rotate(self._home.logs / f"{watched.service.name}.log")
-                self._write_status()
+                self._go_round()
                 time.sleep(TICK_S)
         except LocalError as error:
             self._problem = str(error)
             _say(f"gives up: {error}")
         finally:
             self._stop_all()
-            self._write_status()
+            with contextlib.suppress(OSError):
+                self._write_status()
+
+    def _go_round(self) -> None:
+        shortage = ""
+        tending: list[Callable[[], None]] = [partial(self._tend, watched) for watched in self._watched]
+        for act in (*tending, self._rotate_logs, self._write_status):
+            try:
+                act()
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                shortage = f"{error.strerror or error}: {error.filename or self._home.folder}"
+        if shortage and shortage != self._shortage:
+            freed = make_room(self._home)
+            _say(f"cannot write ({shortage}); freed {freed / 1e6:.0f} MB of old logs, and goes on")
+        self._shortage = shortage
+
+    def _rotate_logs(self) -> None:
+        for watched in self._watched:
+            rotate(self._home.logs / f"{watched.service.name}.log")
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._is_stopping = True
@@ -90,7 +117,7 @@ class Supervisor:
     # ── one service ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tend(self, watched: Watched) -> None:
-        now = time.monotonic()
+        now = self._awake.at(time.monotonic())
         if watched.process is None:
             if now >= watched.start_due_at and self._may_start(watched.service):
                 self._start(watched, now)
@@ -111,6 +138,7 @@ class Supervisor:
 
     def _start(self, watched: Watched, now: float) -> None:
         service = watched.service
+        watched.start_due_at = now + BACKOFF_S[-1]  # if it cannot be
         service.prepare()
         with (self._home.logs / f"{service.name}.log").open("ab") as log:
             watched.process = subprocess.Popen(
@@ -145,10 +173,16 @@ class Supervisor:
             watched.state, watched.healthy_at, watched.health_due_at = "healthy", now, now + HEALTH_EVERY_S
             return
         watched.health_due_at = now + (TICK_S if watched.state == "starting" else 1.0)
+        if not self._could_be_heard(watched.service, now):
+            watched.healthy_at = now
         allowed_s = watched.service.starts_within_s if watched.state == "starting" else HANGS_AFTER_S
         if now - watched.healthy_at > allowed_s and watched.process is not None:
             _say(f"{watched.service.name} gave no sign for {allowed_s:.0f} s; it is ended and started again")
             watched.process.kill()
+
+    def _could_be_heard(self, service: Service, now: float) -> bool:
+        through = [other for other in self._watched if other.service.name in service.heard_through]
+        return all(other.state == "healthy" and now - other.healthy_at < HEARD_WITHIN_S for other in through)
 
     # ── the database before its users ─────────────────────────────────────────────────────────────────────────────
 
@@ -157,6 +191,8 @@ class Supervisor:
         try:
             self._migrate()
         except (LocalError, psycopg.OperationalError) as error:
+            if not has_room(self._home):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._home.folder)) from error
             self._failed_migrations += 1
             _say(f"migration failed: {error}")
             if self._failed_migrations >= MAX_FAILED_MIGRATIONS:
@@ -189,6 +225,7 @@ class Supervisor:
         status = {
             "supervisor": {"pid": os.getpid(), "started_at": psutil.Process().create_time()},
             "problem": self._problem,
+            "shortage": self._shortage,
             "is_stopped": self._is_stopping and all(watched.process is None for watched in self._watched),
             "services": {
                 watched.service.name: {
@@ -230,12 +267,6 @@ def _take_lock(home: Home) -> IO[str]:
     return lock
 
 
-def rotate(log: Path, *, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """Copied aside and emptied in place: its writers keep it open, and append."""
-    if log.exists() and log.stat().st_size > limit_bytes:
-        shutil.copyfile(log, log.with_suffix(".log.1"))
-        os.truncate(log, 0)
-
-
 def _say(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+    with contextlib.suppress(OSError):  # a log that cannot be written is no reason to stop
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

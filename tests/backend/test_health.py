@@ -15,10 +15,9 @@ def test_ready_means_that_postgres_and_the_broker_answer(db: None, settings: Any
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
     response = Client().get("/readyz")
-    assert (response.status_code, response.json()) == (
-        200,
-        {"status": "ok", "problems": [], "postgres": True, "broker": True},
-    )
+    told = response.json()
+    told.pop("warnings")  # of who beats in the background: test_pulses
+    assert (response.status_code, told) == (200, {"status": "ok", "problems": [], "postgres": True, "broker": True})
 
 
 def test_a_broker_that_is_away_is_503_and_is_named(settings: Any) -> None:

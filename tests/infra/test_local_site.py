@@ -18,9 +18,9 @@ import pytest
 from infra.local.home import PROJECT, Home
 from infra.local.postgres import ADMINISTRATOR, Postgres
 from infra.local.processes import belongings
+from infra.local.room import rotate
 from infra.local.services import Site
 from infra.local.site_commands import supervisor_status
-from infra.local.supervisor import rotate
 
 SERVICES = ("postgres", "valkey")
 

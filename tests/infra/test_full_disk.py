@@ -1,0 +1,40 @@
+"""A site whose disk is full, for real: a tmpfs of its own, in a namespace, filled to the last byte."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.local.home import PROJECT
+
+NAMESPACE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+def may_mount() -> bool:
+    tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True)
+    return tried.returncode == 0
+
+
+SERVICES = [
+    ["valkey"],
+    pytest.param(
+        ["valkey", "postgres"],
+        marks=[
+            pytest.mark.soak,
+            pytest.mark.skipif(os.getuid() != 0, reason="as another user's root Postgres has nobody to run as"),
+        ],
+    ),
+]
+
+
+@pytest.mark.skipif(not may_mount(), reason="this machine lets nobody mount, not even in a namespace")
+@pytest.mark.parametrize("services", SERVICES, ids=" and ".join)
+def test_it_outlives_a_full_disk_and_is_whole_again_when_there_is_room(
+    services: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home: Path = tmp_path_factory.mktemp("disk") / ".laminar"
+    command = [*NAMESPACE, sys.executable, "-m", "tests.infra.on_a_small_disk", str(home), *services]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0 and done.stdout.endswith("ok\n"), done.stdout + done.stderr
