@@ -3,7 +3,7 @@
 Invariants:
 - nothing of the inside (a traceback, an SQL text) leaves the process; what was not foreseen is logged with the
   request's id and answered 500;
-- a database that does not answer is 503 with Retry-After: the caller may simply try again;
+- a database that does not answer, or takes no writes, is 503 with Retry-After: the caller may simply try again;
 - all validation errors of a request are told at once, each with a pointer: into the body (/spec/training/steps),
   or to /query/…, /header/… and /path/….
 """
@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled, ValidationError
@@ -35,7 +35,7 @@ from backend.errors import FieldError, Invalid, NotFound, Refusal, merged, plain
 
 log = logging.getLogger(__name__)
 
-DATABASE_IS_AWAY = (OperationalError, InterfaceError)
+DATABASE_IS_AWAY = (OperationalError, InterfaceError, InternalError)  # the last: it is read-only
 
 
 def answer_with_problems(api: NinjaAPI) -> None:
@@ -77,7 +77,7 @@ def _refusal_of(failure: Exception, request: HttpRequest) -> Refusal:
             return TooLarge()
         case HttpError(status_code=400) | SuspiciousOperation() | UnreadablePostError():
             return Malformed()
-        case OperationalError() | InterfaceError():
+        case OperationalError() | InterfaceError() | InternalError():
             return Unavailable("The database does not answer right now; try again in a moment.")
         case _:
             return Unexpected()

@@ -258,6 +258,22 @@ class TestFaults:
         with pytest.raises(ConnectionError):
             remote(url, "http://127.0.0.1:9", tmp_path).open(f"{url}/jobs/job_a/step-000001")
 
+    def test_a_store_that_is_full_costs_this_checkpoint_and_takes_the_next(
+        self, proxy: Proxy, url: str, tmp_path: Path
+    ) -> None:
+        told: Queue[CheckpointWritten | CheckpointFailed] = Queue()
+        writer = CheckpointWriter(told.put, remote(url, proxy.endpoint, tmp_path))
+
+        def saved(step: int) -> CheckpointWritten | CheckpointFailed:
+            folder = tmp_path / "jobs" / "job_a" / "attempt-1-fence-1" / "checkpoints" / f"step-{step:06d}"
+            writer.put(lambda: lambda: write_files(folder, CONTENTS), folder, step=step, progress=PROGRESS)
+            return told.get(timeout=30)
+
+        proxy.answer = lambda number: 507
+        assert isinstance(saved(5), CheckpointFailed)
+        proxy.answer = lambda number: 0
+        assert isinstance(saved(6), CheckpointWritten)
+
     def test_an_upload_that_died_at_any_request_is_not_visible_and_goes_on_where_it_stopped(
         self, proxy: Proxy, server: S3Server, url: str, tmp_path: Path
     ) -> None:

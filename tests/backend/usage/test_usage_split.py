@@ -1,6 +1,7 @@
 """The kinds of a reservation's time: they add up, and each second is in the one that it belongs to."""
 
 from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,3 +105,19 @@ def test_a_day_ends_at_midnight_utc() -> None:
 
 def test_nothing_held_is_still_a_day() -> None:
     assert split_by_day(T0, T0, 2, []) == [(date(2026, 1, 5), Kinds())]
+
+
+def test_a_day_of_23_hours_and_a_wrong_zone_bill_what_was_held() -> None:
+    berlin = ZoneInfo("Europe/Berlin")  # on 29 March 2026 it has no hour after two
+    start, end = datetime(2026, 3, 28, 23, 30, tzinfo=berlin), datetime(2026, 3, 30, 0, 30, tzinfo=berlin)
+    days = split_by_day(start, end, 1, [])
+    assert days == split_by_day(start.astimezone(UTC), end.astimezone(UTC), 1, [])
+    assert [(day, kinds.held // (3_600 * 10**6)) for day, kinds in days] == [
+        (date(2026, 3, 28), 1),
+        (date(2026, 3, 29), 22),
+    ]
+    assert sum(kinds.held for _, kinds in days) == 24 * 3_600 * 10**6
+
+
+def test_a_clock_that_was_set_back_bills_nothing_rather_than_less_than_nothing() -> None:
+    assert [kinds for _, kinds in split_by_day(at(3_600), at(0), 8, [])] == [Kinds()]
