@@ -1,6 +1,7 @@
 """The engine: trains a language model by reinforcement learning, each trajectory at its own pace.
 
 signs                signs of life from inside long work
+full_disk            appending to a file whose disk may be full
 pickling             records on their way, by their values alone
 fit_command          whether a job fits, on the command line
 replay_step_command  a recorded step trained again, on the command line

@@ -1,19 +1,19 @@
 """The spool: facts of one attempt on disk, one JSON line each, numbered 1, 2, 3, …
 
 Invariants:
-- a fact is on disk (fsync) when `append` returns, and its line is never changed;
+- a fact is on disk (fsync) when `append` returns, and its line is never changed; on a full disk it waits for room;
 - a crash in the middle of a line loses that line only: it is cut off when the spool is opened again, and its number
   is given to the next fact, which is right because nobody has seen it;
 - memory does not grow with the run: only a place in the file is remembered.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from engine.full_disk import append_through
 from engine.spec.facts import Fact, FactBody
 
 
@@ -39,7 +39,7 @@ class Spool:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._now = now
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
         end = _last_whole_line(path)
         if end.offset != path.stat().st_size:
             self._file.truncate(end.offset)
@@ -52,9 +52,7 @@ class Spool:
 
     def append(self, body: FactBody) -> Fact:
         fact = Fact(seq=self._last_seq + 1, at=self._now(), body=body)
-        self._file.write(fact.model_dump_json().encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append_through(self._file, fact.model_dump_json().encode() + b"\n")
         self._last_seq = fact.seq
         return fact
 

@@ -5,8 +5,8 @@
     00000002.snapshot  [trajectories …] state   the state says in which file each of its trajectories lies
 
 Invariants:
-- `append` returns only after the bytes are on the disk; a frame half written when the process dies is cut off on
-  reading, and was promised to nobody;
+- `append` returns only after the bytes are on the disk, and on a full one waits for room; a frame half written when the
+  process dies is cut off on reading, and was promised to nobody;
 - a trajectory is written once: a snapshot says where it lies, and costs no more than that;
 - a snapshot is written beside, by a thread of its own (`snapshots`); at every instant the newest that is whole, and the
   journals from its number on, tell all.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from engine.full_disk import append_through
 from engine.live.data.frames import frame, frames
 from engine.live.data.places import Place, Places
 from engine.live.data.snapshots import JOURNAL, UNFINISHED, numbered, sync_folder, write_snapshot
@@ -32,7 +33,7 @@ class JournalFile:
         for left_over in folder.glob(f"*{UNFINISHED}"):
             left_over.unlink()
         self._number = max(numbered(folder, JOURNAL), default=1)
-        self._file = self._path.open("ab")
+        self._file = self._path.open("ab", buffering=0)
         self._file.truncate(_num_whole_bytes(self._path))
         sync_folder(folder)
         self._places = Places()
@@ -42,14 +43,14 @@ class JournalFile:
     def append(self, records: Sequence[Record]) -> None:
         self._take_over()
         at = self._file.seek(0, os.SEEK_END)
+        written: list[bytes] = []
         for record in records:
             data = frame(record)
-            self._file.write(data)
+            written.append(data)
             if isinstance(record, TrajectoryTaken):
                 self._places.put(record.trajectory, Place(file=self._path.name, at=at, num_bytes=len(data)))
             at += len(data)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append_through(self._file, b"".join(written))
 
     def begin_anew(self, snapshot: DataSnapshot) -> None:
         """`snapshot`: the state with everything appended so far. While the one before is still being written none is
@@ -59,7 +60,7 @@ class JournalFile:
             return
         full, places = self._file, self._places
         self._number += 1
-        self._file, self._places = self._path.open("ab"), Places()
+        self._file, self._places = self._path.open("ab", buffering=0), Places()
         sync_folder(self._folder)
         full.close()
         self._snapshot = self._beside.submit(write_snapshot, self._folder, self._number, snapshot, places)
