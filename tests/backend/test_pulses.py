@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from celery.signals import before_task_publish
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
@@ -46,6 +47,16 @@ def test_ready_warns_of_background_work_that_stands_still_and_serves_on(db: None
     response = Client().get("/readyz")
     assert response.status_code == 200
     assert [warning.partition(":")[0] for warning in response.json()["warnings"]] == ["beat", "worker"]
+
+
+def test_a_containers_health_check_goes_by_the_pulse(db: None) -> None:
+    with pytest.raises(CommandError, match="beat was heard of never"):
+        call_command("check_pulse", "beat")
+    beaten(BEAT, ago_s=LATE_AFTER_S + 1)
+    with pytest.raises(CommandError, match="31 s ago"):
+        call_command("check_pulse", "beat")
+    beaten(BEAT, ago_s=1)
+    call_command("check_pulse", "beat")
 
 
 class TestBanner:
