@@ -22,7 +22,9 @@ app.autodiscover_tasks(
     ["backend.api", "backend.audit", "backend.jobs", "backend.reconcile", "backend.telemetry", "backend.webhooks"],
     related_name="background",
 )
-app.autodiscover_tasks(["backend.accounts", "backend.checkpoints", "backend.usage"], related_name="background")
+app.autodiscover_tasks(
+    ["backend.accounts", "backend.assets", "backend.checkpoints", "backend.usage"], related_name="background"
+)
 
 SCHEDULE_EVERY_S = 5.0
 DISPATCH_EVERY_S = 2.0
@@ -35,6 +37,7 @@ REMOVE_EVERY_S = 300.0
 FORGET_EVERY_S = 600.0
 VERIFY_EVERY_S = 5.0
 TIDY_EVERY_S = 30.0
+SWEEP_ASSETS_EVERY_S = 30.0
 SETTLE_EVERY_S = 30.0
 ANCHOR_EVERY_S = 300.0
 WEBHOOKS_EVERY_S = 3.0
@@ -78,5 +81,6 @@ app.conf.beat_schedule = {
     "forget-deliveries": _tick("webhooks.forget", FORGET_DELIVERIES_EVERY_S),
     "verify-checkpoints": _tick("checkpoints.verify", VERIFY_EVERY_S),
     "tidy-checkpoints": _tick("checkpoints.tidy", TIDY_EVERY_S),
+    "sweep-assets": _tick("assets.sweep", SWEEP_ASSETS_EVERY_S),
     "settle-usage": _tick("usage.settle", SETTLE_EVERY_S),
 }

@@ -46,6 +46,7 @@ INSTALLED_APPS = [
     "backend.jobs",
     "backend.telemetry",
     "backend.checkpoints",
+    "backend.assets",
     "backend.usage",
     "backend.audit",
     "backend.webhooks",

@@ -16,6 +16,8 @@ SCOPES: Final[Mapping[str, str]] = {
     "trajectories:read": "Read what models wrote: trajectories with their texts and tokens.",
     "checkpoints:read": "List and download checkpoints and models.",
     "checkpoints:write": "Pin, delete and promote checkpoints.",
+    "data:read": "List data sets and uploaded models.",
+    "data:write": "Upload and delete data sets and models.",
     "usage:read": "Read what was used, and budgets.",
     "team:read": "Read members, projects and service accounts.",
     "team:write": "Invite, change and remove members, projects, service accounts and keys.",
@@ -24,8 +26,10 @@ SCOPES: Final[Mapping[str, str]] = {
     "quota:write": "Change pools, quotas and budgets of every team: for operators of the platform.",
 }
 
-_READS: Final = frozenset({"jobs:read", "trajectories:read", "checkpoints:read", "usage:read", "team:read"})
-_WORKS: Final = _READS | {"jobs:write", "checkpoints:write"}
+_READS: Final = frozenset(
+    {"jobs:read", "trajectories:read", "checkpoints:read", "data:read", "usage:read", "team:read"}
+)
+_WORKS: Final = _READS | {"jobs:write", "checkpoints:write", "data:write"}
 _RULES: Final = _WORKS | {"team:write", "webhooks:write", "audit:read"}
 _OF_ROLE: Final[Mapping[Role, frozenset[str]]] = {
     Role.VIEWER: _READS,

@@ -7,6 +7,7 @@ idempotency       one effect of the same request sent twice
 etags             versions, so that nobody overwrites an unseen change
 bodies            strict JSON, and not too much of it
 connections       bounds on what is no request yet
+streamed_body     a body that its view reads itself
 body_limit        a wall that stops long bodies before Django reads them
 pagination        lists by the page, newest first
 problems          the one shape of errors

@@ -1,7 +1,9 @@
 """An ASGI wall in front of Django, which would otherwise write a whole body to disk before anyone looks at it.
 
-Invariant: of a body that is too large nothing is read (its length was announced) or at most the limit (it was not:
-chunked), and the answer is a problem+json 413.
+Invariants:
+- of a body that is too large nothing is read (its length was announced) or at most the limit (it was not: chunked), and
+  the answer is a problem+json 413;
+- a body that its view reads itself (`streamed_body`) is not read here, and has that one's limit.
 """
 
 import json
@@ -11,6 +13,7 @@ from typing import Any
 
 from backend.api.bodies import MAX_BODY_BYTES
 from backend.api.problems import CONTENT_TYPE, TooLarge, problem_document
+from backend.api.streamed_body import MOST_BYTES, is_streamed
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -24,6 +27,12 @@ def limit_bodies(app: App, *, max_bytes: int = MAX_BODY_BYTES) -> App:
     async def limited(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
+            return
+        if is_streamed(scope):
+            if _announced_length(scope) > MOST_BYTES:
+                await _refuse(scope, send, MOST_BYTES)
+            else:
+                await app(scope, receive, send)
             return
         messages = None if _announced_length(scope) > max_bytes else await _read(receive, max_bytes)
         if messages is None:

@@ -8,6 +8,7 @@ asynchronous. Streams are: their view runs like any other, and what they tell is
 
 Invariants:
 - nothing that blocks runs in the event loop;
+- a body is read before the view runs, unless it is one that the view reads itself (`streamed_body`);
 - a thread that has answered holds no connection of the pool, even if the answer is a stream that goes on for an hour;
 - a stream ends when its reader leaves.
 """
@@ -28,6 +29,8 @@ from django.core.signals import request_started
 from django.db import close_old_connections
 from django.http.response import HttpResponseBase
 from django.urls import get_resolver, set_script_prefix
+
+from backend.api.streamed_body import StreamedBody, is_streamed
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -52,10 +55,14 @@ class ThreadedHandler(ASGIHandler):
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
-        try:
-            body = await _body(receive)
-        except RequestAborted:
-            return
+        body: io.BytesIO | StreamedBody
+        if is_streamed(scope):
+            body = StreamedBody(receive, asyncio.get_running_loop())
+        else:
+            try:
+                body = await _body(receive)
+            except RequestAborted:
+                return
         # A copy of the context: what Django keeps for a request must not be there for the thread's next one.
         answering = asyncio.get_running_loop().run_in_executor(
             self._threads, copy_context().run, self._answer, scope, body
@@ -66,12 +73,14 @@ class ThreadedHandler(ASGIHandler):
         else:
             await self.send_response(response, send)
 
-    def _answer(self, scope: Message, body: io.BytesIO) -> HttpResponseBase:
+    def _answer(self, scope: Message, body: io.BytesIO | StreamedBody) -> HttpResponseBase:
         set_script_prefix(get_script_prefix(scope))
         request_started.send(sender=self.__class__, scope=scope)
         request, refusal = self.create_request(scope, body)
         response = refusal if request is None else self.get_response(request)
         assert response is not None, "Django gives a request or what is wrong with it"
+        if isinstance(body, StreamedBody) and not body.is_read:
+            response["Connection"] = "close"  # the rest of it is still on its way and nobody will read it
         if response.streaming:
             close_old_connections()  # or they would be this thread's until it has its next request
         else:

@@ -15,6 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
+from backend.accounts.models import Team
 from backend.audit.services import record_action
 from backend.checkpoints.models import Checkpoint, ModelVersion, RegisteredModel
 from backend.checkpoints.services import lock_for_use
@@ -55,6 +56,16 @@ def promote(checkpoint_id: str, *, name: str, note: str, actor: str, now: dateti
             team_id=job.team_id, actor=actor, action="checkpoint.promoted", target=checkpoint.pk, now=now, data=data
         )
     return version, True
+
+
+def number_for_upload(team: Team, name: str, *, now: datetime) -> int:
+    """For a model that somebody uploaded under this name: counted with the versions that were trained."""
+    with transaction.atomic():
+        RegisteredModel.objects.get_or_create(team=team, name=name, defaults={"created_at": now})
+        model = RegisteredModel.objects.select_for_update(no_key=True).get(team=team, name=name)
+        model.last_number, model.removed_at = model.last_number + 1, None
+        _save(model)
+    return model.last_number
 
 
 def change_note(version: ModelVersion, note: str, *, actor: str, now: datetime) -> ModelVersion:

@@ -7,6 +7,7 @@ from typing import Final
 
 from backend.accounts.models import Invitation, Membership, Project, Role, ServiceAccount, Team, User
 from backend.accounts.services import create_api_key
+from backend.assets.models import Asset, AssetFile, AssetKind
 from backend.checkpoints.models import Checkpoint, CheckpointState, ModelVersion, RegisteredModel
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job
@@ -55,6 +56,7 @@ def make_world(now: datetime, *, label: str = "") -> World:
     ModelVersion.objects.create(
         model=model, number=1, checkpoint=promoted, created_at=now, created_by="user:1", lineage={"job": job.pk}
     )
+    asset = _asset(team, now)
     endpoint = WebhookEndpoint.objects.create(
         team=team, url="https://example.org/hook", events=["*"], secret="sealed", created_at=now
     )
@@ -80,6 +82,8 @@ def make_world(now: datetime, *, label: str = "") -> World:
         "checkpoint_id": checkpoint.pk,
         "model_name": model.name,
         "number": "1",
+        "asset_id": asset.pk,
+        "part": "0",
         "webhook_id": endpoint.pk,
         "delivery_id": delivery.pk,
         "invitation_id": invitation.pk,
@@ -119,6 +123,18 @@ def _checkpoint(job: Job, *, step: int, now: datetime) -> Checkpoint:
         job=job, attempt=1, step=step, version=step, uri=f"file:///nowhere/{step}", manifest_sha256="0" * 64,
         num_bytes=3, created_at=now, state=CheckpointState.COMPLETE, verified_at=now,
     )  # fmt: skip
+
+
+def _asset(team: Team, now: datetime) -> Asset:
+    """An upload of which nothing has come."""
+    asset = Asset.objects.create(
+        team=team, kind=AssetKind.DATA, name="only-ants", num_bytes=5, num_files=2, num_parts=2,
+        created_at=now, created_by="user:1",
+        expires_at=now + timedelta(days=3_650),
+    )  # fmt: skip
+    for number, (name, num_bytes) in enumerate({"a.jsonl": 3, "b.jsonl": 2}.items()):
+        AssetFile.objects.create(asset=asset, number=number, name=name, num_bytes=num_bytes)
+    return asset
 
 
 # A body is what one who may would really send; what it needs to exist is made above.
@@ -194,6 +210,19 @@ ROWS: Final[dict[str, Row]] = {
     "GET /models/{model_name}/versions/{number}": row(),
     "PATCH /models/{model_name}/versions/{number}": row(lambda world: {"note": "ours"}),
     "DELETE /models/{model_name}/versions/{number}": row(None, only_rulers=True),
+    "POST /assets": row(
+        lambda world: {"kind": "data", "name": "more", "files": [{"name": "a.jsonl", "num_bytes": 3}]},
+    ),
+    "GET /assets": row(),
+    "GET /assets/{asset_id}": row(),
+    "GET /assets/{asset_id}/files": row(),
+    "PUT /assets/{asset_id}/files/{number}/parts/{part}": row(
+        lambda world: b"{}", query=f"?sha256={hashlib.sha256(b'{}').hexdigest()}"
+    ),
+    "POST /assets/{asset_id}/complete": row(lambda world: {"num_bytes": 5, "sha256": "0" * 64}, 409),
+    "DELETE /assets/{asset_id}": row(),
+    "GET /storage": row(),
+    "PUT /storage/{team_id}": row(lambda world: {"max_bytes": 10**12}),
     "GET /members": row(),
     "GET /members/{user_id}": row(),
     "PATCH /members/{user_id}": row(lambda world: {"role": "member"}),

@@ -1,0 +1,84 @@
+"""The listing of an asset, judged before a byte of it comes: the names of its files, their kinds and sizes. Pure.
+
+Invariants:
+- a name is a plain word without a folder, so whatever a listing says, it leads nowhere but into its own asset;
+- of a model only formats that are read without running anything: what Python unpickles is refused by name.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from backend.assets.models import AssetKind
+from backend.errors import FieldError, Invalid
+from engine.spec.asset_manifest import FileName
+from engine.spec.strict import Strict
+
+MOST_FILES: Final = 10_000
+MOST_BYTES: Final = 2**40  # a listing of one file of 1 TiB is 65,536 parts; a trillion weights are two of these
+SUFFIXES: Final = {
+    AssetKind.DATA: (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".txt", ".md"),
+    AssetKind.MODEL: (".safetensors", ".json", ".jinja", ".txt", ".md"),
+}
+PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".msgpack", ".h5", ".npy", ".npz")
+CONFIG: Final = "config.json"
+TOKENIZER: Final = "tokenizer.json"
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+
+
+class ListedFile(Strict):
+    name: FileName
+    num_bytes: Annotated[int, Field(ge=1, le=MOST_BYTES)]
+
+
+def refuse_listing(kind: str, files: Sequence[ListedFile]) -> None:
+    """Raises `Invalid`, with every place at once."""
+    errors = [*_suffix_errors(AssetKind(kind), files), *_repeated(files)]
+    if sum(file.num_bytes for file in files) > MOST_BYTES:
+        errors.append(_wrong("/files", "too_large", f"together at most {MOST_BYTES} bytes"))
+    if kind == AssetKind.MODEL:
+        errors += _missing({file.name for file in files})
+    if errors:
+        raise Invalid(errors=errors)
+
+
+def _suffix_errors(kind: AssetKind, files: Sequence[ListedFile]) -> list[FieldError]:
+    taken = SUFFIXES[kind]
+    found = []
+    for at, file in enumerate(files):
+        if file.name.lower().endswith(PICKLES):
+            message = f"{file.name}: loading this format may run code; weights are taken as .safetensors only"
+        elif not file.name.endswith(taken) and not (kind == AssetKind.DATA and "." not in file.name):
+            message = f"{file.name}: the files of {_a(kind)} end in one of {', '.join(taken)}"
+        else:
+            continue
+        found.append(_wrong(f"/files/{at}/name", "format", message))
+    return found
+
+
+def _repeated(files: Sequence[ListedFile]) -> list[FieldError]:
+    """Where letters' case does not count, two files would be one."""
+    seen: set[str] = set()
+    found = []
+    for at, file in enumerate(files):
+        if file.name.lower() in seen:
+            found.append(_wrong(f"/files/{at}/name", "repeated", f"{file.name} is there already"))
+        seen.add(file.name.lower())
+    return found
+
+
+def _missing(names: set[str]) -> list[FieldError]:
+    wanted = [name for name in (CONFIG, TOKENIZER) if name not in names]
+    if not names & {WEIGHTS, INDEX}:
+        wanted.append(f"{WEIGHTS}, or {INDEX} with its files")
+    return [_wrong("/files", "missing", f"a model needs {name}") for name in wanted]
+
+
+def _a(kind: AssetKind) -> str:
+    return "a model" if kind == AssetKind.MODEL else "a data set"
+
+
+def _wrong(pointer: str, code: str, message: str) -> FieldError:
+    return FieldError(pointer=pointer, code=code, message=message)

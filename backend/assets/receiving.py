@@ -1,0 +1,69 @@
+"""The body of a part, taken in piece by piece and hashed on the way.
+
+Invariants:
+- what is announced is what comes: a body that is shorter, longer or other than its hash says is refused, and nothing of
+  it is kept;
+- a web process holds at most PARTS_AT_ONCE parts, whoever sends them; one more is told to come again;
+- no connection to the database is held while bytes come.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import BoundedSemaphore
+from typing import Final
+
+from django.db import connection
+from django.http import HttpRequest
+
+from backend.api.problems import Malformed, Unavailable
+from backend.errors import FieldError, Invalid, Refusal
+
+PARTS_AT_ONCE: Final = 8  # 128 MiB; and threads enough are left for everybody else
+READ_BYTES: Final = 2**20
+
+_places = BoundedSemaphore(PARTS_AT_ONCE)
+
+
+class LengthRequired(Refusal):
+    """Announce the part's length in Content-Length."""
+
+    status = 411
+    code = "length_required"
+
+
+@contextmanager
+def received(request: HttpRequest, *, num_bytes: int, sha256: str) -> Iterator[bytes]:
+    """The part, for as long as it is put away. Raises `LengthRequired`, `Invalid`, `Malformed`, `Unavailable`."""
+    _refuse_other_length(request, num_bytes)
+    if not _places.acquire(blocking=False):
+        raise Unavailable("This server takes in as many parts as it can; send this one again in a moment.")
+    try:
+        if not connection.in_atomic_block:
+            connection.close()  # back to the pool: a slow sender takes minutes
+        yield _read(request, num_bytes, sha256)
+    finally:
+        _places.release()
+
+
+def _refuse_other_length(request: HttpRequest, num_bytes: int) -> None:
+    announced = request.headers.get("Content-Length", "")
+    if not announced.isdigit():
+        raise LengthRequired()
+    if int(announced) != num_bytes:
+        message = f"this part has {num_bytes} bytes, not {announced}"
+        raise Invalid(errors=[FieldError(pointer="/header/Content-Length", code="part_length", message=message)])
+
+
+def _read(request: HttpRequest, num_bytes: int, sha256: str) -> bytes:
+    digest, content = hashlib.sha256(), bytearray()
+    while len(content) < num_bytes:
+        piece = request.read(min(READ_BYTES, num_bytes - len(content)))
+        if not piece:
+            raise Malformed(f"The body ended after {len(content)} of {num_bytes} bytes.")
+        digest.update(piece)
+        content += piece
+    if digest.hexdigest() != sha256:
+        message = f"the bytes that came have {digest.hexdigest()}"
+        raise Invalid(errors=[FieldError(pointer="/query/sha256", code="other_content", message=message)])
+    return bytes(content)
