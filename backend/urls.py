@@ -4,6 +4,8 @@ from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
+from backend.assets.serving import manifest as asset_manifest
+from backend.assets.serving import part as asset_part
 from backend.checkpoints.views import download as download_checkpoint
 from backend.feeds.prometheus import metrics
 from backend.health import healthz, readyz
@@ -15,6 +17,8 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 
 urlpatterns = [
     path("api/v1/", api.urls),
+    path("internal/engine/assets/<str:asset_id>/manifest", asset_manifest),
+    path("internal/engine/assets/<str:asset_id>/parts/<str:sha256>", asset_part),
     path("internal/engine/", internal_api.urls),
     path("accounts/", include("backend.pages.account.urls")),
     path("admin/", admin.site.urls),

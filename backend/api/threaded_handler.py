@@ -76,7 +76,8 @@ class ThreadedHandler(ASGIHandler):
     def _answer(self, scope: Message, body: io.BytesIO | StreamedBody) -> HttpResponseBase:
         set_script_prefix(get_script_prefix(scope))
         request_started.send(sender=self.__class__, scope=scope)
-        request, refusal = self.create_request(scope, body)
+        # Django reads and closes it, and does nothing else with it.
+        request, refusal = self.create_request(scope, body)  # type: ignore[arg-type]
         response = refusal if request is None else self.get_response(request)
         assert response is not None, "Django gives a request or what is wrong with it"
         if isinstance(body, StreamedBody) and not body.is_read:

@@ -6,6 +6,10 @@ storage          a team's bytes, exact under its lock
 uploading        from a listing to a whole asset, part by part
 contents         the look into a model's files before it counts as one
 places           where the bytes of an asset lie
+registering      what an operator put into the shared folder
+naming           the assets that specs name, for whoever submits and launches
+tokens           the right of an attempt's nodes to fetch
+serving          what they fetch
 removing         deletion, and the sweep of what was deleted or never finished
 selectors        assets, as somebody may see them
 receiving        the body of a part, taken in piece by piece

@@ -27,7 +27,9 @@ from backend.clock import database_now
 from backend.errors import Conflict, Invalid, NotFound
 from backend.jobs.line.scheduling import outlook
 from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.naming import looked_up
 from backend.jobs.submitting.presets import filled, in_force
+from backend.jobs.submitting.refusals import SpecRefused
 from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.templates import templates
 from backend.pages import curl, words
@@ -122,8 +124,8 @@ def _show(
     """`arithmetic`: by which the job was refused."""
     target = target or (targets[0] if targets else None)
     starting_point = starting_point or starting_point_sent(user_of(request), request.POST)
-    spec = filled(form.spec) if form.spec else None
-    fit = fit_of(spec, target.pool) if spec and target else None
+    spec = _as_submitted(form.spec, target)
+    fit = fit_of(spec, target.pool, target.project.team) if spec and target else None
     context = {
         "form": form,
         "targets": targets,
@@ -137,12 +139,23 @@ def _show(
         else "",
         "curl_url": curl.api_url("/jobs"),
         "outlook": _outlook(spec, target, now=database_now()) if spec and target else "",
-        "presets": _told(in_force(spec)) if spec else [],
+        "presets": _told(in_force(spec, target.project.team)) if spec and target else [],
         "fit": fit,
         "arithmetic": fit.arithmetic if fit else arithmetic,
         "num_errors": len(form.summary),
     }
     return render(request, "pages/new_job.html", context, status=status or (422 if form.summary else 200))
+
+
+def _as_submitted(spec: JobSpec | None, target: SubmitTarget | None) -> JobSpec | None:
+    """As far as it can be said before it is: a name that nobody has is told of when it is sent."""
+    if spec is None or target is None:
+        return spec
+    try:
+        spec, _ = looked_up(spec, target.project.team, target.project.pk)
+    except SpecRefused:
+        return spec
+    return filled(spec, target.project.team)
 
 
 def _told(presets: Iterable[Preset]) -> list[tuple[SpecField, str, str]]:

@@ -20,7 +20,7 @@ def size_adds_s(job: Job) -> float:
         spec = JobSpec.accepted(job.spec)
     except ValidationError:  # of another release
         return 0.0
-    shapes = shapes_of(spec)
+    shapes = shapes_of(spec, job.team)
     if shapes is None:
         return 0.0
     longest_s = longest_pause_s if job.state == JobState.PAUSING else longest_start_s

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from engine.spec.job import EnvironmentSpec
+from engine.spec.named_assets import FILE_PARAMS, READ_BY
 
-FILE_PARAMS: Final = ("data", "held_out_data", "corpus")
-_READ_BY: Final = ("jsonl", "graded", "tools")  # for the others these are parameters like any other
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def confined_data(spec: EnvironmentSpec, folder: Path) -> EnvironmentSpec:
     """The spec with files of this folder in place of their names. Raises `ValueError`."""
-    if spec.name not in _READ_BY:
+    if spec.name not in READ_BY:
         return spec
     params = dict(spec.params)
     for key in FILE_PARAMS:

@@ -12,6 +12,7 @@ fit                  memory and arithmetic of a job: a room of its own
 facts                the engine's news about an attempt
 control              messages between driver and control plane
 checkpoint_manifest  names and hashes of a checkpoint's parts
+named_assets         the data sets and models that a spec names
 asset_manifest       names, sizes and hashes of a data set's or a model's files
 strict               the base of all of it
 """

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from engine.spec.asset_manifest import Sha256
 from engine.spec.facts import Fact
 from engine.spec.job import ACCEPTED, JobSpec
 from engine.spec.strict import Strict, Text
@@ -15,6 +16,28 @@ from engine.spec.strict import Strict, Text
 MAX_FACTS_PER_BATCH = 200
 
 Id = Annotated[Text, Field(min_length=1, max_length=64)]
+
+
+class OrderedAsset(Strict):
+    """A data set or a model that the spec names, at the version that was found when it was submitted."""
+
+    pointer: Annotated[Text, Field(max_length=100)]
+    """Into the spec."""
+    id: Id
+    kind: Literal["data", "model"]
+    sha256: Sha256
+    """Of its manifest."""
+    num_bytes: int = Field(ge=1)
+    place: Annotated[Text, Field(max_length=100)] | None = None
+    """Its entry in the shared folder, where the operator put it; None: it is fetched from the control plane."""
+
+
+class OrderedAssets(Strict):
+    """`GET {control_url}/internal/engine/assets/{id}/manifest` and `…/parts/{sha256}`, with this token, which is good
+    for these and no others, for as long as the attempt is the job's own."""
+
+    token: Annotated[Text, Field(max_length=300)]
+    assets: list[OrderedAsset] = Field(max_length=10)
 
 
 class AttemptOrder(Strict):
@@ -32,6 +55,12 @@ class AttemptOrder(Strict):
     """The number that the scheduler granted; the others may be granted later. None: all of the spec's."""
     runtime_left_s: float | None = Field(None, gt=0)
     """Of max_runtime_s, less what earlier attempts took. None: all of it."""
+    assets: OrderedAssets | None = None
+    """All that the spec names. None: it names none, or was taken in when names led into the shared folder."""
+
+    def document(self) -> str:
+        """Without what it has not, so that an engine of the release before reads it too."""
+        return self.model_dump_json(exclude=None if self.assets else {"assets"})
 
     @classmethod
     def read(cls, text: bytes) -> Self:

@@ -32,7 +32,7 @@ ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 ParamValue = bool | int | float | Annotated[Text, Field(max_length=2_000)]
 ACCEPTED: Final = object()
 """The context in which a spec is read that was taken in before; see `JobSpec.accepted`."""
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[1-9][0-9]{0,8})?")
 
 
 BEFORE_TEMPLATES: Final = {"chat": "plain"}
@@ -44,7 +44,9 @@ class ModelSpec(Strict):
     """A job of the control plane names a model; only `python -m engine run` takes a path."""
 
     source: Annotated[Text, Field(min_length=1, max_length=500)] = Field(
-        "demo", description="A built-in model (demo), or the name of a folder among the cluster's models."
+        "demo",
+        description="A built-in model (demo), or one that your team uploaded or was given: NAME, or NAME@VERSION. The "
+        "newest version when the job is submitted is the one that it keeps.",
     )
     chat: Literal["template", "plain"] | None = Field(
         None,
@@ -135,8 +137,8 @@ class TeacherSpec(Strict):
 
     source: Annotated[Text, Field(max_length=500)] = Field(
         "",
-        description="A frozen model to learn from: a built-in one (demo), or the name of a folder among the cluster's "
-        "models, with the policy's own vocabulary. Empty: none.",
+        description="A frozen model to learn from: a built-in one (demo), or one of your team's, NAME or NAME@VERSION, "
+        "with the policy's own vocabulary. Empty: none.",
     )
     coefficient: float = knob(
         1.0,

@@ -11,8 +11,10 @@ from infra.local.home import Home, taken_from_the_shell
 
 # Actors ask for fractions of a CPU. More CPUs than the machine has let several small jobs share it, slowly.
 NUM_CPUS = 8
-# If somebody has set them.
-PASSED_ON = ("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX")
+PASSED_ON = (  # if somebody has set them
+    *("LAMINAR_STORE_URL", "LAMINAR_STORE_ENDPOINT", "LAMINAR_VLLM_PYTHON", "LAMINAR_SANDBOX"),
+    *("LAMINAR_NODE_CACHE_DIR", "LAMINAR_NODE_CACHE_GB"),
+)
 OBJECT_STORE_BYTES = 300 * 1024 * 1024
 
 

@@ -15,6 +15,7 @@ from django.test import Client
 from backend.accounts.models import ApiKey, Membership, Project, Role, Team, User
 from backend.accounts.scopes import SCOPES
 from backend.accounts.services import create_api_key
+from backend.assets.models import Asset, AssetOrigin, AssetState
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
@@ -170,6 +171,15 @@ def make_job(team: Team, project: Project, pool: ResourcePool, alice: User, make
         )
 
     return make
+
+
+def given_asset(team: Team | None, kind: str, name: str, *, version: int = 1, config: Any = None) -> Asset:
+    """What an operator registered for them, or for everybody; whoever launches a job would look for its files."""
+    return Asset.objects.create(
+        team=team, kind=kind, name=name, version=version, state=AssetState.READY, origin=AssetOrigin.FOLDER, place=name,
+        num_bytes=1, num_files=1, num_parts=1,
+        sha256="a" * 64, config=config, created_at=NOW, created_by="operator", ready_at=NOW,
+    )  # fmt: skip
 
 
 def with_spec_of_before(job: Job, **changes: Any) -> None:

@@ -11,6 +11,8 @@ import pytest
 from django.test import Client
 
 from backend.api.rate_limit import Rate
+from backend.assets.registering import register_asset
+from backend.clock import database_now
 from backend.jobs.models import Job
 from backend.pages.forms import JobForm
 from backend.pages.spec_fields import spec_fields
@@ -112,6 +114,7 @@ def model_of_32b(world: World, tmp_path: Path, settings: Any) -> str:
     folder = tmp_path / "models" / "ours"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-32B"]))
+    register_asset(team=world.team, kind="model", name=folder.name, place=folder.name, now=database_now())
     world.pool.device_gb = 80
     world.pool.save()
     return folder.name

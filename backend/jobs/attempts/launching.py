@@ -18,6 +18,7 @@ from backend.jobs.attempts.ending import NOT_UNDERSTOOD, end_unlaunchable
 from backend.jobs.attempts.evidence import LONGEST_TAIL
 from backend.jobs.attempts.failures import add_log_tail
 from backend.jobs.attempts.launcher import Launcher, LauncherError
+from backend.jobs.attempts.library import library
 from backend.jobs.attempts.tokens import attempt_token
 from backend.jobs.lifecycle import locked_job, next_cursor
 from backend.jobs.models import Job, JobAttempt, JobState
@@ -84,6 +85,7 @@ def order_for(attempt: JobAttempt) -> AttemptOrder:
         "token": attempt_token(attempt.job_id, attempt.n, attempt.fence),
         "resume_from": attempt.resume_from or None,
         "replicas": replicas_granted(attempt.job, spec),
+        "assets": library().order_for(attempt.job, attempt=attempt.n, fence=attempt.fence),
         "runtime_left_s": max(LEAST_RUNTIME_S, attempt.job.max_runtime_s - used_s),
     }
     return AttemptOrder.model_validate(order, context=ACCEPTED)

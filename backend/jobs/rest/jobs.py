@@ -35,6 +35,7 @@ from backend.jobs.rest.representations import (
 from backend.jobs.selectors import attempts_of, jobs_visible_to, the_job
 from backend.jobs.submitting.destination import destination_of, the_only_pool
 from backend.jobs.submitting.fitting import fit_of
+from backend.jobs.submitting.naming import looked_up
 from backend.jobs.submitting.presets import filled, in_force
 from backend.jobs.submitting.refusals import SpecRefused, refuse_spec
 from backend.jobs.submitting.submit import Submitter, submit_job
@@ -111,16 +112,19 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
     the job would start at once, and whether it fits the pool's devices."""
     caller, now = caller_of(request), database_now()
     pool = the_only_pool(list(pools_of(caller.team)), body.pool)
-    spec = filled(body.spec)
     try:
+        spec, _ = looked_up(body.spec, caller.team, caller.key.project_id)
+        spec = filled(spec, caller.team)
         refuse_spec(spec, caller.team, pool)
     except SpecRefused as refusal:
         raise refusal.under("/spec") from None
-    fit = fit_of(spec, pool)
+    fit = fit_of(spec, pool, caller.team)
     reason = outlook(spec, team_id=caller.team.pk, pool=pool, now=now)
     return PreviewOut(
         spec=spec.model_dump(mode="json"),
-        presets=[PresetOut(path=each.path, value=each.value, reason=each.reason) for each in in_force(spec)],
+        presets=[
+            PresetOut(path=each.path, value=each.value, reason=each.reason) for each in in_force(spec, caller.team)
+        ],
         pool=pool.name,
         devices=spec.num_devices,
         trajectories_per_step=spec.trajectories_per_step,

@@ -1,19 +1,18 @@
 """Whether a job fits the devices of its pool, as far as that can be known before anything runs.
 
-A pool tells what memory a device of it has, a model its shape: by the config.json of its folder in the store, or by its
+A pool tells what memory a device of it has, a model its shape: by its config.json, kept when it
+was uploaded or registered, or by its
 name, if that is a public model's. Where either is unknown nothing is judged here: the engine asks the same arithmetic
 once more, with its device before it.
 
 Invariant: a job is refused for what no batch would change, by a config.json that was read, and for nothing else.
 """
 
-import json
 import logging
 from dataclasses import dataclass
-from typing import Final
 
-from django.conf import settings
-
+from backend.accounts.models import Team
+from backend.jobs.attempts.library import library
 from backend.pools.models import ResourcePool
 from engine.spec.fit.backends import backend_lines
 from engine.spec.fit.known_models import KNOWN_CONFIGS, known_shape
@@ -24,10 +23,9 @@ from engine.spec.fit.shape import ModelShape
 from engine.spec.fit.trainer import trainer_need
 from engine.spec.fit.verdict import Misfit, will_not_fit
 from engine.spec.job import JobSpec
+from engine.spec.named_assets import BUILT_IN_MODELS
 
 log = logging.getLogger(__name__)
-
-MOST_CONFIG_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +44,29 @@ class Shapes:
     model: ModelShape
     teacher: ModelShape | None
     are_read: bool
-    """Of folders in the store; else some of it is what public models of these names have."""
+    """Of models that the team has; else some of it is what public models of these names have."""
 
 
-def shapes_of(spec: JobSpec) -> Shapes | None:
+def shapes_of(spec: JobSpec, team: Team) -> Shapes | None:
     """None: not all of them are known."""
     sources = [spec.model.source, *([spec.algorithm.teacher.source] if spec.algorithm.has_teacher else [])]
-    stored = [_stored_shape(source) for source in sources]
+    stored = [_stored_shape(source, team) for source in sources]
     model, *teachers = [read or _public_shape(source) for read, source in zip(stored, sources, strict=True)]
     if model is None or None in teachers:
         return None
     return Shapes(model=model, teacher=teachers[0] if teachers else None, are_read=all(stored))
 
 
-def shape_of(source: str) -> ModelShape | None:
+def shape_of(source: str, team: Team) -> ModelShape | None:
     """None: it is not known."""
-    return _stored_shape(source) or _public_shape(source)
+    return _stored_shape(source, team) or _public_shape(source)
 
 
-def fit_of(spec: JobSpec, pool: ResourcePool) -> Fit | None:
+def fit_of(spec: JobSpec, pool: ResourcePool, team: Team) -> Fit | None:
     """None: it is not known."""
     if pool.device_gb is None:
         return None
-    shapes = shapes_of(spec)
+    shapes = shapes_of(spec, team)
     if shapes is None:
         return None
     shape, teacher = shapes.model, shapes.teacher
@@ -106,16 +104,13 @@ def _public_shape(source: str) -> ModelShape | None:
     return known_shape(source) if source in KNOWN_CONFIGS else None
 
 
-def _stored_shape(source: str) -> ModelShape | None:
-    """Of a folder that this process can read; a name leads nowhere else (`ModelSpec.is_name`)."""
-    models = settings.ENVIRONMENT.store_dir / "models"
-    file = models / source / "config.json"
-    try:
-        if file.resolve().parent.parent != models.resolve() or file.stat().st_size > MOST_CONFIG_BYTES:
-            return None
-        return ModelShape.of_config(json.loads(file.read_bytes()))
-    except OSError:
+def _stored_shape(source: str, team: Team) -> ModelShape | None:
+    """Of a model that was uploaded or registered."""
+    config = None if source in BUILT_IN_MODELS else library().config_of(team, source)
+    if config is None:
         return None
-    except (ValueError, AttributeError, TypeError) as error:  # somebody's own file: the engine will say what is wrong
+    try:
+        return ModelShape.of_config(config)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:  # somebody's own: the engine says what is wrong
         log.info("fit=unknown model=%s reason=%s", source, error)
         return None

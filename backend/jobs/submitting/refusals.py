@@ -26,7 +26,7 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         ("teacher", "/algorithm/teacher/source", spec.algorithm.teacher.is_name),
     ):
         if not is_name:  # a path could lead to another team's
-            message = "must be a name of letters, digits, dots, dashes and underscores, such as demo"
+            message = "must be a name of letters, digits, dots, dashes and underscores, such as demo or NAME@2"
             raise refused(f"The {which} {message}.", pointer=pointer, code="model_unknown", message=message)
     preemptible = spec.placement.preemptible
     if quotas is None:
@@ -38,16 +38,16 @@ def refuse_spec(spec: JobSpec, team: Team, pool: ResourcePool, *, quotas: Sequen
         pointer = "/rollout/replicas" if spec.trainer_devices <= limit else "/resources/trainer_devices"
         message = f"this job needs {spec.min_devices} devices; {limit} is all that {whose}"
         raise refused(f"This job could never start: {message}.", pointer=pointer, code="exceeds_max", message=message)
-    _refuse_dealing(spec)
-    fit = fit_of(spec, pool)
+    _refuse_dealing(spec, team)
+    fit = fit_of(spec, pool, team)
     if fit is not None and fit.is_refused:
         error = FieldError(pointer=fit.pointer, code="does_not_fit", message=fit.sentence)
         raise SpecRefused(fit.sentence, code="does_not_fit", errors=[error], arithmetic=list(fit.arithmetic))
 
 
-def _refuse_dealing(spec: JobSpec) -> None:
+def _refuse_dealing(spec: JobSpec, team: Team) -> None:
     """Of a model whose config.json can be read here. Raises `SpecRefused`."""
-    shapes = shapes_of(spec) if spec.resources.devices_per_replica > 1 else None
+    shapes = shapes_of(spec, team) if spec.resources.devices_per_replica > 1 else None
     if shapes is None or not shapes.are_read:
         return
     message = why_not_dealt(shapes.model, spec.resources.devices_per_replica)
@@ -62,7 +62,9 @@ def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
     if spec.training.steps <= point.step and not spec.only_evaluates:
         message = f"must be more than {point.step}, the step of the checkpoint; or 0, to evaluate it"
         raise refused(f"training.steps {message}.", pointer="/training/steps", code="nothing_left", message=message)
-    same: list[tuple[str, object, object]] = [("/model/source", spec.model.source, before.model.source)]
+    same: list[tuple[str, object, object]] = []
+    if not _is_same_model(spec.model.source, before.model.source):
+        same.append(("/model/source", spec.model.source, before.model.source))
     if not spec.only_evaluates:  # an evaluation reads the merged weights, whichever trainer wrote them
         same.append(("/trainer/lora_rank", spec.trainer.lora_rank, before.trainer.lora_rank))
         same.append(("/trainer/backend", spec.trainer.backend, before.trainer.backend))
@@ -70,6 +72,11 @@ def refuse_start(spec: JobSpec, point: ResumePoint) -> None:
         if mine != its:
             message = f"must be {its!r} as in the job that wrote the checkpoint, not {mine!r}"
             raise refused(f"{pointer[1:]} {message}.", pointer=pointer, code="other_weights", message=message)
+
+
+def _is_same_model(mine: str, its: str) -> bool:
+    """`its`: of a job that perhaps began before specs said versions."""
+    return mine == its or ("@" not in its and mine.partition("@")[0] == its)
 
 
 def refused(detail: str, *, pointer: str, code: str, message: str) -> SpecRefused:

@@ -16,10 +16,12 @@ from django.db import transaction
 from backend.accounts.models import ApiKey, Project, Team, User
 from backend.accounts.project_limits import refuse_other_project
 from backend.errors import FieldError, NotFound
+from backend.jobs.attempts.library import library
 from backend.jobs.attempts.resume_points import ResumePoint, checkpoint_of_team
 from backend.jobs.lifecycle import begin
 from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.key_use import refuse_checkpoint_beyond_project, refuse_spec_over_ceiling
+from backend.jobs.submitting.naming import looked_up
 from backend.jobs.submitting.presets import filled
 from backend.jobs.submitting.refusals import refuse_spec, refuse_start
 from backend.jobs.submitting.validation import needs_validation
@@ -63,7 +65,8 @@ def submit_job(
     if by.key is not None:
         refuse_other_project(by.key, project.pk)
         refuse_checkpoint_beyond_project(by.key, start_from)
-    spec = filled(spec)
+    spec, found = looked_up(spec, team, project.pk)
+    spec = filled(spec, team)
     refuse_spec(spec, team, pool, quotas=quotas)
     start = _start(team, spec, start_from)
     state = JobState.VALIDATING if needs_validation(spec, start_from=start_from) else JobState.QUEUED
@@ -97,6 +100,8 @@ def submit_job(
         if by.key is not None:
             refuse_spec_over_ceiling(by.key, spec, now=now)
         begin(job, actor=by.actor, now=now, data={**told, **(data or {})})
+        if found:
+            library().keep(job, found)
     return job
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import ray
 
+from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import Collected, besides
 from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
@@ -40,13 +41,15 @@ GATHER_S: Final = 0.01
 
 
 class EnvironmentActor:
-    def __init__(self, *, spec: JobSpec, worker: int, data_folder: Path | None) -> None:
+    def __init__(
+        self, *, spec: JobSpec, worker: int, data_folder: Path | None, assets: JobAssets | None = None
+    ) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         self._part = str(environment_address(worker))
         self._lines, self._kills = LineKeeper(self._part), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s host=%s pid=%d", self._part, socket.gethostname(), os.getpid())
-        self._spec, self._data_folder = spec, data_folder
+        self._spec, self._data_folder, self._assets = spec, data_folder, assets
         self._peers: dict[Address, Any] = {}
         self._outbox = Outbox()
         self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
@@ -83,6 +86,8 @@ class EnvironmentActor:
         from engine.environments.registry import make_environment  # heavy imports on this thread, not before
 
         spec = self._spec
+        if self._assets is not None:
+            self._assets.ensure("data")
         try:
             environment = make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder)
         except ValueError as error:  # the spec asks for what this machine does not have

@@ -3,6 +3,9 @@
 LAMINAR_STORE_DIR   a folder that driver and trainer can write and every later attempt can read: spools, checkpoints
 LAMINAR_STORE_URL   s3://bucket/prefix: checkpoints are uploaded there and fetched from there; empty: from the folder
 LAMINAR_STORE_ENDPOINT  of an S3-compatible server that is not Amazon's; credentials are where boto3 looks for them
+LAMINAR_NODE_CACHE_DIR  where each node keeps the data sets and models that it fetched, the driver's choice for all of
+                    them; empty: in LAMINAR_STORE_DIR
+LAMINAR_NODE_CACHE_GB   the most that it keeps there; empty: half of that disk
 LAMINAR_VLLM_PYTHON the interpreter of vLLM's environment, on every node; empty: this copy's own (`make vllm`)
 LAMINAR_SANDBOX     gvisor runs untrusted code inside gVisor; empty: in bubblewrap (engine/environments/sandbox)
 RAY_ADDRESS, RAY_AUTH_MODE, RAY_AUTH_TOKEN…   read by Ray itself
@@ -34,13 +37,22 @@ def store_address(environment: Mapping[str, str] = os.environ) -> tuple[str, str
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     store: Path
+    node_cache: Path
+    node_cache_bytes: int | None
+    """None: half of the disk."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         folder = environment.get("LAMINAR_STORE_DIR", "")
         if not Path(folder).is_absolute():
             raise ValueError(f"LAMINAR_STORE_DIR: the absolute path of a folder, got {folder!r}")
-        return cls(store=Path(folder))
+        cache = environment.get("LAMINAR_NODE_CACHE_DIR", "") or f"{folder}/fetched/assets"
+        if not Path(cache).is_absolute():
+            raise ValueError(f"LAMINAR_NODE_CACHE_DIR: the absolute path of a folder, got {cache!r}")
+        most = environment.get("LAMINAR_NODE_CACHE_GB", "")
+        if most and not most.isdigit():
+            raise ValueError(f"LAMINAR_NODE_CACHE_GB: a whole number of gigabytes, got {most!r}")
+        return cls(store=Path(folder), node_cache=Path(cache), node_cache_bytes=int(most) * 10**9 if most else None)
 
     @property
     def jobs(self) -> Path:

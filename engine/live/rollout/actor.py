@@ -11,6 +11,7 @@ import ray
 
 from engine.inference.port import RolloutEngine
 from engine.inference.vllm.interpreter import STARTED_WITH, refuse_what_lacks_something
+from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
 from engine.live.environment.turns import Answer, Ask
@@ -31,9 +32,17 @@ from engine.spec.slots import kv_tokens_of_a_slot, share_an_engine
 
 class RolloutActor(BodyActor):
     def __init__(
-        self, *, spec: JobSpec, replica: int, incarnation: int, relay: int, links: Links, recordings: Path | None
+        self,
+        *,
+        spec: JobSpec,
+        replica: int,
+        incarnation: int,
+        relay: int,
+        links: Links,
+        recordings: Path | None,
+        assets: JobAssets | None = None,
     ) -> None:
-        self._spec, self._links = spec, links
+        self._spec, self._links, self._assets = spec, links, assets
         self._replica, self._incarnation, self._relay = replica, incarnation, relay
         self._device = "cpu"
         built_with = {
@@ -68,6 +77,8 @@ class RolloutActor(BodyActor):
         from engine.models.loading import resolve_model
 
         spec = self._spec
+        if self._assets is not None:
+            self._assets.ensure("model")
         folder = resolve_model(spec.model.source)
         check_fit("replica", spec, folder, device)
         plan = Plan.from_spec(spec)

@@ -13,11 +13,14 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Final, TypeVar
 
 from ray.exceptions import RayError
 
+from engine.live.assets.fetching import NotGiven
+from engine.live.assets.job_assets import JobAssets
 from engine.live.checkpoints.resuming import ResumePoint, open_checkpoint, refuse_outside
+from engine.live.checkpoints.store import GivenUp
 from engine.live.facts.from_reports import printable
 from engine.live.facts.recorder import Recorder
 from engine.live.process.interruptions import Cancelled, Fenced, Interrupted, Interruptions, OutOfTime, PausedEarly
@@ -36,6 +39,7 @@ from engine.spec.job import JobSpec
 from engine.training.checkpoint.folder import CheckpointUnverified
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LOOK_UP_EVERY_S: Final = 1.0
 
@@ -51,6 +55,8 @@ class AttemptPlan:
     """The folder of files of prompts, to which names lead; None: any path."""
     jobs: Path | None = None
     """The folder of all jobs' folders, where a checkpoint to go on from must lie; None: anywhere."""
+    assets: JobAssets | None = None
+    """All data sets and models that the spec names. None: names lead into those folders."""
     recordings: Path | None = None
     """The folder that keeps every brain's words and decisions, to be replayed; None: none."""
     recorded_step: tuple[int, Path] | None = None
@@ -100,9 +106,9 @@ class Attempt:
     def _run(self, connect: Callable[[], None]) -> RunFinished:
         plan = self._plan
         resume = None if plan.resume_from is None else self._resume_point(plan.resume_from)
-        spec = plan.spec if plan.models is None else confined(plan.spec, plan.models)
+        spec, data = self._placed()
         if resume is None:  # else it has been trained on already
-            check_model(spec, data_folder=plan.data, interrupted=self._interruptions.check)
+            check_model(spec, data_folder=data, interrupted=self._interruptions.check)
         refuse_a_teacher_of_other_words(spec)
         num_replicas = min(plan.replicas or spec.rollout.replicas, spec.rollout.replicas)
         start_step = 0 if resume is None else resume.step
@@ -114,7 +120,8 @@ class Attempt:
         folders = Folders(
             checkpoints=plan.checkpoints,
             journal=plan.checkpoints.parent / "journal",
-            data=plan.data,
+            data=data,
+            assets=plan.assets,
             recordings=plan.recordings,
             recorded_step=plan.recorded_step,
         )
@@ -132,27 +139,37 @@ class Attempt:
         finally:
             network.end_all()
 
+    def _placed(self) -> tuple[JobSpec, Path | None]:
+        """The spec with paths in place of names, and the folder to which names still lead."""
+        plan, assets = self._plan, self._plan.assets
+        if assets is not None:
+            return self._beside(lambda is_given_up: assets.placed(plan.spec, check=_unless(is_given_up))), None
+        return plan.spec if plan.models is None else confined(plan.spec, plan.models), plan.data
+
     def _resume_point(self, uri: str) -> ResumePoint:
-        """Fetched and read back on a thread, which may take an hour, while this one hears what ends the attempt."""
         if self._plan.jobs is not None:
             refuse_outside(uri, self._plan.jobs)
-        opened: Future[ResumePoint] = Future()
+        return self._beside(lambda is_given_up: open_checkpoint(uri, is_given_up=is_given_up))
+
+    def _beside(self, fetch: Callable[[Callable[[], bool]], T]) -> T:
+        """On a thread, which may take an hour, while this one hears what ends the attempt."""
+        fetched: Future[T] = Future()
         is_given_up = Event()
 
-        def open_it() -> None:
+        def fetch_it() -> None:
             try:
-                opened.set_result(open_checkpoint(uri, is_given_up=is_given_up.is_set))
+                fetched.set_result(fetch(is_given_up.is_set))
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                opened.set_exception(error)
+                fetched.set_exception(error)
 
-        Thread(target=open_it, name="checkpoint", daemon=True).start()
+        Thread(target=fetch_it, name="fetch", daemon=True).start()
         try:
-            while not opened.done():
+            while not fetched.done():
                 self._interruptions.check()
-                wait([opened], timeout=LOOK_UP_EVERY_S)
+                wait([fetched], timeout=LOOK_UP_EVERY_S)
         finally:
             is_given_up.set()
-        return opened.result()
+        return fetched.result()
 
     @property
     def _ledger(self) -> dict[str, int]:
@@ -162,6 +179,14 @@ class Attempt:
         return RunFinished(
             outcome="failed", failure_class=failure_class, message=printable(message), ledger=self._ledger
         )
+
+
+def _unless(is_given_up: Callable[[], bool]) -> Callable[[], None]:
+    def check() -> None:
+        if is_given_up():
+            raise GivenUp
+
+    return check
 
 
 def _failure_class(error: Exception) -> FailureClass:
@@ -176,7 +201,7 @@ def _failure_class(error: Exception) -> FailureClass:
             return "config"
         case _ if is_out_of_memory(error):
             return "memory"
-        case RayError() | ConnectionError():
+        case RayError() | ConnectionError() | NotGiven():
             return "infrastructure"
         case _:
             return "platform"

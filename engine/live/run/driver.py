@@ -16,6 +16,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from engine.live.assets.job_assets import JobAssets
+from engine.live.assets.node_cache import NodeCache
 from engine.live.process.interruptions import Fenced, Interrupted, obey_signals, raise_on_signals, was_told_to_end
 from engine.live.process.ray_session import connect_to_cluster, disconnect
 from engine.live.process.settings import Settings
@@ -71,6 +73,7 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
         models=settings.models,
         data=settings.data,
         jobs=settings.jobs,
+        assets=_assets_of(order, settings),
     )
     attempt = Attempt(plan, LineShippingSink(sink, own_lines), sink.requests)
     signs = Signs()
@@ -90,6 +93,13 @@ def run_order(order: AttemptOrder, folder: Path, *, settings: Settings, own_line
     if not is_delivered:
         log.error("not every fact was delivered; they are in %s", folder)
     return 0 if is_delivered and finished.outcome != "failed" else 1
+
+
+def _assets_of(order: AttemptOrder, settings: Settings) -> JobAssets | None:
+    if order.assets is None:
+        return None
+    cache = NodeCache(root=settings.node_cache, max_bytes=settings.node_cache_bytes)
+    return JobAssets(ordered=order.assets, control_url=order.control_url, store=settings.store, cache=cache)
 
 
 if __name__ == "__main__":

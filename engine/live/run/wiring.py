@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import CONCURRENCY_GROUPS
 from engine.live.checkpoints.resuming import ResumePoint
 from engine.live.data.actor import DataActor
@@ -44,6 +45,8 @@ class Folders:
     journal: Path
     data: Path | None
     """The folder of files of prompts, to which names lead; None: any path."""
+    assets: JobAssets | None = None
+    """To be on a node before what the spec names there is read; None: it is there."""
     recordings: Path | None = None
     """The folder that keeps every brain's words and decisions; None: none."""
     recorded_step: tuple[int, Path] | None = None
@@ -147,6 +150,7 @@ class Network:
                     "links": self._links,
                     "recordings": self._folders.recordings,
                     "recorded_step": self._folders.recorded_step,
+                    "assets": self._folders.assets,
                 }
             case "data":
                 return DataActor, {
@@ -167,12 +171,17 @@ class Network:
             case "rollout":
                 return RolloutActor, {
                     "replica": part.number,
+                    "assets": self._folders.assets,
                     "incarnation": incarnation,
                     "links": self._links,
                     "recordings": self._folders.recordings,
                 }
             case "environment":
-                return EnvironmentActor, {"worker": part.number, "data_folder": self._folders.data}
+                return EnvironmentActor, {
+                    "worker": part.number,
+                    "data_folder": self._folders.data,
+                    "assets": self._folders.assets,
+                }
             case _:
                 raise ValueError(f"no actor is {part}")
 

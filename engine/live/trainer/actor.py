@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import BodyActor
 from engine.live.body.loop import BUILD_S, Body
 from engine.live.checkpoints.apart import load_alone
@@ -49,11 +50,12 @@ class TrainerActor(BodyActor):
         ranks: Sequence[Mapping[str, Any]],
         recordings: Path | None,
         recorded_step: tuple[int, Path] | None = None,
+        assets: JobAssets | None = None,
     ) -> None:
         """`resume`: what the attempt goes on from. `ranks`: what Ray is asked for each device beyond the first."""
         self._spec, self._incarnation = spec, incarnation
         self._checkpoints, self._resume, self._links, self._ranks = checkpoints, resume, links, ranks
-        self._recorded_step, self._device = recorded_step, "cpu"
+        self._recorded_step, self._device, self._assets = recorded_step, "cpu", assets
         built_with = {"spec": spec.model_dump(mode="json"), "epoch": incarnation}
         super().__init__(part=TRAINER, incarnation=incarnation, recordings=recordings, built_with=built_with)
 
@@ -62,6 +64,8 @@ class TrainerActor(BodyActor):
         from engine.models.loading import resolve_model, weights_bytes  # torch is imported on this thread, not before
 
         spec = self._spec
+        if self._assets is not None:
+            self._assets.ensure("model")
         folder = resolve_model(spec.model.source)
         num_bytes, teacher = COPIES_OF_WEIGHTS * weights_bytes(folder), None
         if spec.algorithm.has_teacher and not spec.only_evaluates:
@@ -139,7 +143,14 @@ class TrainerActor(BodyActor):
 
         recorded = None if self._recorded_step is None else self._recorded_step[1]
         make = self._maker(folder)
-        group = RankGroup(make, device=device, options=self._ranks, checkpoints=self._checkpoints, recorded=recorded)
+        group = RankGroup(
+            make,
+            device=device,
+            options=self._ranks,
+            checkpoints=self._checkpoints,
+            recorded=recorded,
+            fetch=partial(self._assets.ensure, "model") if self._assets else None,
+        )
         return group, group.load, PublishingTogether(group, handover, self._links)
 
     def _maker(self, folder: Path) -> "MakeTrainer":

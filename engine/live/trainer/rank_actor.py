@@ -12,11 +12,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import ray
+
 from engine.live.checkpoints.apart import HostFolders, bring, no_damaged_copy, upload_own
 from engine.live.process.devices import claim_device
 from engine.live.process.kernel_kills import HostKills, KillTeller
 from engine.live.trainer.shares import RankShare
-from engine.signs import Signs
+from engine.signs import Signs, still_here
 from engine.training.checkpoint.folder import CheckpointUnverified
 from engine.training.port import SharedTrainer, Write
 
@@ -50,6 +52,9 @@ class TrainerRankActor:
     def started(self) -> HostKills | None:
         """Answers once this process is up; as `run`, with news of what befell its host."""
         return self._kills.news()
+
+    def fetch(self, fetch: Callable[[], None]) -> None:
+        fetch()
 
     def build(
         self,
@@ -142,3 +147,13 @@ class TrainerRankActor:
         """By rank 0, which waits for this rank's disk."""
         assert self._signs is not None, "run before it was built"
         return self._signs.heard_here()
+
+
+def fetched_on(ranks: Sequence[Any], fetch: Callable[[], None] | None) -> list[Any]:
+    """What each answers that has, or could not. Before they meet: then nobody waits for the slowest host's network
+    within the time of a collective call."""
+    fetching = waiting = [] if fetch is None else [rank.fetch.remote(fetch) for rank in ranks]
+    while waiting:
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=1.0)
+        still_here()
+    return fetching

@@ -29,7 +29,7 @@ from engine.live.checkpoints.store import RemoteCheckpoints
 from engine.live.process.kernel_kills import HostKills, KernelKills
 from engine.live.process.memory import says_out_of_memory, told
 from engine.live.trainer.failed_ranks import end_failed
-from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor
+from engine.live.trainer.rank_actor import ClosableTrainer, MakeTrainer, TrainerRankActor, fetched_on
 from engine.live.trainer.shares import RankShare
 from engine.signs import still_here
 from engine.spec.checkpoint_manifest import MANIFEST_FILE, CheckpointPart
@@ -74,9 +74,10 @@ class RankGroup:
         timeout_s: float | None = None,
         checkpoints: Path | None = None,
         recorded: Path | None = None,
+        fetch: Callable[[], None] | None = None,
     ) -> None:
         """`options`: what Ray is asked for each rank but the first, which has `device`. `checkpoints`: the folder of
-        their folders; `recorded`: that of a step that will be recorded."""
+        their folders; `recorded`: that of a step that will be recorded. `fetch`: before any can be made."""
         from engine.training.ranks.world import COLLECTIVE_TIMEOUT_S, World  # torch, which not every actor needs
 
         self._timeout_s = COLLECTIVE_TIMEOUT_S if timeout_s is None else timeout_s
@@ -89,6 +90,7 @@ class RankGroup:
         num_ranks = 1 + len(self._others)
         try:
             found = self._failures([other.started.remote() for other in self._others], within_s=STARTED_WITHIN_S)
+            found = found or self._failures(fetched_on(self._others, fetch), within_s=0)
             if found:
                 raise RankFailed.of(found)
             if recorded is not None:

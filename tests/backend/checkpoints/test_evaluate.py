@@ -16,7 +16,7 @@ from backend.jobs.models import Job, JobState
 from backend.jobs.submitting.validation import validate_job
 from backend.pools.models import ResourcePool
 from engine.spec.job import JobSpec
-from tests.backend.conftest import NOW, Api, MakeCheckpoint, MakeJob, with_spec_of_before
+from tests.backend.conftest import NOW, Api, MakeCheckpoint, MakeJob, given_asset, with_spec_of_before
 from tests.backend.telemetry.test_ingest import FINISHED, READY, Driver
 
 pytestmark = pytest.mark.django_db
@@ -101,11 +101,12 @@ class TestAsking:
         assert job_of(ask(api, checkpoint)).spec["model"]["chat"] == "plain"
 
     def test_what_is_wished_for_differs(self, api: Api, checkpoint: Checkpoint) -> None:
+        given_asset(checkpoint.job.team, "data", "exam.jsonl")
         environment = {"name": "jsonl", "params": {"data": "exam.jsonl"}}
         wishes = {"name": "Exam", "prompts": 9, "replicas": 2, "max_runtime_s": 60, "environment": environment}
         spec = JobSpec.model_validate(job_of(ask(api, checkpoint, wishes)).spec)
         assert (spec.name, spec.evaluation.prompts, spec.rollout.replicas, spec.max_runtime_s) == ("Exam", 9, 2, 60)
-        assert (spec.environment.name, spec.environment.params) == ("jsonl", {"data": "exam.jsonl"})
+        assert (spec.environment.name, spec.environment.params) == ("jsonl", {"data": "exam.jsonl@1"})
 
     def test_the_same_request_twice_is_one_job(self, api: Api, checkpoint: Checkpoint) -> None:
         first, again = (ask(api, checkpoint, {"prompts": 4}, key="k-1") for _ in range(2))

@@ -10,6 +10,7 @@ from backend.jobs.lifecycle import locked_job, record_event
 from backend.jobs.models import Job
 from backend.webhooks.models import WebhookEndpoint
 from frontend.client.laminar_client import Laminar
+from tests.backend.conftest import given_asset
 from tests.frontend.client.conftest import Shell, checkpoint_of
 from tests.frontend.seed import World, finished, running, submitted
 
@@ -20,9 +21,10 @@ def test_a_checkpoint_is_evaluated_and_its_results_are_listed(shell: Shell, worl
     assert (job.steps, job.start_from, job.spec["evaluation"]["prompts"]) == (0, checkpoint.pk, 7)
     assert "evaluates step" in shell("show", job.pk).stdout and "0 of 7 prompts" in shell("show", job.pk).stdout
     assert "0/7 prompts" in shell("list").stdout and "2/2 steps" in shell("list").stdout
+    given_asset(world.team, "data", "exam.jsonl")
     made = shell.json("evaluate", checkpoint.pk, "--dataset", "exam.jsonl", "--param", "verifier=exact")
     assert made["spec"]["environment"]["name"] == "jsonl"
-    assert made["spec"]["environment"]["params"] == {"data": "exam.jsonl", "verifier": "exact"}
+    assert made["spec"]["environment"]["params"] == {"data": "exam.jsonl@1", "verifier": "exact"}
     CheckpointEvaluation.objects.create(
         job=job, checkpoint=checkpoint, at=datetime.now(UTC), environment="running_sums", num_prompts=7,
         reward_mean=0.625, reward_std=0.25, length_mean=9.0,

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from backend.accounts.models import Team
+from backend.assets.registering import register_asset
 from backend.jobs.models import Job
 from backend.jobs.submitting.fitting import fit_of
 from backend.pools.models import ResourcePool
 from engine.spec.fit.known_models import KNOWN_CONFIGS
 from engine.spec.job import JobSpec
-from tests.backend.conftest import MakeSpec
+from tests.backend.conftest import NOW, MakeSpec
 
 LARGE = "Qwen3-32B"
 
@@ -24,12 +26,18 @@ def models(tmp_path: Path, settings: Any) -> Path:
     return tmp_path / "models"
 
 
+def registered(models: Path, team: Team, name: str, config: str) -> str:
+    """A folder of the operator's, of which the control plane keeps the config.json."""
+    (models / name).mkdir()
+    (models / name / "config.json").write_text(config)
+    register_asset(team=team, kind="model", name=name, place=name, now=NOW)
+    return name
+
+
 @pytest.fixture
-def stored(models: Path) -> str:
-    """A folder of 32 billion weights, of which the control plane reads the config.json alone."""
-    (models / "ours").mkdir()
-    (models / "ours" / "config.json").write_text(json.dumps(KNOWN_CONFIGS[LARGE]))
-    return "ours"
+def stored(models: Path, team: Team) -> str:
+    """A model of 32 billion weights."""
+    return registered(models, team, "ours", json.dumps(KNOWN_CONFIGS[LARGE]))
 
 
 @pytest.fixture
@@ -86,67 +94,61 @@ def test_as_many_devices_a_replica_as_the_models_heads_cannot_be_dealt_to_are_re
 
 
 @pytest.mark.django_db
-def test_the_change_that_is_advised_is_enough(gpus: ResourcePool, stored: str, spec_of: Any) -> None:
-    fit = fit_of(spec_of(stored), gpus)
+def test_the_change_that_is_advised_is_enough(team: Team, gpus: ResourcePool, stored: str, spec_of: Any) -> None:
+    fit = fit_of(spec_of(stored), gpus, team)
     assert fit is not None and fit.misfit is not None and fit.misfit.changes is not None
     document = spec_of(stored).model_dump(mode="json")
     for change in fit.misfit.changes:
         for path, value in change.settings.items():
             section, name = path.split(".")
             document[section][name] = value
-    better = fit_of(JobSpec.model_validate(document), gpus)
+    better = fit_of(JobSpec.model_validate(document), gpus, team)
     assert better is not None and not better.is_refused and better.misfit is None
 
 
 def test_a_preview_tells_what_each_device_needs(
-    api: Any, gpus: ResourcePool, project: Any, models: Path, spec_of: Any
+    api: Any, gpus: ResourcePool, project: Any, team: Team, models: Path, spec_of: Any
 ) -> None:
-    (models / "small").mkdir()
-    (models / "small" / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
+    registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
     fit = api.post("/jobs:preview", body(spec_of("small"))).json()["fit"]
     assert fit["fits"] and "each replica's device needs up to" in fit["message"] and len(fit["arithmetic"]) > 10
 
 
 @pytest.mark.django_db
-def test_by_a_public_models_name_alone_nobody_is_refused(gpus: ResourcePool, models: Path, spec_of: Any) -> None:
+def test_by_a_public_models_name_alone_nobody_is_refused(
+    team: Team, gpus: ResourcePool, models: Path, spec_of: Any
+) -> None:
     """The folder of that name may hold another model."""
-    fit = fit_of(spec_of(LARGE), gpus)
+    fit = fit_of(spec_of(LARGE), gpus, team)
     assert fit is not None and fit.misfit is not None and not fit.is_refused
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("content", ["{", "[]", '{"model_type": "mamba"}', None])
-def test_what_is_not_known_is_not_judged(gpus: ResourcePool, models: Path, spec_of: Any, content: str | None) -> None:
-    (models / "odd").mkdir()
-    if content is not None:
-        (models / "odd" / "config.json").write_text(content)
-    assert fit_of(spec_of("odd"), gpus) is None
+@pytest.mark.parametrize("content", ["{}", '{"model_type": "mamba"}'])
+def test_what_is_not_known_is_not_judged(
+    team: Team, gpus: ResourcePool, models: Path, spec_of: Any, content: str
+) -> None:
+    assert fit_of(spec_of(registered(models, team, "odd", content)), gpus, team) is None
+    assert fit_of(spec_of("nobodys"), gpus, team) is None
 
 
 @pytest.mark.django_db
-def test_a_pool_that_does_not_tell_its_memory_refuses_nothing(pool: ResourcePool, stored: str, spec_of: Any) -> None:
-    assert fit_of(spec_of(stored), pool) is None
-
-
-@pytest.mark.django_db
-def test_a_link_out_of_the_store_is_not_read(gpus: ResourcePool, models: Path, tmp_path: Path, spec_of: Any) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "config.json").write_text(json.dumps(KNOWN_CONFIGS[LARGE]))
-    (models / "link").symlink_to(tmp_path / "elsewhere")
-    assert fit_of(spec_of("link"), gpus) is None
+def test_a_pool_that_does_not_tell_its_memory_refuses_nothing(
+    team: Team, pool: ResourcePool, stored: str, spec_of: Any
+) -> None:
+    assert fit_of(spec_of(stored), pool, team) is None
 
 
 @pytest.mark.django_db
 def test_a_teacher_is_counted_and_without_its_shape_nothing_is_judged(
-    gpus: ResourcePool, stored: str, models: Path, make_spec: MakeSpec
+    team: Team, gpus: ResourcePool, stored: str, models: Path, make_spec: MakeSpec
 ) -> None:
-    (models / "small").mkdir()
-    (models / "small" / "config.json").write_text(json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
+    registered(models, team, "small", json.dumps(KNOWN_CONFIGS["Qwen3-0.6B"]))
     distilled: dict[str, Any] = {"model": {"source": "small"}, "rollout": {"engine": "vllm", "replicas": 1}}
-    alone = fit_of(make_spec(**distilled), gpus)
+    alone = fit_of(make_spec(**distilled), gpus, team)
     assert alone is not None and alone.misfit is None
     taught = make_spec(**distilled, algorithm={"teacher": {"source": stored, "coefficient": 1.0}})
-    fit = fit_of(taught, gpus)
+    fit = fit_of(taught, gpus, team)
     assert fit is not None and fit.is_refused and any("teacher" in line for line in fit.arithmetic)
     unknown = make_spec(**distilled, algorithm={"teacher": {"source": "elsewhere", "coefficient": 1.0}})
-    assert fit_of(unknown, gpus) is None
+    assert fit_of(unknown, gpus, team) is None

@@ -10,6 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from backend.accounts.models import Project, Team
 from backend.jobs.models import Job, JobEvent, OutboxMessage
 from backend.pools.models import ResourcePool, TeamQuota
+from engine.spec.fit.known_models import KNOWN_CONFIGS
+from tests.backend.conftest import given_asset
 
 
 @pytest.fixture
@@ -109,7 +111,8 @@ def test_another_teams_project_is_not_found(api: Any, body: Any, other_project: 
     assert nothing_was_written()
 
 
-def test_a_preview_says_what_the_model_asks_for_and_a_job_gets_just_that(api: Any, body: Any) -> None:
+def test_a_preview_says_what_the_model_asks_for_and_a_job_gets_just_that(api: Any, body: Any, team: Team) -> None:
+    given_asset(team, "model", "Qwen3-8B", config=KNOWN_CONFIGS["Qwen3-8B"])
     spec = body["spec"] | {"model": {"source": "Qwen3-8B"}, "rollout": {"max_new_tokens": 80}}
     seen = api.post("/jobs:preview", {"spec": spec}).json()
     presets = {each["path"]: each for each in seen["presets"]}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.accounts.models import Team
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.models import Job, OutboxMessage
 from backend.jobs.submitting import validation
@@ -13,7 +14,7 @@ from backend.jobs.submitting.submit import Submitter, submit_job
 from backend.jobs.submitting.validation import MOST_VALIDATIONS, forgotten_validations, validate_job
 from backend.pools.models import TeamQuota
 from engine.spec.job import JobSpec
-from tests.backend.conftest import MakeCheckpoint, MakeJob
+from tests.backend.conftest import MakeCheckpoint, MakeJob, given_asset
 
 GOOD = """
 def prompt(split, ordinal, seed, params):
@@ -65,7 +66,8 @@ def test_a_file_that_cannot_work_fails_the_job_before_it_waits(
     assert not job.reservations.exists()
 
 
-def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, now: datetime) -> None:
+def test_questions_of_a_file_need_no_prompt_of_ones_own(make_job: MakeJob, team: Team, now: datetime) -> None:
+    given_asset(team, "data", "a.jsonl")
     for code, state in (("def respond(*_): ...", "queued"), ("def prompt(*_): ...", "failed")):
         job = make_job(environment={"name": "graded", "params": {"data": "a.jsonl"}, "code": code})
         validate_job(job.pk, now=now)

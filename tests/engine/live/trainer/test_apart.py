@@ -44,7 +44,7 @@ class FirstHost:
 
         options = {"num_cpus": 0.1, "runtime_env": {"env_vars": of_other}}
         self._folder = root / STEP
-        folders = {"checkpoints": self._folder.parent, "recorded": recorded}
+        folders: dict[str, Any] = {"checkpoints": self._folder.parent, "recorded": recorded}
         self._group = RankGroup(make, device=claim_device(), options=[options], timeout_s=TIMEOUT_S, **folders)
 
     def train(self, seed: int) -> dict[str, float]:

@@ -1,0 +1,70 @@
+"""The assets that specs name: fills the port `jobs.attempts.library`.
+
+Invariants:
+- a team's own comes before everybody's of the same name; another team's is not looked at;
+- a job's assets are noted in the transaction that makes it, so what it will need is not deleted before.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import F, QuerySet
+
+from backend.accounts.models import Team
+from backend.assets.models import Asset, AssetOrigin, AssetState, AssetUse
+from backend.assets.selectors import assets_of
+from backend.assets.tokens import asset_token
+from backend.jobs.attempts.library import FoundAsset
+from backend.jobs.models import Job
+from engine.spec.control import OrderedAsset, OrderedAssets
+from engine.spec.named_assets import AssetKind, NamedAsset, reference_of
+
+
+class AssetsOfTeams:
+    def find(self, team: Team, project: str | None, named: Sequence[NamedAsset]) -> list[FoundAsset]:
+        found = []
+        for each in named:
+            asset = _named(team, project, each.kind, each.said)
+            if asset is not None:
+                reference = f"{asset.name}@{asset.version}"
+                found.append(FoundAsset(pointer=each.pointer, id=asset.pk, reference=reference))
+        return found
+
+    def keep(self, job: Job, found: Sequence[FoundAsset]) -> None:
+        AssetUse.objects.bulk_create(
+            [AssetUse(job=job, asset_id=each.id, pointer=each.pointer) for each in found],
+        )
+
+    def order_for(self, job: Job, *, attempt: int, fence: int) -> OrderedAssets | None:
+        uses = list(AssetUse.objects.filter(job=job).select_related("asset").order_by("pointer"))
+        if not uses:
+            return None
+        ordered = [_ordered(use.pointer, use.asset) for use in uses]
+        return OrderedAssets(token=asset_token(job.pk, attempt, fence), assets=ordered)
+
+    def config_of(self, team: Team, said: str) -> dict[str, Any] | None:
+        asset = _named(team, None, "model", said)
+        config: dict[str, Any] | None = None if asset is None else asset.config
+        return config
+
+
+def _named(team: Team, project: str | None, kind: AssetKind, said: str) -> Asset | None:
+    reference = reference_of(said)
+    if reference is None:
+        return None
+    name, version = reference
+    rows: QuerySet[Asset] = assets_of(team, project=project).filter(state=AssetState.READY, kind=kind, name=name)
+    if version is not None:
+        rows = rows.filter(version=version)
+    return rows.order_by(F("team").asc(nulls_last=True), "-version").first()
+
+
+def _ordered(pointer: str, asset: Asset) -> OrderedAsset:
+    return OrderedAsset(
+        pointer=pointer,
+        id=asset.pk,
+        kind="model" if asset.kind == "model" else "data",
+        sha256=asset.sha256,
+        num_bytes=asset.num_bytes,
+        place=asset.place if asset.origin == AssetOrigin.FOLDER else None,
+    )

@@ -1,0 +1,74 @@
+"""GET /internal/engine/assets/<id>/manifest and …/parts/<sha256>: what nodes fetch.
+
+    node ──▶ here ──302──▶ the bucket, by a link of five minutes
+                 ──200──▶ the bytes, where the store is a folder of ours
+
+Invariants:
+- no node holds a key of the bucket: it is told of one object at a time, when it asks for it;
+- a part is served under the hash that the manifest has of it, and under no other name.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.http import require_GET
+
+from backend.api.problems import Unauthenticated, Unavailable, problem_response
+from backend.assets.models import Asset, AssetOrigin, AssetPart
+from backend.assets.places import part_key
+from backend.assets.selectors import manifest_of
+from backend.assets.tokens import asset_of_token
+from backend.checkpoints.export import unblocked
+from backend.errors import NotFound, Refusal
+from backend.store.chosen import store
+from backend.store.port import StoreUnavailable
+from engine.spec.asset_manifest import part_bytes
+
+LINK_S: Final = 300
+READ_BYTES: Final = 2**20
+
+
+@require_GET
+def manifest(request: HttpRequest, asset_id: str) -> HttpResponseBase:
+    try:
+        asset = _asset_asked_for(request, asset_id)
+    except Refusal as refusal:
+        return problem_response(request, refusal)
+    return HttpResponse(manifest_of(asset).model_dump_json(), content_type="application/json")
+
+
+@require_GET
+def part(request: HttpRequest, asset_id: str, sha256: str) -> HttpResponseBase:
+    try:
+        asset = _asset_asked_for(request, asset_id)
+        found = AssetPart.objects.select_related("file").filter(file__asset=asset, sha256=sha256).first()
+        if found is None or asset.origin != AssetOrigin.UPLOADED:
+            raise NotFound("This asset has no such part to fetch.")
+        key, num_bytes = part_key(asset.pk, found.sha256), part_bytes(found.file.num_bytes, found.number)
+        link = store().presigned_url(key, expires_in_s=LINK_S)
+        if link is not None:
+            return HttpResponseRedirect(link)
+        first = store().get_range(key, 0, min(READ_BYTES, num_bytes))
+    except StoreUnavailable:
+        return problem_response(request, Unavailable("The store does not answer right now."))
+    except Refusal as refusal:
+        return problem_response(request, refusal)
+    response = StreamingHttpResponse(unblocked(_pieces(key, first, num_bytes)), content_type="application/octet-stream")
+    response["Content-Length"] = str(num_bytes)
+    return response
+
+
+def _pieces(key: str, first: bytes, num_bytes: int) -> Iterator[bytes]:
+    yield first
+    for start in range(len(first), num_bytes, READ_BYTES):
+        yield store().get_range(key, start, min(READ_BYTES, num_bytes - start))
+
+
+def _asset_asked_for(request: HttpRequest, asset_id: str) -> Asset:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    asset = asset_of_token(token, asset_id) if scheme == "Bearer" else None
+    if asset is None:
+        raise Unauthenticated("This token is not good for that, or no longer.")
+    return asset

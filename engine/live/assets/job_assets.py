@@ -1,0 +1,71 @@
+"""What a job's spec names, and where that is on this node.
+
+Invariants:
+- every process that reads an asset asks here first: the first on its node fetches it, the others find it;
+- what an operator put into the shared folder is read there, and only if it is still what was registered, by its size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.live.assets.fetching import AT_ONCE, Source
+from engine.live.assets.node_cache import NodeCache
+from engine.signs import at_work, still_here
+from engine.spec.asset_manifest import PART_BYTES
+from engine.spec.control import OrderedAsset, OrderedAssets
+from engine.spec.job import JobSpec
+from engine.spec.named_assets import saying
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAssets:
+    ordered: OrderedAssets
+    control_url: str
+    store: Path
+    """The shared folder."""
+    cache: NodeCache
+
+    def placed(self, spec: JobSpec, *, check: Callable[[], None] = still_here) -> JobSpec:
+        """The spec with paths in place of names, once all of it is here. `check` raises what ends this. Raises
+        `ValueError`, `ConnectionError`, `NotGiven`."""
+        return saying(spec, {each.pointer: str(self._path(each, check)) for each in self.ordered.assets})
+
+    def ensure(self, kind: Literal["data", "model"]) -> None:
+        """On this node, at the same path."""
+        for each in self.ordered.assets:
+            if each.kind == kind:
+                self._path(each, still_here)
+
+    def _path(self, asset: OrderedAsset, check: Callable[[], None]) -> Path:
+        if asset.place is not None:
+            return self._in_shared_folder(asset, asset.place)
+
+        def fill(folder: Path) -> None:
+            source = Source(control_url=self.control_url.rstrip("/"), token=self.ordered.token)
+            source.fill(folder, asset.id, source.manifest(asset.id, asset.sha256), still_here=check)
+
+        with at_work("fetch", num_bytes=AT_ONCE * PART_BYTES):
+            folder = self.cache.hold(asset.sha256, num_bytes=asset.num_bytes, fill=fill, waiting=check)
+        return _what_is_named(asset, folder)
+
+    def _in_shared_folder(self, asset: OrderedAsset, place: str) -> Path:
+        home = self.store / ("models" if asset.kind == "model" else "data")
+        path = home / place
+        if path.resolve().parent != home.resolve() or not path.exists():
+            raise ValueError(f"{asset.pointer[1:].replace('/', '.')}: {path} is not there on this node")
+        files = [each for each in path.iterdir() if not each.name.startswith(".")] if path.is_dir() else [path]
+        num_bytes = sum(each.stat().st_size for each in files)
+        if num_bytes != asset.num_bytes:
+            raise ValueError(
+                f"{asset.pointer[1:].replace('/', '.')}: {path} has {num_bytes} bytes and had {asset.num_bytes} when "
+                "it was registered: register it again, and name its new version"
+            )
+        return _what_is_named(asset, path)
+
+
+def _what_is_named(asset: OrderedAsset, path: Path) -> Path:
+    """A data set of one file is that file; whatever else is a folder."""
+    within = sorted(path.iterdir()) if asset.kind == "data" and path.is_dir() else []
+    return within[0] if len(within) == 1 else path
