@@ -85,7 +85,7 @@ def _calls() -> Iterator[str]:
     yield "`AsyncLaminar` has the same calls: await them, and read what iterates with `async for`.\n"
     yield "| call | gives | |\n|---|---|---|"
     with Laminar("http://127.0.0.1", "only-for-this-table") as client:
-        for space in ("jobs", "checkpoints", "models", "team", "webhooks"):
+        for space in ("jobs", "checkpoints", "models", "assets", "team", "webhooks"):
             for name, call in vars(type(getattr(client, space))).items():
                 if isinstance(call, Call | Streaming):
                     yield _call_row(f"{space}.{name}", call)

@@ -2,6 +2,7 @@
 
 from .cli import (
     account,
+    assets,
     capacity,
     completing,
     evaluating,
@@ -20,7 +21,7 @@ from .cli.commands import laminar
 # Importing a module puts its commands below the root.
 COMMANDS = (
     *(account, submitting, jobs, watching, streams, replicas),
-    *(models, evaluating, exporting, capacity, people, webhooks, completing),
+    *(models, assets, evaluating, exporting, capacity, people, webhooks, completing),
 )
 
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import httpx
 
-from .namespaces import Awaiting, Blocking, Checkpoints, Jobs, Models, TeamCalls, Webhooks
+from .namespaces import Assets, Awaiting, Blocking, Checkpoints, Jobs, Models, TeamCalls, Webhooks
 from .profiles import checked_key, checked_url, resolve_login
 from .retrying import Patience
 from .transport import AwaitingCarrier, BlockingCarrier, Connection
@@ -47,6 +47,7 @@ class Laminar:
         self.jobs: Jobs[Blocking] = Jobs(carrier)
         self.checkpoints: Checkpoints[Blocking] = Checkpoints(carrier)
         self.models: Models[Blocking] = Models(carrier)
+        self.assets: Assets[Blocking] = Assets(carrier)
         self.team: TeamCalls[Blocking] = TeamCalls(carrier)
         self.webhooks: Webhooks[Blocking] = Webhooks(carrier)
 
@@ -82,6 +83,7 @@ class AsyncLaminar:
         self.jobs: Jobs[Awaiting] = Jobs(carrier)
         self.checkpoints: Checkpoints[Awaiting] = Checkpoints(carrier)
         self.models: Models[Awaiting] = Models(carrier)
+        self.assets: Assets[Awaiting] = Assets(carrier)
         self.team: TeamCalls[Awaiting] = TeamCalls(carrier)
         self.webhooks: Webhooks[Awaiting] = Webhooks(carrier)
 

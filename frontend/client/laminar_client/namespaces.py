@@ -8,8 +8,8 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from . import fetching
-from .calls import checkpoints, jobs, people, team, telemetry, watching, webhooks
+from . import fetching, uploading
+from .calls import assets, checkpoints, jobs, people, team, telemetry, watching, webhooks
 from .exporting import curves
 from .transport import Carrier
 from .wire import Procedure, Stream
@@ -121,6 +121,18 @@ class Models(Namespace[Mode]):
     version = Call(checkpoints.version)
     change_note = Call(checkpoints.change_note)
     remove_version = Call(checkpoints.remove_version)
+
+
+class Assets(Namespace[Mode]):
+    upload = Call(uploading.upload)
+    each = Streaming(assets.each)
+    show = Call(assets.show)
+    files = Streaming(assets.files)
+    begin = Call(assets.begin)
+    put_part = Call(assets.put_part)
+    complete = Call(assets.complete)
+    remove = Call(assets.remove)
+    storage = Call(assets.storage)
 
 
 class TeamCalls(Namespace[Mode]):

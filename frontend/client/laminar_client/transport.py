@@ -40,9 +40,12 @@ class Connection:
         shared: dict[str, Any] = {"method": request.method, "timeout": silence if is_stream else self.timeout}
         if request.is_link:
             return shared | {"url": request.path, "headers": {"User-Agent": self._headers["User-Agent"]}}
-        body = {} if request.body is None else {"json": request.body}
+        body: dict[str, Any] = {} if request.body is None else {"json": request.body}
+        typed = {}
+        if request.content is not None:
+            body, typed = {"content": request.content}, {"Content-Type": "application/octet-stream"}
         url = f"{self.url}{wire.API}{request.path}"
-        headers = {"Accept": _JSON, **self._headers, **request.headers}
+        headers = {"Accept": _JSON, **self._headers, **typed, **request.headers}
         return shared | body | {"url": url, "params": list(request.query), "headers": headers}
 
 

@@ -21,12 +21,14 @@ Query: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`repeatable`: sent twice it has the effect of once. A `path` with a scheme is a signed link: it gets no key."""
+    """`repeatable`: sent twice it has the effect of once. `content`: octets in place of a body. A `path` with a scheme
+    is a signed link: it gets no key."""
 
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: object = None
+    content: bytes | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = False
 
@@ -122,6 +124,11 @@ def post(*parts: str, body: object = None, repeatable: bool = False, idempotency
     return Request(
         method="POST", path=path(*parts), body=body, headers=headers, repeatable=repeatable or bool(idempotency_key)
     )
+
+
+def octets(*parts: str, content: bytes, query: Query) -> Request:
+    """A PUT of them."""
+    return Request(method="PUT", path=path(*parts), query=_flat(query), content=content, repeatable=True)
 
 
 def patch(*parts: str, body: object, if_match: str | None = None) -> Request:

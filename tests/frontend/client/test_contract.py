@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from backend.rest import api
+from frontend.client.laminar_client.answers.assets import Asset, AssetFile, Storage
 from frontend.client.laminar_client.answers.checkpoints import Checkpoint, Download, DownloadFile, Evaluation
 from frontend.client.laminar_client.answers.explanations import Evidence, Explanation, Failure, SaidLine, Smaller, Wait
 from frontend.client.laminar_client.answers.jobs import (
@@ -44,7 +45,7 @@ from frontend.client.laminar_client.answers.webhooks import (
     NewWebhook,
     Webhook,
 )
-from frontend.client.laminar_client.calls import checkpoints, jobs, people, team, telemetry, webhooks
+from frontend.client.laminar_client.calls import assets, checkpoints, jobs, people, team, telemetry, webhooks
 from frontend.client.laminar_client.wire import API, Open, Request, Send
 
 J, C, W = "job_1", "ckpt_1", "wh_1"
@@ -90,6 +91,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "version": lambda: checkpoints.version("sums", 1),
     "change note": lambda: checkpoints.change_note("sums", 1, "n", if_match='"1"'),
     "remove version": lambda: checkpoints.remove_version("sums", 1),
+    "assets": lambda: assets.each(kind="data", name="sums"),
+    "asset": lambda: assets.show("asset_1"),
+    "files of an asset": lambda: assets.files("asset_1"),
+    "begin upload": lambda: assets.begin("data", "sums", {"a.jsonl": 3}, project="p"),
+    "put part": lambda: assets.put_part("asset_1", 0, 0, b"123", sha256="0" * 64),
+    "complete upload": lambda: assets.complete("asset_1", num_bytes=3, sha256="0" * 64),
+    "remove asset": lambda: assets.remove("asset_1"),
+    "storage": lambda: assets.storage(),
     "members": lambda: people.members(),
     "change member": lambda: people.change_member("u_1", "admin"),
     "remove member": lambda: people.remove_member("u_1"),
@@ -136,6 +145,7 @@ READ_AS = {
     Queue: "QueueOut", Holder: "HolderOut", InLine: "InLineOut", Budget: "BudgetOut", Usage: "UsageOut",
     Kinds: "KindsOut", UsageGroup: "UsageGroupOut", JobUsage: "JobUsageOut", Key: "ApiKeyOut", NewKey: "ApiKeyMade",
     Evaluation: "EvaluationOut", Fault: "FaultOut", Cancelled: "CancelledOut", CancelledJobs: "CancelledJobsOut",
+    Asset: "AssetOut", AssetFile: "AssetFileOut", Storage: "StorageOut",
     Timeline: "TimelineOut", ReplicaSpan: "SpanOut", ReplicaCell: "CellOut", Member: "MemberOut",
     Invitation: "InvitationOut", NewInvitation: "InvitationMade", AuditEntry: "AuditEntryOut", Webhook: "WebhookOut",
     NewWebhook: "WebhookWithSecret", Delivery: "DeliveryOut", DeliveryAttempt: "DeliveryAttemptOut",
@@ -193,7 +203,7 @@ def test_every_call_of_the_client_is_held_to_the_document() -> None:
     from frontend.client.laminar_client import namespaces
 
     spaces = (
-        *(namespaces.Jobs, namespaces.Checkpoints, namespaces.Models),
+        *(namespaces.Jobs, namespaces.Checkpoints, namespaces.Models, namespaces.Assets),
         *(namespaces.TeamCalls, namespaces.Webhooks),
     )
     calls = {
@@ -202,6 +212,6 @@ def test_every_call_of_the_client_is_held_to_the_document() -> None:
         for call in vars(space).values()
         if isinstance(call, namespaces.Call | namespaces.Streaming)
     }
-    composed = {"wait", "watch", "download", "export"}  # made of others
+    composed = {"wait", "watch", "download", "upload", "export"}  # made of others
     twice = {"events", "logs"}  # followed as well
     assert len({call for call in calls if call.__name__ not in composed}) == len(CALLS) - len(twice)
