@@ -7,6 +7,9 @@ class AssetsConfig(AppConfig):
 
     def ready(self) -> None:
         from backend.assets.naming import AssetsOfTeams
+        from backend.assets.selectors import uploads_of_model
+        from backend.checkpoints.uploads import uploads_of
         from backend.jobs.attempts.library import library
 
         library.fill(AssetsOfTeams())
+        uploads_of.fill(uploads_of_model)

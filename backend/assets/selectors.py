@@ -13,7 +13,9 @@ from django.db.models import Count, Q, QuerySet
 
 from backend.accounts.models import Team
 from backend.accounts.services import Caller
-from backend.assets.models import Asset, AssetFile, AssetPart, AssetState, AssetUse
+from backend.assets.models import Asset, AssetFile, AssetKind, AssetPart, AssetState, AssetUse
+from backend.checkpoints.models import RegisteredModel
+from backend.checkpoints.uploads import UploadedVersion
 from backend.errors import Denied, NotFound
 from backend.jobs.models import TERMINAL_STATES
 from engine.spec.asset_manifest import AssetManifest, ManifestFile, num_parts
@@ -79,6 +81,24 @@ def manifest_of(asset: Asset) -> AssetManifest:
             for row in rows
         ]
     )
+
+
+def uploads_of_model(model: RegisteredModel) -> list[UploadedVersion]:
+    """Fills the port `checkpoints.uploads.uploads_of`."""
+    rows = Asset.objects.filter(
+        team=model.team_id, kind=AssetKind.MODEL, name=model.name, state=AssetState.READY
+    ).order_by("-version")
+    return [
+        UploadedVersion(
+            number=row.version or 0,
+            asset=row.pk,
+            sha256=row.sha256,
+            num_bytes=row.num_bytes,
+            created_at=row.ready_at or row.created_at,
+            created_by=row.created_by,
+        )
+        for row in rows
+    ]
 
 
 def assets_in_use(asset_ids: Sequence[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ metrics          measures at a checkpoint's step
 resuming         the checkpoint that a job goes on from, for whoever starts attempts
 evaluating       a job that only evaluates one, and its result
 registry         names for those worth keeping
+uploads          versions of models that somebody uploaded, a port
 export           one as a Hugging Face folder, in a .tar
 links            signed links for a few minutes
 background       the tasks that verify, choose and remove

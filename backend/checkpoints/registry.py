@@ -19,6 +19,7 @@ from backend.accounts.models import Team
 from backend.audit.services import record_action
 from backend.checkpoints.models import Checkpoint, ModelVersion, RegisteredModel
 from backend.checkpoints.services import lock_for_use
+from backend.checkpoints.uploads import uploads_of
 from backend.errors import Conflict, NotFound
 from backend.jobs.models import Job
 
@@ -89,7 +90,7 @@ def remove_version(version: ModelVersion, *, actor: str, now: datetime) -> None:
 
 def remove_model(model: RegisteredModel, *, actor: str, now: datetime) -> None:
     """Of a locked model. Its row stays, so that a model of the same name counts on. Raises `HasVersions`."""
-    if model.versions.exists():
+    if model.versions.exists() or uploads_of()(model):
         raise HasVersions()
     model.removed_at = now
     _save(model)

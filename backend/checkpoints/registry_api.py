@@ -1,5 +1,6 @@
 """REST: the registry of models. Shape in, call, shape out; the services decide."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 from django.db import transaction
@@ -14,8 +15,9 @@ from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.checkpoints.registry import change_note, locked_model, locked_version, remove_model, remove_version
-from backend.checkpoints.representations import ModelOut, ModelVersionOut, ModelWithVersionsOut
+from backend.checkpoints.representations import ModelOut, ModelVersionOut, ModelWithVersionsOut, UploadedVersionOut
 from backend.checkpoints.selectors import models_of, the_model, the_version, versions_of
+from backend.checkpoints.uploads import uploads_of
 from backend.clock import database_now
 from backend.errors import Denied
 from engine.spec.strict import Strict, Text
@@ -48,8 +50,11 @@ def show_model(request: HttpRequest, response: HttpResponse, model_name: str) ->
     model = the_model(caller_of(request).team, model_name)
     tagged(response, etag_of(model.revision))
     versions = versions_of(model)[:MOST_OF_A_MODEL]
+    uploads = [UploadedVersionOut(**asdict(upload)) for upload in uploads_of()(model)[:MOST_OF_A_MODEL]]
     return ModelWithVersionsOut(
-        **ModelOut.of(model).model_dump(), versions=[ModelVersionOut.of(row, model) for row in versions]
+        **ModelOut.of(model).model_dump(),
+        versions=[ModelVersionOut.of(row, model) for row in versions],
+        uploads=uploads,
     )
 
 

@@ -125,6 +125,17 @@ class ModelVersionOut(BaseModel):
         )
 
 
+class UploadedVersionOut(BaseModel):
+    """A base model: a spec names it as NAME@NUMBER in model.source."""
+
+    number: int
+    asset: str
+    sha256: str
+    num_bytes: int
+    created_at: datetime
+    created_by: str
+
+
 class ModelOut(BaseModel):
     id: str
     name: str
@@ -136,4 +147,5 @@ class ModelOut(BaseModel):
 
 
 class ModelWithVersionsOut(ModelOut):
-    versions: list[ModelVersionOut] = Field(description="Newest first, at most 200.")
+    versions: list[ModelVersionOut] = Field(description="Made of checkpoints; newest first, at most 200.")
+    uploads: list[UploadedVersionOut] = Field(description="Uploaded or registered; newest first, at most 200.")

@@ -12,6 +12,7 @@ invitation_views  accepting an invitation
 key_views         API keys: list, make, revoke
 webhook_views     endpoints, and the messages sent to them
 audit_views       the team's audit log, and whether it holds
+assets/           data sets and models of a team
 job_rows          the rows and counts of the job list
 snapshot          the content of a job's page when it arrives
 tiles             the tiles of a job's page, with their verdicts

@@ -17,6 +17,7 @@ from backend.pages import (
     views,
     webhook_views,
 )
+from backend.pages.assets import views as asset_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Tab:
 TEAM_TABS = (
     Tab("members", "Members"),
     Tab("keys", "Keys"),
+    Tab("assets", "Data and models"),
     Tab("webhooks", "Webhooks", for_rulers=True),
     Tab("audit", "Audit", for_rulers=True),
 )
@@ -42,6 +44,7 @@ urlpatterns = [
     path("checkpoints/<str:checkpoint_id>/evaluate", checkpoint_views.evaluate, name="evaluate_checkpoint"),
     path("queue/", queue_views.queue, name="queue"),
     path("usage/", usage_views.usage, name="usage"),
+    path("assets/", asset_views.assets, name="assets"),
     path("keys/", key_views.keys, name="keys"),
     path("keys/<str:key_id>/revoke", key_views.revoke, name="revoke_key"),
     path("members/", team_views.members, name="members"),

@@ -248,6 +248,7 @@ PAGES: Final[dict[str, Page]] = {
     "evaluate_checkpoint": Page(method="POST", form=lambda world: {"token": "a" * 24}, may=WORKERS),
     "queue": Page(),
     "usage": Page(),
+    "assets": Page(),
     "keys": Page(),
     "revoke_key": Page(method="POST", may=RULERS),
     "members": Page(),

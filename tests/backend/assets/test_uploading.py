@@ -143,6 +143,11 @@ def test_an_uploaded_model_is_counted_with_those_that_were_trained(api: Api, tea
     RegisteredModel.objects.create(team=team, name="adder", created_at=now, last_number=4)
     assert upload(api, MODEL, kind="model", name="adder").json()["version"] == 5
     assert Asset.objects.get().config == {"model_type": "llama"}
+    shown = api.get("/models/adder").json()
+    assert shown["versions"] == [] and [each["number"] for each in shown["uploads"]] == [5]
+    assert api.request("DELETE", "/models/adder").json()["code"] == "has_versions"
+    api.request("DELETE", f"/assets/{shown['uploads'][0]['asset']}")
+    assert api.request("DELETE", "/models/adder").status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""A team's data sets and models: what is there, uploads that go on, and the room that is left.
+
+Invariant: nothing is uploaded here. The page says by which command or call it is; both go on after an interruption,
+which a form in a browser does not.
+"""
+
+from dataclasses import dataclass
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.defaultfilters import filesizeformat
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from backend.assets.representations import AssetOut
+from backend.assets.selectors import assets_of
+from backend.assets.storage import storage_of
+from backend.clock import database_now
+from backend.pages import curl
+from backend.pages.team_views import acting_in, frame_of
+
+NUM_SHOWN = 200
+BEGIN = {"kind": "data", "name": "sums", "files": [{"name": "train.jsonl", "num_bytes": 1_234}]}
+
+PUT = (
+    'curl -s -T part.0 "{}?sha256=$(sha256sum < part.0 | cut -c-64)" \\\n'
+    '  -H "Authorization: Bearer $LAMINAR_API_KEY" -H "Content-Type: application/octet-stream"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    asset: AssetOut
+    size: str
+    is_whole: bool
+
+
+@require_safe
+@never_cache
+@login_required
+def assets(request: HttpRequest) -> HttpResponse:
+    acting = acting_in(request)
+    storage = storage_of(acting.team)
+    found = [AssetOut.of(row) for row in assets_of(acting.team)[:NUM_SHOWN]]
+    context = frame_of(acting) | {
+        "assets": [
+            Shown(asset=each, size=filesizeformat(each.num_bytes), is_whole=each.state == "ready") for each in found
+        ],
+        "used": filesizeformat(storage.used_bytes),
+        "most": filesizeformat(storage.max_bytes),
+        "may_upload": "data:write" in acting.scopes,
+        "curl": curl.get("/assets"),
+        "begin": curl.post("/assets", BEGIN),
+        "put": PUT.format(curl.api_url("/assets/ASSET/files/0/parts/0")),
+        "now": database_now(),
+    }
+    return render(request, "pages/team/assets.html", context)
