@@ -128,7 +128,8 @@ def put(
         raise NotFound(f"{file.name} has {num_parts(file.num_bytes)} parts, from 0 on.")
     if asset.state != AssetState.UPLOADING:
         raise NotUploading()
-    with received(request, num_bytes=part_bytes(file.num_bytes, part), sha256=sha256) as content:
+    wanted = part_bytes(file.num_bytes, part)
+    with received(request, team=caller.team.pk, num_bytes=wanted, sha256=sha256) as content:
         put_part(file, part, content, sha256=sha256, now=now)
     return Status(204, None)
 

@@ -39,6 +39,7 @@ class AssetState(models.TextChoices):
 class AssetOrigin(models.TextChoices):
     UPLOADED = "uploaded"  # its parts are objects of the store, by their hashes
     FOLDER = "folder"  # it lies in the shared folder, where the operator put it
+    STORE = "store"  # its files are objects of the store, under a prefix of the operator's
 
 
 GONE = (AssetState.DELETING, AssetState.DELETED)
@@ -53,7 +54,7 @@ class Asset(models.Model):
     version = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=9, choices=AssetState.choices, default=AssetState.UPLOADING)
     origin = models.CharField(max_length=8, choices=AssetOrigin.choices, default=AssetOrigin.UPLOADED)
-    place = models.CharField(max_length=100, blank=True, default="")  # the entry in the shared folder
+    place = models.CharField(max_length=100, blank=True, default="")  # the entry in the shared folder, or the prefix
     num_bytes = models.PositiveBigIntegerField()
     num_files = models.PositiveIntegerField()
     num_parts = models.PositiveIntegerField()
@@ -121,6 +122,7 @@ class AssetPart(models.Model):
     file = models.ForeignKey(AssetFile, on_delete=models.CASCADE, related_name="parts")
     number = models.PositiveIntegerField()
     sha256 = models.CharField(max_length=64)
+    stored_as = models.CharField(max_length=32, blank=True, default="")  # of an upload: the name of its own object
 
     class Meta:
         ordering: ClassVar = ["number"]

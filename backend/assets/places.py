@@ -1,9 +1,10 @@
 """Where the bytes of an asset lie.
 
-    uploaded    assets/<asset>/<sha256 of a part>, in the store, whichever it is
+    uploaded    assets/<asset>/<part>, in the store, whichever it is
+    store       <place>/<file>, in the store, as the operator put it there
     folder      models/<place> or data/<place>, in the shared folder, as the operator put it there
 
-Invariant: a key is made of an id and a hash of ours, and of nothing that somebody chose.
+Invariant: a key is made of ids of ours, or of what an operator said, and of nothing that a tenant chose.
 """
 
 import logging
@@ -16,7 +17,7 @@ from typing import Final
 from django.conf import settings
 
 from backend.api.problems import Unavailable
-from backend.assets.models import Asset, AssetFile, AssetKind
+from backend.assets.models import Asset, AssetFile, AssetKind, AssetOrigin, AssetPart
 from backend.store.chosen import store
 from backend.store.port import StoreError
 from engine.spec.asset_manifest import PART_BYTES
@@ -26,8 +27,16 @@ log = logging.getLogger(__name__)
 PARTS_AT_ONCE: Final = 500  # a bucket takes about 10 ms for each, a background task has 45 s
 
 
-def part_key(asset_id: str, sha256: str) -> str:
-    return f"assets/{asset_id}/{sha256}"
+def part_key(asset_id: str, stored_as: str) -> str:
+    return f"assets/{asset_id}/{stored_as}"
+
+
+def where_is(part: AssetPart) -> tuple[str, int]:
+    """Its object, and from which byte on."""
+    file, asset = part.file, part.file.asset
+    if asset.origin == AssetOrigin.STORE:
+        return f"{asset.place}/{file.name}", part.number * PART_BYTES
+    return part_key(asset.pk, part.stored_as), 0
 
 
 def shared_folder(kind: str) -> Path:
@@ -38,8 +47,8 @@ def shared_folder(kind: str) -> Path:
 def first_bytes(asset: Asset, file: AssetFile, wanted: range) -> bytes:
     """Of an uploaded file, and of its first part. Raises `StoreError`."""
     assert wanted.stop <= PART_BYTES, "what is looked at stands in the first part"
-    sha256 = file.parts.get(number=0).sha256
-    return store().get_range(part_key(asset.pk, sha256), wanted.start, len(wanted))
+    stored_as = file.parts.get(number=0).stored_as
+    return store().get_range(part_key(asset.pk, stored_as), wanted.start, len(wanted))
 
 
 def remove_bytes(asset: Asset) -> bool:

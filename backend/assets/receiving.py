@@ -3,14 +3,14 @@
 Invariants:
 - what is announced is what comes: a body that is shorter, longer or other than its hash says is refused, and nothing of
   it is kept;
-- a web process holds at most PARTS_AT_ONCE parts, whoever sends them; one more is told to come again;
+- a web process holds at most PARTS_AT_ONCE parts, at most half of them one team's; one more is told to come again;
 - no connection to the database is held while bytes come.
 """
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Final
 
 from django.db import connection
@@ -23,6 +23,8 @@ PARTS_AT_ONCE: Final = 8  # 128 MiB; and threads enough are left for everybody e
 READ_BYTES: Final = 2**20
 
 _places = BoundedSemaphore(PARTS_AT_ONCE)
+_of_teams: Final[dict[str, int]] = {}
+_guard: Final = Lock()
 
 
 class LengthRequired(Refusal):
@@ -33,22 +35,36 @@ class LengthRequired(Refusal):
 
 
 @contextmanager
-def received(request: HttpRequest, *, num_bytes: int, sha256: str) -> Iterator[bytes]:
+def received(request: HttpRequest, *, team: str, num_bytes: int, sha256: str) -> Iterator[bytes]:
     """The part, for as long as it is put away. Raises `LengthRequired`, `Invalid`, `Malformed`, `Unavailable`."""
     _refuse_other_length(request, num_bytes)
-    if not _places.acquire(blocking=False):
-        raise Unavailable("This server takes in as many parts as it can; send this one again in a moment.")
-    try:
+    with _place_of(team):
         if not connection.in_atomic_block:
             connection.close()  # back to the pool: a slow sender takes minutes
         yield _read(request, num_bytes, sha256)
+
+
+@contextmanager
+def _place_of(team: str) -> Iterator[None]:
+    with _guard:
+        has_room = _of_teams.get(team, 0) < PARTS_AT_ONCE // 2 and _places.acquire(blocking=False)
+        if has_room:
+            _of_teams[team] = _of_teams.get(team, 0) + 1
+    if not has_room:
+        raise Unavailable("This server takes in as many parts as it can; send this one again in a moment.")
+    try:
+        yield
     finally:
         _places.release()
+        with _guard:
+            _of_teams[team] -= 1
+            if not _of_teams[team]:
+                del _of_teams[team]
 
 
 def _refuse_other_length(request: HttpRequest, num_bytes: int) -> None:
     announced = request.headers.get("Content-Length", "")
-    if not announced.isdigit():
+    if not (announced.isascii() and announced.isdigit()):
         raise LengthRequired()
     if int(announced) != num_bytes:
         message = f"this part has {num_bytes} bytes, not {announced}"

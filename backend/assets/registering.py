@@ -1,21 +1,24 @@
-"""Registering what an operator put into the shared folder: from then on it is a team's, or everybody's, to name.
+"""Registering what an operator put somewhere: from then on it is a team's, or everybody's, to name.
 
-    <store>/data/NAME      a file of rows, or a folder of them
-    <store>/models/NAME    a folder in the Hugging Face layout
+    data/NAME      of the shared folder: a file of rows, or a folder of them
+    models/NAME    of the shared folder: a folder in the Hugging Face layout
+    PREFIX/FILE    of the bucket: either
 
-Nothing is copied: nodes that mount the folder read it there. What is not registered is named by nobody.
+Nothing is copied: nodes read it in the folder that they mount, or by links. What is not registered is named by nobody.
 
 Invariants:
-- an entry lies directly in its folder, with nothing of it elsewhere, links followed;
+- an entry lies directly in its folder, with nothing of it elsewhere, links followed; a prefix is none that we write to;
 - its hash is of its bytes at that moment; whoever changes them afterwards registers a new version.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
 
@@ -27,7 +30,18 @@ from backend.assets.places import shared_folder
 from backend.assets.storage import lock_storage
 from backend.assets.uploading import next_version
 from backend.audit.services import record_action
+from backend.store.chosen import store
 from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile
+
+OURS: Final = ("assets", "jobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    name: str
+    num_bytes: int
+    read: Callable[[int, int], bytes]
+    """From a byte on, so many."""
 
 
 def register_asset(
@@ -36,12 +50,16 @@ def register_asset(
     kind: str,
     name: str,
     place: str,
+    is_stored: bool = False,
     now: datetime,
     told: Callable[[str], None] = lambda file: None,
 ) -> tuple[Asset, bool]:
     """The newest version, and whether it is new: what has not changed since is registered already. `team`: None:
-    everybody's. `told`: each file as it is read. Raises `ValueError`."""
-    files = list(_files_of(shared_folder(kind), place))
+    everybody's. `is_stored`: the place is a prefix of the store. `told`: each file as it is read. Raises `ValueError`,
+    `StoreError`."""
+    files = list(_in_store(place) if is_stored else _in_folder(kind, place))
+    if not files:
+        raise ValueError(f"place: {place} has no file")
     manifest = AssetManifest(files=[_hashed(file, told) for file in files])
     config = _config(files) if kind == AssetKind.MODEL else None
     with transaction.atomic():
@@ -57,7 +75,7 @@ def register_asset(
             name=name,
             version=next_version(team, kind, name, now=now),
             state=AssetState.READY,
-            origin=AssetOrigin.FOLDER,
+            origin=AssetOrigin.STORE if is_stored else AssetOrigin.FOLDER,
             place=place,
             num_bytes=manifest.num_bytes,
             num_files=len(manifest.files),
@@ -83,38 +101,49 @@ def entries_of(kind: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
-def _files_of(folder: Path, place: str) -> Iterator[Path]:
+def _in_folder(kind: str, place: str) -> Iterator[_Found]:
+    folder = shared_folder(kind)
     path = folder / place
     if Path(place).name != place or path.resolve().parent != folder.resolve():
         raise ValueError(f"place: the name of a file or of a folder directly in {folder}, got {place!r}")
-    if path.is_file():
-        yield path
-        return
-    if not path.is_dir():
+    if not path.exists():
         raise ValueError(f"place: there is no {path}")
-    found = [each for each in sorted(path.iterdir(), key=lambda each: each.name) if not each.name.startswith(".")]
-    for each in found:
-        if each.resolve().parent != path.resolve() or not each.is_file():
-            raise ValueError(f"{each}: the files of {place} must be its own, with no folders or links to elsewhere")
-    if not found:
-        raise ValueError(f"place: {path} has no file")
-    yield from (each for each in found if each.stat().st_size)
+    within = [path]
+    if path.is_dir():
+        within = [each for each in sorted(path.iterdir()) if not each.name.startswith(".")]
+        if any(each.resolve().parent != path.resolve() or not each.is_file() for each in within):
+            raise ValueError(f"{path}: its files must be its own, with no folders or links to elsewhere")
+    for each in within:
+        if each.stat().st_size:
+            yield _Found(name=each.name, num_bytes=each.stat().st_size, read=partial(_read, each))
 
 
-def _hashed(file: Path, told: Callable[[str], None]) -> ManifestFile:
-    told(file.name)
-    parts = []
+def _in_store(prefix: str) -> Iterator[_Found]:
+    if prefix.partition("/")[0] in OURS:
+        raise ValueError(f"place: a prefix of the operator's own, got {prefix!r}, which Laminar itself writes to")
+    for found in store().list(f"{prefix}/"):
+        read = partial(store().get_range, found.key)
+        yield _Found(name=found.key.removeprefix(f"{prefix}/"), num_bytes=found.num_bytes, read=read)
+
+
+def _read(file: Path, start: int, num_bytes: int) -> bytes:
     with file.open("rb") as opened:
-        while content := opened.read(PART_BYTES):
-            parts.append(hashlib.sha256(content).hexdigest())
-    return ManifestFile(name=file.name, num_bytes=file.stat().st_size, parts=parts)
+        opened.seek(start)
+        return opened.read(num_bytes)
 
 
-def _config(files: list[Path]) -> dict[str, Any]:
+def _hashed(found: _Found, told: Callable[[str], None]) -> ManifestFile:
+    told(found.name)
+    starts = range(0, found.num_bytes, PART_BYTES)
+    parts = [hashlib.sha256(found.read(start, PART_BYTES)).hexdigest() for start in starts]
+    return ManifestFile(name=found.name, num_bytes=found.num_bytes, parts=parts)
+
+
+def _config(files: Sequence[_Found]) -> dict[str, Any]:
     found = next((file for file in files if file.name == CONFIG), None)
-    if found is None or found.stat().st_size > MOST_CONFIG_BYTES:
+    if found is None or found.num_bytes > MOST_CONFIG_BYTES:
         raise ValueError(f"a model needs a {CONFIG} of at most {MOST_CONFIG_BYTES} bytes")
-    config: dict[str, Any] = json.loads(found.read_bytes())
+    config: dict[str, Any] = json.loads(found.read(0, found.num_bytes))
     return config
 
 

@@ -17,14 +17,14 @@ from django.views.decorators.http import require_GET
 
 from backend.api.problems import Unauthenticated, Unavailable, problem_response
 from backend.assets.models import Asset, AssetOrigin, AssetPart
-from backend.assets.places import part_key
+from backend.assets.places import where_is
 from backend.assets.selectors import manifest_of
 from backend.assets.tokens import asset_of_token
 from backend.checkpoints.export import unblocked
 from backend.errors import NotFound, Refusal
 from backend.store.chosen import store
 from backend.store.port import StoreUnavailable
-from engine.spec.asset_manifest import part_bytes
+from engine.spec.asset_manifest import RANGE, part_bytes
 
 LINK_S: Final = 300
 READ_BYTES: Final = 2**20
@@ -43,27 +43,28 @@ def manifest(request: HttpRequest, asset_id: str) -> HttpResponseBase:
 def part(request: HttpRequest, asset_id: str, sha256: str) -> HttpResponseBase:
     try:
         asset = _asset_asked_for(request, asset_id)
-        found = AssetPart.objects.select_related("file").filter(file__asset=asset, sha256=sha256).first()
-        if found is None or asset.origin != AssetOrigin.UPLOADED:
+        found = AssetPart.objects.select_related("file__asset").filter(file__asset=asset, sha256=sha256).first()
+        if found is None or asset.origin == AssetOrigin.FOLDER:
             raise NotFound("This asset has no such part to fetch.")
-        key, num_bytes = part_key(asset.pk, found.sha256), part_bytes(found.file.num_bytes, found.number)
+        (key, start), num_bytes = where_is(found), part_bytes(found.file.num_bytes, found.number)
         link = store().presigned_url(key, expires_in_s=LINK_S)
         if link is not None:
-            return HttpResponseRedirect(link)
-        first = store().get_range(key, 0, min(READ_BYTES, num_bytes))
+            return HttpResponseRedirect(link, headers={RANGE: f"bytes={start}-{start + num_bytes - 1}"})
+        first = store().get_range(key, start, min(READ_BYTES, num_bytes))
     except StoreUnavailable:
         return problem_response(request, Unavailable("The store does not answer right now."))
     except Refusal as refusal:
         return problem_response(request, refusal)
-    response = StreamingHttpResponse(unblocked(_pieces(key, first, num_bytes)), content_type="application/octet-stream")
+    pieces = unblocked(_pieces(key, first, range(start, start + num_bytes)))
+    response = StreamingHttpResponse(pieces, content_type="application/octet-stream")
     response["Content-Length"] = str(num_bytes)
     return response
 
 
-def _pieces(key: str, first: bytes, num_bytes: int) -> Iterator[bytes]:
+def _pieces(key: str, first: bytes, wanted: range) -> Iterator[bytes]:
     yield first
-    for start in range(len(first), num_bytes, READ_BYTES):
-        yield store().get_range(key, start, min(READ_BYTES, num_bytes - start))
+    for start in range(wanted.start + len(first), wanted.stop, READ_BYTES):
+        yield store().get_range(key, start, min(READ_BYTES, wanted.stop - start))
 
 
 def _asset_asked_for(request: HttpRequest, asset_id: str) -> Asset:

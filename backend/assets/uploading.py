@@ -5,7 +5,8 @@
 Invariants:
 - asking again changes nothing: the same listing under the same name is the same upload, the same part is the same
   object, and an asset that is complete says so again;
-- a part counts when its bytes are in the store and were found to be what their hash says, and not before;
+- a part counts when its bytes are in the store and were found to be what their hash says, and not before; sent anew
+  with other bytes it is another object, and the one before goes: nobody keeps more than the listing said;
 - while an asset is completed no part of it changes: both hold its row.
 """
 
@@ -26,6 +27,7 @@ from backend.assets.storage import lock_storage, refuse_beyond
 from backend.audit.services import record_action
 from backend.checkpoints.registry import number_for_upload
 from backend.errors import Conflict, FieldError, Invalid, NotFound
+from backend.ids import new_id
 from backend.store.chosen import store
 from engine.spec.asset_manifest import num_parts
 
@@ -109,12 +111,22 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
     """Of an upload; `content` was found to be what `sha256` says. Raises `NotUploading`, `NotFound`, `Unavailable`."""
     if AssetPart.objects.filter(file=file, number=number, sha256=sha256).exists():
         return
+    stored_as = new_id("part")
     with while_the_store_answers():
-        store().put(part_key(file.asset_id, sha256), content)
-    with transaction.atomic():
-        locked_upload(file.asset_id)
-        AssetPart.objects.update_or_create(file=file, number=number, defaults={"sha256": sha256})
-        Asset.objects.filter(pk=file.asset_id).update(expires_at=now + KEPT_FOR)
+        store().put(part_key(file.asset_id, stored_as), content)
+    superseded = stored_as  # until the row says that it counts
+    try:
+        with transaction.atomic():
+            locked_upload(file.asset_id)
+            before = AssetPart.objects.filter(file=file, number=number).first()
+            found = {"sha256": sha256, "stored_as": stored_as}
+            AssetPart.objects.update_or_create(file=file, number=number, defaults=found)
+            Asset.objects.filter(pk=file.asset_id).update(expires_at=now + KEPT_FOR)
+        superseded = "" if before is None else before.stored_as
+    finally:
+        if superseded:
+            with while_the_store_answers():
+                store().delete(part_key(file.asset_id, superseded))
 
 
 def complete_upload(asset: Asset, *, num_bytes: int, sha256: str, actor: str, now: datetime) -> tuple[Asset, bool]:

@@ -22,6 +22,9 @@ PART_BYTES: Final = 16 * 2**20
 """Small enough that a web process holds several at once and a cut connection costs seconds, large enough that 100 GB
 are 6,000 requests."""
 
+RANGE: Final = "Laminar-Range"
+"""A header beside a link: the bytes of what it leads to that are the part, as a Range header says them."""
+
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=100)),
                 ('version', models.PositiveIntegerField(null=True)),
                 ('state', models.CharField(choices=[('uploading', 'Uploading'), ('ready', 'Ready'), ('deleting', 'Deleting'), ('deleted', 'Deleted')], default='uploading', max_length=9)),
-                ('origin', models.CharField(choices=[('uploaded', 'Uploaded'), ('folder', 'Folder')], default='uploaded', max_length=8)),
+                ('origin', models.CharField(choices=[('uploaded', 'Uploaded'), ('folder', 'Folder'), ('store', 'Store')], default='uploaded', max_length=8)),
                 ('place', models.CharField(blank=True, default='', max_length=100)),
                 ('num_bytes', models.PositiveBigIntegerField()),
                 ('num_files', models.PositiveIntegerField()),
@@ -66,6 +66,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('number', models.PositiveIntegerField()),
                 ('sha256', models.CharField(max_length=64)),
+                ('stored_as', models.CharField(blank=True, default='', max_length=32)),
                 ('file', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='parts', to='assets.assetfile')),
             ],
             options={

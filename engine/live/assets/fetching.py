@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 
 from pydantic import ValidationError
 
-from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile, part_bytes
+from engine.spec.asset_manifest import PART_BYTES, RANGE, AssetManifest, ManifestFile, part_bytes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -124,10 +124,11 @@ class Source:
         try:
             return _read(_DIRECTLY.open(asked, timeout=TIMEOUT_S), most)
         except HTTPError as error:
-            link = error.headers.get("Location", "")
+            link, wanted = error.headers.get("Location", ""), error.headers.get(RANGE, "")
             if error.code not in _REDIRECTS or not link.startswith(("http://", "https://")):
                 raise
-        return _read(urllib.request.urlopen(link, timeout=TIMEOUT_S), most)
+        linked = urllib.request.Request(link, headers={"Range": wanted} if wanted else {})
+        return _read(urllib.request.urlopen(linked, timeout=TIMEOUT_S), most)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

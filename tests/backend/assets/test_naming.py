@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client
 
 from backend.accounts.models import Project, Team, User
-from backend.assets.models import Asset, AssetState
+from backend.assets.models import Asset, AssetPart, AssetState
 from backend.assets.removing import GRACE, delete_asset, sweep_deleted
 from backend.jobs.attempts.launching import order_for
 from backend.jobs.control.cancelling import cancel_job
@@ -20,7 +20,8 @@ from backend.jobs.line.scheduling import schedule_pool
 from backend.jobs.models import Job, JobAttempt
 from backend.jobs.submitting.refusals import SpecRefused
 from backend.pools.models import ResourcePool
-from engine.spec.asset_manifest import AssetManifest
+from backend.store.chosen import store
+from engine.spec.asset_manifest import PART_BYTES, AssetManifest
 from engine.spec.control import AttemptOrder
 from tests.backend.assets.conftest import MODEL, ROWS, sha256_of, upload
 from tests.backend.conftest import NOW, Api, MakeJob, given_asset
@@ -95,6 +96,24 @@ def test_what_merely_lies_in_the_shared_folder_is_named_by_nobody_until_it_is_re
     call_command("register_asset", "data", team=team.pk)
     assert names_of(make_job(**asking("gsm8k.jsonl")))[0] == "gsm8k.jsonl@2"
     assert "gsm8k.jsonl@2 of Ants: registered" in capsys.readouterr().out
+
+
+def test_what_an_operator_has_in_the_store_is_registered_and_fetched_from_where_it_lies(
+    make_job: MakeJob, store_dir: Path
+) -> None:
+    content = ROWS * (PART_BYTES // len(ROWS) + 1)
+    store().put("operators/large/a.jsonl", content)
+    for prefix, said in (("jobs/x", "Laminar itself"), ("nothing", "no file"), ("assets", "Laminar itself")):
+        with pytest.raises(CommandError, match=said):
+            call_command("register_asset", "data", prefix, stored=True, everybody=True)
+    call_command("register_asset", "data", "operators/large", stored=True, everybody=True)
+    assets = order_for(attempt_of(make_job(**asking("large")))).assets
+    assert assets is not None
+    [ordered] = assets.assets
+    assert ordered.place is None, "no node needs a folder for it"
+    manifest = AssetManifest.model_validate_json(fetch(f"{ordered.id}/manifest", assets.token).content)
+    parts = [whole(fetch(f"{ordered.id}/parts/{part}", assets.token)) for part in manifest.files[0].parts]
+    assert len(parts) == 2 and b"".join(parts) == content
 
 
 def test_everybodys_is_found_by_all_and_a_teams_own_comes_first(
@@ -173,8 +192,6 @@ def test_an_attempt_fetches_what_its_job_named_and_nothing_else_and_no_longer(
 def test_from_a_bucket_a_link_of_minutes_is_given_that_says_no_key_of_ours(
     data: str, make_job: MakeJob, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backend.store.chosen import store
-
     assets = order_for(attempt_of(make_job(**asking("sums")))).assets
     assert assets is not None
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -185,7 +202,8 @@ def test_from_a_bucket_a_link_of_minutes_is_given_that_says_no_key_of_ours(
     answer = fetch(f"{data}/parts/{sha256_of(ROWS)}", assets.token)
     store.cache_clear()
     link = answer.headers["Location"]
-    assert answer.status_code == 302 and f"/laminar/assets/{data}/{sha256_of(ROWS)}?" in link
+    stored_as = AssetPart.objects.get().stored_as
+    assert answer.status_code == 302 and f"/laminar/assets/{data}/{stored_as}?" in link
     assert "X-Amz-Expires=300" in link and "site-key" not in link
 
 

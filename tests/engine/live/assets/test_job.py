@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from django.core.management import call_command
 
 from backend.jobs.attempts.launching import order_for
 from backend.jobs.line.scheduling import schedule_pool
@@ -70,11 +71,13 @@ def test_a_job_trains_a_model_and_on_questions_that_were_uploaded(
     assert upload(api, contents, kind="model", name="tiny").json()["state"] == "ready"
     rows = "".join(json.dumps(question) + "\n" for question in QUESTIONS).encode()
     upload(api, {"train.jsonl": rows}, name="sums")
-    assert all(key.startswith("site/assets/") for key in bucket.keys_in("laminar", ""))
+    store().put("operators/exam/exam.jsonl", rows.replace(b"+", b"-"))
+    call_command("register_asset", "data", "operators/exam", stored=True, everybody=True)
+    assert all(key.startswith(("site/assets/", "site/operators/")) for key in bucket.keys_in("laminar", ""))
     job = make_job(
         devices=2,
         model={"source": "tiny"},
-        environment={"name": "jsonl", "params": {"data": "sums"}},
+        environment={"name": "jsonl", "params": {"data": "sums", "held_out_data": "exam"}},
         training={"steps": 2, "prompts_per_step": 2, "checkpoint_every": 2},
         algorithm={"group_size": 4},
         rollout={"replicas": 1, "max_batch": 8, "max_new_tokens": 8},
