@@ -19,7 +19,7 @@ MOST_FILES: Final = 10_000
 MOST_BYTES: Final = 2**40  # a listing of one file of 1 TiB is 65,536 parts; a trillion weights are two of these
 SUFFIXES: Final = {
     AssetKind.DATA: (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather", ".txt", ".md"),
-    AssetKind.MODEL: (".safetensors", ".json", ".jinja", ".txt", ".md"),
+    AssetKind.MODEL: (".safetensors", ".json", ".jinja", ".model", ".txt", ".md"),
 }
 PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".msgpack", ".h5", ".npy", ".npz")
 CONFIG: Final = "config.json"

@@ -31,7 +31,7 @@ def test_it_shows_what_is_ready_what_is_coming_and_the_room_that_is_left(world: 
     AssetPart.objects.create(file=file, number=1, sha256="a" * 64)
     page = page_of(owner)
     assert "tiny@3" in page and "shared@1" in page and "everybody's" in page
-    assert "1 of 3 parts" in page and "48.0\xa0MB kept of 10.0\xa0GB" in page
+    assert "1 of 3 parts" in page and "48.0 MB kept of 10.0 GB" in page
     assert "laminar upload" in page and "/api/v1/assets/ASSET/files/0/parts/0?sha256=" in page
 
 

@@ -54,13 +54,13 @@ class JobAssets:
         home = self.store / ("models" if asset.kind == "model" else "data")
         path = home / place
         if path.resolve().parent != home.resolve() or not path.exists():
-            raise ValueError(f"{asset.pointer[1:].replace('/', '.')}: {path} is not there on this node")
+            raise ValueError(f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} is not there on this node")
         files = [each for each in path.iterdir() if not each.name.startswith(".")] if path.is_dir() else [path]
         num_bytes = sum(each.stat().st_size for each in files)
         if num_bytes != asset.num_bytes:
             raise ValueError(
-                f"{asset.pointer[1:].replace('/', '.')}: {path} has {num_bytes} bytes and had {asset.num_bytes} when "
-                "it was registered: register it again, and name its new version"
+                f"{asset.pointer[1:].replace('/', '.')}: {home.name}/{place} has {num_bytes} bytes and had "
+                f"{asset.num_bytes} when it was registered: register it again, and name its new version"
             )
         return _what_is_named(asset, path)
 

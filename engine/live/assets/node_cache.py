@@ -80,7 +80,7 @@ class NodeCache:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise NoRoom(f"{self.root} is full: {self._numbers(num_bytes)}") from error
+            raise NoRoom(f"this node's cache is full: {self._numbers(num_bytes)}") from error
         coming.rename(folder)
 
     def _make_room(self, own: str, num_bytes: int) -> None:
@@ -92,7 +92,7 @@ class NodeCache:
                 return
             entry.remove_unless_used()
         if not self._has_room(own, num_bytes):
-            raise NoRoom(f"{self.root} has no room: {self._numbers(num_bytes)}; the rest of it is in use")
+            raise NoRoom(f"this node's cache has no room: {self._numbers(num_bytes)}; the rest of it is in use")
 
     def _has_room(self, own: str, num_bytes: int) -> bool:
         there = _bytes_in(self.root / f"{own}.coming")
@@ -103,7 +103,7 @@ class NodeCache:
     def _numbers(self, num_bytes: int) -> str:
         free = shutil.disk_usage(self.root).free
         return (
-            f"the job needs {num_bytes} bytes more, the disk has {free} free, and this folder may hold {self._bound()} "
+            f"the job needs {num_bytes} bytes more, the disk has {free} free, and the cache may hold {self._bound()} "
             "(LAMINAR_NODE_CACHE_DIR, LAMINAR_NODE_CACHE_GB)"
         )
 

@@ -35,8 +35,8 @@ from tests.backend.conftest import (  # noqa: F401
     pool,
     project,
     team,
-    web_server,
 )
+from tests.backend.event_streams import web_server  # noqa: F401
 from tests.s3_server import CREDENTIALS, s3_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("own_ray"), pytest.mark.django_db(transaction=True)]
