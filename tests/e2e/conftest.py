@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from frontend.client.laminar_client import Laminar
 from infra.local.home import PROJECT, Home
 from infra.local.processes import belongings
 
@@ -38,6 +39,11 @@ class Stack:
         assert answer.status_code == 202, answer.text
         job: dict[str, Any] = answer.json()
         return job
+
+    def upload(self, path: Path, *, kind: str, name: str) -> None:
+        key = str(self.client.headers["Authorization"]).removeprefix("Bearer ")
+        with Laminar(str(self.client.base_url), key) as client:
+            assert client.assets.upload(path, kind=kind, name=name).state == "ready"
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         """An answer, however long the servers behind it take to come back."""

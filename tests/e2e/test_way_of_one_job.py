@@ -1,10 +1,12 @@
 """The way of one job, from the REST API to Ray and back, while everything on the way is killed."""
 
+import json
 import os
 import signal
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -65,8 +67,13 @@ def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: 
     assert held_out[steps] - held_out[0] >= 0.25
 
 
-def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack) -> None:
-    job = stack.submit(**SMALL)
+def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
+    """With questions that were uploaded, which both attempts' nodes have to find."""
+    asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    stack.upload(tmp_path / "sums.jsonl", kind="data", name="sums")
+    job = stack.submit(**SMALL, environment={"name": "jsonl", "params": {"data": "sums"}})
+    assert job["spec"]["environment"]["params"]["data"] == "sums@1"
     stack.wait(job["id"], lambda job: job["step"] >= 12, within_s=180)
     for process in driver_processes(stack):
         os.kill(process.pid, signal.SIGKILL)
