@@ -60,13 +60,14 @@ def test_ray_asks_for_its_token_and_shares_the_store(service: str) -> None:
 def test_a_ray_node_sees_of_the_store_what_a_job_needs_and_writes_only_jobs_folders(service: str) -> None:
     mounts = {each["target"]: each for each in SERVICES[service]["volumes"]}
     store = Path(SERVICES[service]["environment"]["LAMINAR_STORE_DIR"])
-    settings = Settings(store=store)
+    settings = Settings.from_environment({"LAMINAR_STORE_DIR": str(store)})
     needed = {str(store / "jobs"), str(store / FETCHED), str(settings.models), str(settings.data)}
     assert set(mounts) == needed
     assert {each["source"] for each in mounts.values()} == {"store"}
     assert all(target == str(store / each["volume"]["subpath"]) for target, each in mounts.items())
     read_only = {target for target, each in mounts.items() if each.get("read_only")}
     assert read_only == {str(settings.models), str(settings.data)}
+    assert settings.node_cache.is_relative_to(store / FETCHED), "what a node fetches, it keeps where it may write"
     made = re.findall(r"/store/\w+", str(SERVICES["migrate"]["command"]))
     assert set(made) == needed and SERVICES[service]["depends_on"]["migrate"], "a folder must be there to be mounted"
 

@@ -11,7 +11,7 @@ from engine.live.process.settings import Settings
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "store" / "jobs" / "job_b" / "attempt-1-fence-1").mkdir(parents=True)
-    return Settings(store=tmp_path / "store")
+    return Settings.from_environment({"LAMINAR_STORE_DIR": str(tmp_path / "store")})
 
 
 @pytest.mark.parametrize("job", ["../x", "..", ".", "a/b", "/etc", "", "a\0b", "job_a/../job_b"])
@@ -34,7 +34,9 @@ def test_a_link_to_another_jobs_folder_is_refused(settings: Settings) -> None:
 
 def test_a_store_that_is_reached_by_a_link_is_the_operators_own_matter(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(settings.store)
-    folder = Settings(store=tmp_path / "link").attempt_folder(job="job_b", attempt=1, fence=1)
+    folder = Settings.from_environment({"LAMINAR_STORE_DIR": str(tmp_path / "link")}).attempt_folder(
+        job="job_b", attempt=1, fence=1
+    )
     assert folder.is_dir()
 
 
