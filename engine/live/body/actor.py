@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 
+from engine.live.body.handed import Handed
 from engine.live.body.heartbeat import Heartbeat
 from engine.live.body.loop import Body, Loop, Upward
 from engine.live.body.recording import Recording
@@ -53,6 +54,7 @@ class BodyActor:
         self._lines, self._kills = LineKeeper(str(part)), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())
+        self._handed = Handed[tuple[Address, Collected]]()
         self._part = part
         self._peers: dict[Address, Any] = {}
         recording: Recording | None = None
@@ -94,7 +96,10 @@ class BodyActor:
         """These are new, or in the place of others."""
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+    def collect(self, timeout_s: float, got: int) -> tuple[int, list[tuple[Address, Collected]]]:
+        return self._handed.after(got, lambda: self._collected(timeout_s))
+
+    def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._loop.outbox.collect(timeout_s)]
         return [*besides(self._lines, self._kills), *collected]  # before what may be this actor's last word
 

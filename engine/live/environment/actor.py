@@ -23,6 +23,7 @@ import ray
 
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import Collected, besides
+from engine.live.body.handed import Handed
 from engine.live.body.loop import BodyFailed, Outbox
 from engine.live.environment.turn_threads import TurnThreads
 from engine.live.environment.turns import Answer, Ask
@@ -51,7 +52,7 @@ class EnvironmentActor:
         log.info("part=%s host=%s pid=%d", self._part, socket.gethostname(), os.getpid())
         self._spec, self._data_folder, self._assets = spec, data_folder, assets
         self._peers: dict[Address, Any] = {}
-        self._outbox = Outbox()
+        self._outbox, self._handed = Outbox(), Handed[tuple[Address, Collected]]()
         self._answers: SimpleQueue[tuple[Address, Answer]] = SimpleQueue()
         self._asks: SimpleQueue[Sequence[Ask]] = SimpleQueue()
         for name, loop in ((self._part, self._run), ("answers", self._send)):
@@ -70,7 +71,10 @@ class EnvironmentActor:
         self._asks.put(asks)
 
     @ray.method(concurrency_group="outbox")
-    def collect(self, timeout_s: float) -> list[tuple[Address, Collected]]:
+    def collect(self, timeout_s: float, got: int) -> tuple[int, list[tuple[Address, Collected]]]:
+        return self._handed.after(got, lambda: self._collected(timeout_s))
+
+    def _collected(self, timeout_s: float) -> list[tuple[Address, Collected]]:
         collected: list[tuple[Address, Collected]] = [*self._outbox.collect(timeout_s)]
         return [*besides(self._lines, self._kills), *collected]
 

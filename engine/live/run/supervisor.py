@@ -6,7 +6,10 @@
 
 Invariants:
 - every wait has an end: a dead actor fails the poll on it at once, and the brains hear the time;
+- an actor out of reach is not a dead one: it is polled again, what a lost answer held comes once more, and whether it
+  was silent for too long is the brains' to say;
 - a message of one brain to the other, or to itself, is heard after the effects that came with it;
+- a round has one time, however long it takes: whose answer lies unheard meanwhile was not silent;
 - an announcement that the driver's brain makes of a report is recorded before the report.
 """
 
@@ -18,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from engine.live.body.actor import Collected
 from engine.live.body.loop import BodyFailed, Brain
@@ -82,8 +85,12 @@ class Supervisor:
         self._incarnations = dict.fromkeys(network.addresses, 0)
         self._kills = KernelKills()
         self._polls: dict[Any, tuple[Address, int]] = {}
+        self._out_of_reach: list[tuple[Address, int]] = []
+        self._got: dict[Address, int] = {}
+        """The number of the answer that each gave last."""
         self._ended: RunFinished | None = None
         now, spec = time.monotonic(), network.spec
+        self._now = now
         plan = Plan.from_spec(spec)
         watched = dict.fromkeys(network.parts, 0)
         driven: dict[str, Any] = {
@@ -125,15 +132,16 @@ class Supervisor:
             self._poll(address)
         tick_at = time.monotonic()
         while self._ended is None:
+            self._now = time.monotonic()
             self._collect()
             for request in self._listen():
                 self._on_request(request)
-            now = time.monotonic()
-            if now >= tick_at:
+            if self._now >= tick_at:
+                self._reach_again()
                 self._look_at_hosts()
                 self._tell(MANAGER, Tick())
                 self._tell(DRIVER, Tick())
-                tick_at = now + TICK_S
+                tick_at = self._now + TICK_S
         return self._ended
 
     def _look_at_hosts(self) -> None:
@@ -156,10 +164,19 @@ class Supervisor:
     # ── polls ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _poll(self, address: Address) -> None:
-        poll = self._network.actor(address).collect.remote(POLL_S)
+        poll = self._network.actor(address).collect.remote(POLL_S, self._got.get(address, 0))
         self._polls[poll] = (address, self._incarnations[address])
 
+    def _reach_again(self) -> None:
+        again, self._out_of_reach = self._out_of_reach, []
+        for address, incarnation in again:
+            if self._incarnations[address] == incarnation:
+                self._poll(address)
+
     def _collect(self) -> None:
+        if not self._polls:
+            time.sleep(WAKE_S)
+            return
         ready, _ = ray.wait(list(self._polls), num_returns=1, timeout=WAKE_S)
         if ready:  # whatever else has come by now is taken along
             ready, _ = ray.wait(list(self._polls), num_returns=len(self._polls), timeout=0)
@@ -168,7 +185,12 @@ class Supervisor:
             if self._incarnations[address] != incarnation:
                 continue
             try:
-                collected: list[tuple[Address, Collected]] = ray.get(poll)
+                collected: list[tuple[Address, Collected]]
+                self._got[address], collected = ray.get(poll)
+            except ActorUnavailableError as error:  # while a connection is made anew; it lives, as far as Ray knows
+                log.warning("out of reach part=%s: %s", address, _reason(error))
+                self._out_of_reach.append((address, incarnation))
+                continue
             except RayError as error:
                 self._on_died(address, incarnation, error)
                 continue
@@ -217,10 +239,9 @@ class Supervisor:
         waiting: deque[Mail] = deque([(to, message)])
         while waiting:
             address, heard = waiting.popleft()
-            now = time.monotonic()
-            effects = self._brains[address].handle(heard, now)
+            effects = self._brains[address].handle(heard, self._now)
             if address in self._recordings:
-                self._recordings[address].note(now, heard, effects)
+                self._recordings[address].note(self._now, heard, effects)
             for effect in effects:
                 waiting.extend(self._perform(effect))
             if address == DRIVER:
@@ -248,7 +269,7 @@ class Supervisor:
         return []
 
     def _start(self, start: StartPart) -> None:
-        self._incarnations[start.part] = start.incarnation
+        self._incarnations[start.part], self._got[start.part] = start.incarnation, 0
         self._network.replace(start.part, start.incarnation, hosts=start.hosts, relay=start.relay)
         self._poll(start.part)
 

@@ -37,5 +37,6 @@ def cannot_be_answered(actor: Any) -> None:
 def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], None]) -> None:
     actor: Any = EnvironmentActor(spec=JobSpec(name="x"), worker=0, data_folder=None)
     fault(actor)
-    failed = (message for _ in range(30) for _, message in actor.collect(1.0) if isinstance(message, BodyFailed))
+    answers = (actor.collect(1.0, got) for got in range(30))
+    failed = (message for _, said in answers for _, message in said if isinstance(message, BodyFailed))
     assert "environment" in next(failed).message
