@@ -43,6 +43,7 @@ HEARD_WITHIN_S = 4 * HEALTH_EVERY_S
 ABSENT_AFTER_S = 30.0
 BACKOFF_S = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 CALM_AFTER_S = 30.0
+TRY_AGAIN_S = 1.0  # what could not even be tried costs next to nothing
 MAX_FAILED_MIGRATIONS = 3
 # A full or read-only disk, a machine without memory or processes to spare: what could not be done is done later.
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EAGAIN}
@@ -138,7 +139,7 @@ class Supervisor:
 
     def _start(self, watched: Watched, now: float) -> None:
         service = watched.service
-        watched.start_due_at = now + BACKOFF_S[-1]  # if it cannot be
+        watched.start_due_at = now + TRY_AGAIN_S  # if it cannot be
         service.prepare()
         with (self._home.logs / f"{service.name}.log").open("ab") as log:
             watched.process = subprocess.Popen(
