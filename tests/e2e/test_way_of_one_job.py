@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import time
 import uuid
@@ -13,7 +14,9 @@ import psutil
 import pytest
 
 from infra.local.processes import belongings
+from tests.e2e.blows import Blows
 from tests.e2e.conftest import Stack
+from tests.e2e.ends import assert_it_ended_once_and_well, assert_nobodys_bill_is_wrong, spec
 
 pytestmark = pytest.mark.e2e
 
@@ -65,6 +68,19 @@ def test_killing_every_service_in_turn_changes_neither_result_nor_series(stack: 
     assert_every_step_is_there_once(series, steps=steps)
     held_out = dict(series["evaluation/reward"])
     assert held_out[steps] - held_out[0] >= 0.25
+
+
+def test_a_job_is_none_the_worse_for_a_site_that_is_stopped_part_by_part_for_a_moment(stack: Stack) -> None:
+    """SIGSTOP, for shorter than anybody waits; for longer, and everything else that may happen: test_bad_luck."""
+    blows = Blows(stack, random.Random(1))
+    job = stack.submit(**spec(60))
+    stack.wait(job["id"], lambda job: job["step"] >= 1, within_s=180)
+    for kind in ("web", "worker", "beat", "valkey", "engine.live.run.driver"):
+        blows.stop(kind, lasts_s=2.0)
+    blows.calm()
+    job = stack.finish(job["id"])
+    assert blows.struck.total() == 5 and job["attempt"] == 1
+    assert_it_ended_once_and_well(stack, job)
 
 
 def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack: Stack, tmp_path: Path) -> None:
@@ -133,3 +149,8 @@ def test_an_evaluation_holds_its_replica_alone_and_tells_how_far_it_is(stack: St
     assert (job["progress"], job["devices"]) == ({"done": prompts, "total": prompts, "unit": "prompts"}, 1)
     [told] = stack.get(f"/checkpoints/{checkpoint['id']}")["evaluations"]
     assert told["job"] == job["id"] and told["prompts"] <= prompts
+
+
+def test_in_the_end_nobodys_bill_is_wrong(stack: Stack) -> None:
+    """Of all the jobs above, killed and cancelled ones too."""
+    assert_nobodys_bill_is_wrong(stack, settled_within_s=0)

@@ -1,0 +1,65 @@
+"""What is right at the end, whatever happened on the way: each job ended once, trained every sample once, and is billed
+for what it held, once.
+"""
+
+import time
+from typing import Any, Final
+
+import psycopg
+
+from infra.local.services import Site
+from tests.e2e.conftest import Stack
+
+GROUPS, GROUP = 4, 4
+
+_NOT_BILLED_SO: Final = """
+SELECT * FROM (
+    SELECT held.id, sum(slice.held_us) AS billed_us,
+           round(extract(epoch FROM held.released_at - held.created_at) * 1e6) * held.devices AS held_us
+    FROM pools_reservation held LEFT JOIN usage_usageslice slice ON slice.reservation_id = held.id
+    GROUP BY held.id
+) AS bills WHERE held_us IS DISTINCT FROM billed_us
+"""
+_OVERSOLD: Final = """
+SELECT one.id FROM pools_reservation one JOIN pools_reservation other
+ON other.pool_id = one.pool_id AND other.created_at <= one.created_at AND other.released_at > one.created_at
+JOIN pools_resourcepool pool ON pool.id = one.pool_id
+GROUP BY one.id, pool.capacity HAVING sum(other.devices) > pool.capacity
+"""
+
+
+def spec(steps: int) -> dict[str, dict[str, Any]]:
+    return {
+        "evaluation": {"prompts": 16},
+        "training": {"steps": steps, "checkpoint_every": 10, "prompts_per_step": GROUPS},
+        "algorithm": {"group_size": GROUP},
+        "rollout": {"replicas": 1},
+    }
+
+
+def assert_it_ended_once_and_well(stack: Stack, job: dict[str, Any]) -> None:
+    steps = job["steps"]
+    assert job["state"] == "succeeded", f"{job['id']}: {job['failure_class']} {job['message']}"
+    assert {step for step, _ in stack.series(job["id"])["reward/mean"]} == set(range(1, steps + 1))
+    events, more = list[dict[str, Any]](), True
+    while more:
+        page = stack.get(f"/jobs/{job['id']}/events", after=events[-1]["seq"] if events else 0)
+        events, more = events + page["data"], page["has_more"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    [last] = [event["data"]["ledger"] for event in events if event["reason"] == "succeeded"]
+    assert (last["trained"], last["open"]) == (steps * GROUPS * GROUP, 0), last
+
+
+def assert_nobodys_bill_is_wrong(stack: Stack, *, settled_within_s: float) -> None:
+    site = Site(home=stack.home, ports=stack.home.written_ports())
+    deadline = time.monotonic() + settled_within_s
+    with psycopg.connect(site.postgres.url(), autocommit=True) as db:
+        while wrong := db.execute(_NOT_BILLED_SO).fetchall():
+            are_over = all(billed is None and held is not None for _, billed, held in wrong)
+            assert are_over, f"reservation, billed, held: {wrong}"
+            if time.monotonic() > deadline:  # they are settled by a later tick
+                break
+            time.sleep(1)
+        assert not wrong or not settled_within_s, f"not settled: {wrong}"
+        assert db.execute(_OVERSOLD).fetchall() == []
+    assert stack.get("/pools")["data"][0]["reserved"] == 0
