@@ -4,9 +4,12 @@ from datetime import timedelta
 from itertools import count, repeat
 
 import pytest
+from django.test import Client
 
+from backend.accounts.models import User
 from backend.errors import Conflict
 from backend.reconcile.verdicts import STALL_DEADLINE_S, STALL_LAST_DEADLINE_S, STALLED_AFTER_S
+from tests.backend.conftest import Api
 from tests.backend.reconcile.conftest import S, World
 
 LONG_S = STALL_DEADLINE_S + 60
@@ -69,6 +72,22 @@ class TestStandstill:
         assert not is_stalled(running) and events(running) == ["stalled", "moves_again"]
         running.rounds(LONG_S, turns=count(9))
         assert running.state() == ("running", 1)
+
+
+class TestTold:
+    def test_the_page_and_the_api_name_it_while_it_lasts(
+        self, running: World, client: Client, api: Api, alice: User
+    ) -> None:
+        client.force_login(alice)
+        said = "stalled: its driver has not moved since"
+        assert said not in client.get(f"/jobs/{running.job.pk}/").content.decode()
+        running.rounds(STALLED_AFTER_S + 20, turns=repeat(1))
+        assert said in client.get(f"/jobs/{running.job.pk}/").content.decode()
+        assert api.get(f"/jobs/{running.job.pk}").json()["stalled_since"] is not None
+        [attempt] = api.get(f"/jobs/{running.job.pk}/attempts").json()["data"]
+        assert attempt["moved_at"] < attempt["last_seen_at"], "it beats, and does not move"
+        running.rounds(20, turns=count(2))
+        assert api.get(f"/jobs/{running.job.pk}").json()["stalled_since"] is None
 
 
 class TestOurOwnFault:
