@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from engine.environments.gym import ReasoningGym
+from engine.environments.port import Turn, Verdict
 from engine.environments.sandbox import child
 from engine.environments.sandbox.child import Child
 from engine.environments.sandbox.memory_group import JOINS, MemoryGroup, parent_of_groups
@@ -129,6 +131,15 @@ def test_without_a_control_group_every_call_still_has_a_process_of_its_own_and_t
     assert [workers.call("f", deadline_s=20) for _ in range(3)] == [1, 1, 1]
     with pytest.raises(Exception, match="BlockingIOError"):
         workers.call("g", deadline_s=20)
+
+
+@in_ci_too
+@pytest.mark.usefixtures("alone")
+def test_without_a_control_group_the_heaviest_judge_asks_and_scores_all_the_same() -> None:
+    gym = ReasoningGym(seed=1, task="chain_sum", params={}, timeout_s=60.0)
+    prompt = gym.prompt("train", 0)
+    verdict = gym.respond(prompt, [Turn(text="no number")])
+    assert prompt.text and isinstance(verdict, Verdict) and verdict.reward < 1
 
 
 HUNGRY = [
