@@ -1,5 +1,5 @@
 # expect: Finished
-"""Names without bytes: hard links, symbolic ones, folders, pipes."""
+"""Names without bytes: hard links, symbolic ones, folders."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,6 @@ makers: list[Callable[[str], object]] = [
     lambda name: os.link("/tmp/file", name),
     lambda name: Path(name).symlink_to("x" * 100),
     os.mkdir,
-    os.mkfifo,
 ]
 number = 0
 try:
@@ -19,4 +18,4 @@ try:
         number += 1
     print("ESCAPED")
 except OSError:
-    print("blocked")
+    print("blocked" if number > 1_000 else "refused too early to tell")
