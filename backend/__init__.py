@@ -20,6 +20,7 @@ pools/            capacity, quotas, budgets, and who starts now
 jobs/             jobs from submission to their end
 checkpoints/      checkpoints of jobs, and the registry of models
 telemetry/        reports of the engine: metrics, trajectories, logs
+assets/           data sets and models of teams
 usage/            the use of devices, by kind
 reconcile/        the database held against Ray
 webhooks/         messages to a team's own servers

@@ -4,8 +4,8 @@ from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
 
-from backend.assets.serving import manifest as asset_manifest
-from backend.assets.serving import part as asset_part
+from backend.assets.using.serving import manifest as asset_manifest
+from backend.assets.using.serving import part as asset_part
 from backend.checkpoints.views import download as download_checkpoint
 from backend.feeds.prometheus import metrics
 from backend.health import healthz, readyz

@@ -6,8 +6,8 @@ class AssetsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from backend.assets.naming import AssetsOfTeams
         from backend.assets.selectors import uploads_of_model
+        from backend.assets.using.naming import AssetsOfTeams
         from backend.checkpoints.uploads import uploads_of
         from backend.jobs.attempts.library import library
 

@@ -12,7 +12,6 @@ from backend.accounts.services import Caller
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.assets.models import AssetState
-from backend.assets.receiving import received
 from backend.assets.removing import delete_asset
 from backend.assets.representations import (
     AssetFileOut,
@@ -26,7 +25,8 @@ from backend.assets.representations import (
 )
 from backend.assets.selectors import assets_seen_by, the_asset, the_file, the_own_asset
 from backend.assets.storage import set_storage, storage_of
-from backend.assets.uploading import NotUploading, begin_upload, complete_upload, put_part
+from backend.assets.uploads.receiving import received
+from backend.assets.uploads.upload import NotUploading, begin_upload, complete_upload, put_part
 from backend.clock import database_now
 from backend.errors import Denied, FieldError, NotFound
 from backend.pools.selectors import the_team

@@ -23,12 +23,12 @@ from typing import Any, Final
 from django.db import transaction
 
 from backend.accounts.models import Team
-from backend.assets.contents import MOST_CONFIG_BYTES
-from backend.assets.listing import CONFIG
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetOrigin, AssetPart, AssetState
 from backend.assets.places import shared_folder
 from backend.assets.storage import lock_storage
-from backend.assets.uploading import next_version
+from backend.assets.uploads.contents import MOST_CONFIG_BYTES
+from backend.assets.uploads.listing import CONFIG
+from backend.assets.uploads.upload import next_version
 from backend.audit.services import record_action
 from backend.store.chosen import store
 from engine.spec.asset_manifest import PART_BYTES, AssetManifest, ManifestFile

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from backend.accounts.models import Team, User
-from backend.assets.listing import ListedFile
 from backend.assets.models import Asset
 from backend.assets.removing import GRACE, delete_asset, sweep_deleted
 from backend.assets.storage import OF_A_TEAM, OverStorageQuota, set_storage, storage_of
-from backend.assets.uploading import begin_upload
+from backend.assets.uploads.listing import ListedFile
+from backend.assets.uploads.upload import begin_upload
 from backend.audit.models import AuditEntry
 from tests.backend.assets.conftest import ROWS, begin, upload
 from tests.backend.conftest import NOW, Api

@@ -8,10 +8,10 @@ import pytest
 
 from backend.accounts.models import Project, User
 from backend.accounts.services import create_api_key
-from backend.assets import receiving
 from backend.assets.models import Asset, AssetPart, AssetState
 from backend.assets.removing import GRACE, GRACE_OF_UPLOADS, delete_asset, give_up_forgotten, sweep_deleted
-from backend.assets.uploading import KEPT_FOR, NotUploading, put_part
+from backend.assets.uploads import receiving
+from backend.assets.uploads.upload import KEPT_FOR, NotUploading, put_part
 from backend.audit.models import AuditEntry
 from backend.checkpoints.models import RegisteredModel
 from backend.store.chosen import store
@@ -269,7 +269,7 @@ def test_no_more_than_a_bounded_number_of_parts_is_taken_in_at_once(api: Api, mo
     from threading import BoundedSemaphore
 
     asset = begin(api, {"a.jsonl": ROWS}).json()["id"]
-    monkeypatch.setattr("backend.assets.receiving._places", taken := BoundedSemaphore(1))
+    monkeypatch.setattr("backend.assets.uploads.receiving._places", taken := BoundedSemaphore(1))
     taken.acquire()
     refused = put(api, asset, 0, 0, ROWS)
     assert refused.status_code == 503 and refused.headers["Retry-After"]

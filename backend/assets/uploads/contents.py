@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from backend.assets.listing import CONFIG, INDEX
 from backend.assets.models import Asset, AssetFile, AssetKind
 from backend.assets.places import first_bytes
+from backend.assets.uploads.listing import CONFIG, INDEX
 from backend.errors import FieldError, Invalid
 from engine.spec.asset_manifest import PART_BYTES
 

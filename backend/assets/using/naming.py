@@ -13,7 +13,7 @@ from django.db.models import F, QuerySet
 from backend.accounts.models import Team
 from backend.assets.models import Asset, AssetOrigin, AssetState, AssetUse
 from backend.assets.selectors import assets_of
-from backend.assets.tokens import asset_token
+from backend.assets.using.tokens import asset_token
 from backend.jobs.attempts.library import FoundAsset
 from backend.jobs.models import Job
 from engine.spec.control import OrderedAsset, OrderedAssets

@@ -19,7 +19,7 @@ from backend.api.problems import Unauthenticated, Unavailable, problem_response
 from backend.assets.models import Asset, AssetOrigin, AssetPart
 from backend.assets.places import where_is
 from backend.assets.selectors import manifest_of
-from backend.assets.tokens import asset_of_token
+from backend.assets.using.tokens import asset_of_token
 from backend.checkpoints.export import unblocked
 from backend.errors import NotFound, Refusal
 from backend.store.chosen import store

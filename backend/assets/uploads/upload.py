@@ -18,15 +18,15 @@ from django.db import transaction
 from django.db.models import Max
 
 from backend.accounts.models import Project, Team
-from backend.assets.contents import look_into
-from backend.assets.listing import ListedFile, refuse_listing
 from backend.assets.models import Asset, AssetFile, AssetKind, AssetPart, AssetState
 from backend.assets.places import part_key, while_the_store_answers
 from backend.assets.selectors import UNKNOWN, incomplete_files, manifest_of
 from backend.assets.storage import lock_storage, refuse_beyond
+from backend.assets.uploads.contents import look_into
+from backend.assets.uploads.listing import ListedFile, refuse_listing
 from backend.audit.services import record_action
 from backend.checkpoints.registry import number_for_upload
-from backend.errors import Conflict, FieldError, Invalid, NotFound
+from backend.errors import Conflict, FieldError, Invalid, NotFound, Refusal
 from backend.ids import new_id
 from backend.store.chosen import store
 from engine.spec.asset_manifest import num_parts
@@ -114,7 +114,7 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
     stored_as = new_id("part")
     with while_the_store_answers():
         store().put(part_key(file.asset_id, stored_as), content)
-    superseded = stored_as  # until the row says that it counts
+    superseded = ""
     try:
         with transaction.atomic():
             locked_upload(file.asset_id)
@@ -123,6 +123,9 @@ def put_part(file: AssetFile, number: int, content: bytes, *, sha256: str, now: 
             AssetPart.objects.update_or_create(file=file, number=number, defaults=found)
             Asset.objects.filter(pk=file.asset_id).update(expires_at=now + KEPT_FOR)
         superseded = "" if before is None else before.stored_as
+    except Refusal:  # of anything else nobody knows whether the row says now that it counts
+        superseded = stored_as
+        raise
     finally:
         if superseded:
             with while_the_store_answers():
