@@ -3,6 +3,7 @@
 Invariants:
 - an ID token counts only if one of the provider's published keys signed it (RS256 or ES256, never `none`, never HMAC),
   for us, now, and for this very sign-in: it carries the nonce that this browser's session was given;
+- the provider is the one that the operator named: metadata of another issuer open nothing, wherever they came from;
 - claims come from the ID token; a missing address may come from userinfo, whose `sub` must be the token's;
 - the authorisation code is bound to this browser by PKCE and by the state, which lives in the session.
 """
@@ -20,6 +21,7 @@ from allauth.socialaccount.providers.oauth2.client import OAuth2Error
 from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView, OAuth2LoginView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.conf import settings
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -47,7 +49,7 @@ class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # all
                 self._signing_key(id_token),
                 algorithms=list(ALGORITHMS),
                 audience=client_id,
-                issuer=self.openid_config["issuer"],
+                issuer=self._issuer(),
                 leeway=_LEEWAY_S,
                 options={"require": ["iss", "sub", "aud", "exp", "iat"]},
             )
@@ -58,6 +60,13 @@ class VerifyingAdapter(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # all
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != client_id:
             raise OAuth2Error("the ID token was made for another client")
         return claims
+
+    def _issuer(self) -> str:
+        """As its metadata write it, if that is whom the operator named. Raises `ValueError`."""
+        issuer = str(self.openid_config["issuer"])
+        if issuer.rstrip("/") != settings.ENVIRONMENT.oidc_issuer:
+            raise ValueError(f"the metadata are of {issuer}")
+        return issuer
 
     def _signing_key(self, id_token: str) -> Any:
         header = jwt.get_unverified_header(id_token)

@@ -3,7 +3,8 @@
     python -m tests.backend.accounts.openid_provider PORT
 
 It signs everybody in without asking. What it says of them, and how it misbehaves, is set by POST /behave:
-{"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret"}.
+{"claims": {…}, "drop": ["email"], "userinfo": {…}, "sign": "key" | "stranger" | "none" | "client-secret",
+"issuer": "https://…" (of the metadata)}.
 """
 
 import base64
@@ -33,7 +34,7 @@ class Provider:
 
     def discovery(self) -> dict[str, Any]:
         return {
-            "issuer": self.issuer,
+            "issuer": self.behaviour.get("issuer", self.issuer),
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
             "userinfo_endpoint": f"{self.issuer}/userinfo",

@@ -125,6 +125,7 @@ LIES: dict[str, dict[str, Any]] = {
     "made for another client": {"claims": {"aud": "somebody-else"}},
     "made for several, authorised to another": {"claims": {"aud": [CLIENT_ID, "other"], "azp": "other"}},
     "made by another issuer": {"claims": {"iss": "https://evil.example"}},
+    "metadata of another issuer": {"issuer": "https://evil.example", "claims": {"iss": "https://evil.example"}},
     "expired": {"claims": {"exp": 1_000_000_000}},
     "without an end": {"drop": ["exp"]},
     "without a subject": {"drop": ["sub"]},
