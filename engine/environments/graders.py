@@ -1,18 +1,39 @@
-"""Calls into the sandbox on behalf of a grader: a fault there is a `GraderError`, never a reward of 0."""
+"""Calls into the sandbox on behalf of a grader, and whose fault it is where one has no value.
 
-from collections.abc import Sequence
+    the sandbox did not start           `GraderError`, the platform's
+    the text that is judged broke it    `SpoiltByText`: such a text is worth nothing
+    everything else                     `GraderError`, never a reward of 0
+
+A text that could make its judge fail, and had no reward for it, would choose when it is judged.
+
+Invariant: a text is blamed only where every call has a process of its own: that raised, crashed, or used up its memory
+or its time of the processor. Time that passed while others had the processor is nobody's.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from engine.environments.port import FailureKind, GraderError
+from engine.environments.port import Blame, FailureKind, GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Limits, OutOfMemory, TimedOut
+from engine.environments.sandbox.outcome import Limits, OutOfMemory, Refused, TimedOut
 from engine.environments.sandbox.worker import CallFailed, WorkerPool
 
 _INSIDE = Path(__file__).parent / "sandbox" / "inside"
+MOST_CPU_S: Final = 5.0  # honest answers take milliseconds; one that hangs must not hold the others up for a minute
+CPU_SHARE: Final = 1 / 12  # of a call's time: a text's own limit comes first wherever it has that much of a processor
 
 
 def inside_file(name: str) -> str:
     return (_INSIDE / name).read_text()
+
+
+class SpoiltByText(Exception):
+    """The text that was judged broke its own judgement."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(reward=0.0, parts={}, trusted=True, remark=f"it could not be judged: {self}"[:500])
 
 
 class SandboxedGrader:
@@ -29,13 +50,16 @@ class SandboxedGrader:
         call_s: float | None = None,
         memory_bytes: int = 512 << 20,
         packages: Sequence[str] = (),
+        beside: Mapping[str, str] | None = None,
         forks: bool = False,
         size: int = 1,
     ) -> None:
+        """`beside`: further files, which `main` may import."""
         require_bubblewrap()
         self._timeout_s, self._call_s = timeout_s, call_s
         limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
-        self._pool = WorkerPool(files={"main.py": main}, limits=limits, packages=packages, forks=forks, size=size)
+        files = {"main.py": main, **(beside or {})}
+        self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=forks, size=size)
 
     def call(self, function: str, *arguments: object) -> object:
         try:
@@ -44,10 +68,44 @@ class SandboxedGrader:
             raise grader_error(function, error) from error
 
 
+class TextJudge:
+    """A function of a file of ours that looks at a model's text, each call in a process of its own."""
+
+    def __init__(
+        self,
+        *,
+        main: str,
+        function: str,
+        timeout_s: float,
+        memory_bytes: int = 512 << 20,
+        packages: Sequence[str] = (),
+        beside: Sequence[str] = (),
+        size: int,
+    ) -> None:
+        """`beside`: names of further files inside."""
+        require_bubblewrap()
+        self._function, self._timeout_s = function, timeout_s
+        self._cpu_s = min(MOST_CPU_S, CPU_SHARE * timeout_s)
+        files = {"main.py": main, **{name: inside_file(name) for name in ("judging.py", *beside)}}
+        limits = Limits(wall_s=timeout_s, memory_bytes=memory_bytes)
+        self._pool = WorkerPool(files=files, limits=limits, packages=packages, forks=True, size=size)
+
+    def judge(self, *arguments: object) -> object:
+        """Raises `SpoiltByText` or `GraderError`."""
+        try:
+            return self._pool.call(self._function, *arguments, self._cpu_s, deadline_s=self._timeout_s)
+        except CallFailed as error:
+            is_its_own = error.has_raised or isinstance(error.outcome, OutOfMemory)
+            if is_its_own:
+                raise SpoiltByText(str(error).splitlines()[-1]) from error
+            raise grader_error(self._function, error) from error
+
+
 def grader_error(what: str, error: CallFailed) -> GraderError:
     """A process that ended may do better next time; code that raised will raise again, and a hunger stays."""
     outcome = error.outcome
     hopeless = outcome is None or isinstance(outcome, OutOfMemory)
     hopeless = hopeless or (isinstance(outcome, TimedOut) and outcome.clock == "cpu")
     kind: FailureKind = "timeout" if isinstance(outcome, TimedOut) else "error"
-    return GraderError(f"{what}: {error}", retryable=not hopeless, kind=kind)
+    blame: Blame = "infrastructure" if isinstance(outcome, Refused) else "reward"
+    return GraderError(f"{what}: {error}", retryable=not hopeless, kind=kind, blame=blame)

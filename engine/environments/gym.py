@@ -3,28 +3,29 @@
 Invariants:
 - a question comes from an index that is drawn from (seed, split, ordinal), and is taken only if its text belongs to
   the split; so no question is in both, whatever the seed;
-- reasoning-gym is imported in the sandbox alone: several of its scorers evaluate what the model wrote;
-- every score has a process of its own, so no answer can change how the next one is judged; an answer that names
-  Python's insides, with which it could write its own score, is worth nothing and is not trusted;
+- reasoning-gym is imported in the sandbox alone, and no scorer evaluates what the model wrote (inside/gym.py);
+- every score has a process of its own, so no answer can change how the next one is judged; one that its scorer chokes
+  on is worth nothing;
 - questions and scores come from different processes, so a scorer that hangs delays no question.
 """
 
 import json
 import random
-import re
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from engine.environments.graders import SandboxedGrader, inside_file
+from engine.environments.graders import SandboxedGrader, SpoiltByText, TextJudge, inside_file
 from engine.environments.params import ParamReader, Params
 from engine.environments.port import GraderError, Prompt, Split, Turn, Verdict
 from engine.environments.splits import check_asked, split_of_text
 
 HELD_OUT_SHARE: Final = 0.25  # a held-out question takes four draws, and some tasks need a tenth of a second for one
 MAX_DRAWS: Final = 200
+PACKAGES: Final = ("reasoning-gym",)
 MEMORY_BYTES: Final = 1 << 30
 QUESTION_TIMEOUT_S: Final = 60.0
-_TRICK: Final = re.compile(r"__[a-zA-Z]+__")  # no answer of any task has such a name, and every known escape from eval
+NUM_JUDGES: Final = 2
+_BESIDE: Final = ("expressions.py", "judging.py")
 
 
 class ReasoningGym:
@@ -34,8 +35,23 @@ class ReasoningGym:
         self._seed = seed
         self._task = task
         self._params = json.dumps(dict(params), sort_keys=True)
-        self._questions = self._graded(timeout_s=QUESTION_TIMEOUT_S, forks=False)
-        self._scores = self._graded(timeout_s=timeout_s, forks=True)
+        main = f"{inside_file('gym.py')}\n\nwarm_up({task!r}, {self._params!r})\n"
+        self._questions = SandboxedGrader(
+            main=main,
+            beside={name: inside_file(name) for name in _BESIDE},
+            timeout_s=QUESTION_TIMEOUT_S,
+            packages=PACKAGES,
+            memory_bytes=MEMORY_BYTES,
+        )
+        self._scores = TextJudge(
+            main=main,
+            beside=_BESIDE,
+            function="score",
+            timeout_s=timeout_s,
+            packages=PACKAGES,
+            memory_bytes=MEMORY_BYTES,
+            size=NUM_JUDGES,
+        )
         self._check()
 
     @classmethod
@@ -58,11 +74,12 @@ class ReasoningGym:
         if len(turns) != 1:
             raise ValueError(f"turns: reasoning_gym has exactly one, got {len(turns)}")
         said = turns[0].text.strip()
-        if _TRICK.search(said):
-            return Verdict(reward=0.0, parts={"score": 0.0}, trusted=False, remark="it names Python's own insides")
-        score = self._scores.call("score", self._task, self._params, prompt.facts["index"], said)
+        try:
+            score = self._scores.judge(self._task, self._params, prompt.facts["index"], said)
+        except SpoiltByText as spoilt:
+            return spoilt.verdict
         if not isinstance(score, int | float) or not 0 <= score <= 1:
-            raise GraderError(f"reasoning_gym: {self._task} scored {score!r}, which is not in 0..1", retryable=False)
+            return SpoiltByText("its score is no number from 0 to 1").verdict
         return Verdict(reward=float(score), parts={"score": float(score)}, trusted=True, remark=f"score {score:g}")
 
     def _check(self) -> None:
@@ -73,13 +90,6 @@ class ReasoningGym:
         try:
             self._questions.call("question", self._task, self._params, 0)
         except GraderError as error:
+            if error.blame == "infrastructure":
+                raise
             raise ValueError(f"reasoning_gym: {self._task} does not take {self._params}: {error}") from error
-
-    def _graded(self, *, timeout_s: float, forks: bool) -> SandboxedGrader:
-        return SandboxedGrader(
-            main=f"{inside_file('gym.py')}\n\nwarm_up({self._task!r}, {self._params!r})\n",
-            timeout_s=timeout_s,
-            packages=("reasoning-gym",),
-            memory_bytes=MEMORY_BYTES,
-            forks=forks,
-        )

@@ -7,7 +7,8 @@ Invariants:
 - `prompt` is a pure function of (the environment's seed and parameters, split, ordinal); any process can rebuild it;
 - no prompt is in both splits, whatever the seed;
 - `respond` keeps no state between calls: it is given all turns so far, so a trajectory can move between hosts;
-- a grader that crashes or runs out of time raises `GraderError`; it never answers with reward 0.
+- a grader that crashes or runs out of time raises `GraderError`; it never answers with reward 0, unless the text that
+  it judged is what broke it: a model could otherwise choose to have no reward.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,18 @@ Role = Literal["user", "tool"]
 
 FailureKind = Literal["timeout", "error"]
 """The reason for no verdict: it took too long, or something else went wrong."""
+Blame = Literal["user_code", "reward", "infrastructure"]
+"""At fault is the environment's code or data, its judge, or something of ours; a class of failure."""
 
 
 class GraderError(Exception):
     """The grader could not reach a verdict; the trajectory has no reward, which is not reward 0."""
 
-    def __init__(self, message: str = "", *, retryable: bool = True, kind: FailureKind = "error") -> None:
+    def __init__(
+        self, message: str = "", *, retryable: bool = True, kind: FailureKind = "error", blame: Blame = "reward"
+    ) -> None:
         super().__init__(message or type(self).__doc__)
-        self.retryable, self.kind = retryable, kind
+        self.retryable, self.kind, self.blame = retryable, kind, blame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ An answer of the data set is either Python (each top-level assertion or call is 
 
 Invariants:
 - the program never shares a process with the tests, and never sees them or an expected value;
-- the reward is 1 if all tests pass, else 0; a program that crashes, exits or does not load has failed;
-- a program that runs out of time or memory, and tests that are themselves broken, are a `GraderError`.
+- the reward is 1 if all tests pass, else 0; a program that crashes, exits, does not load, or runs out of its time or
+  memory has failed: if it had no reward then, a model that finds no answer would write an endless loop;
+- tests that are themselves broken are a `GraderError`; so is a sandbox that did not start, which is ours.
 """
 
 import json
@@ -19,14 +20,13 @@ import time
 from typing import Final
 
 from engine.environments.graders import grader_error, inside_file
-from engine.environments.port import FailureKind, GraderError, Verdict
+from engine.environments.port import GraderError, Verdict
 from engine.environments.sandbox.command import require_bubblewrap
-from engine.environments.sandbox.outcome import Finished, Killed, Limits, Outcome, Refused, TimedOut
+from engine.environments.sandbox.outcome import Finished, Limits, OutOfMemory, Refused, TimedOut
 from engine.environments.sandbox.run import run_python
 from engine.environments.sandbox.worker import CallFailed, Worker, WorkerPool
 
 _BLOCK: Final = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_CRASHES: Final = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP")
 NUM_TESTERS: Final = 4
 
 
@@ -56,16 +56,14 @@ class UnitTests:
         deadline = time.monotonic() + self._timeout_s
         for at, (given, expected) in enumerate(cases, start=1):
             outcome = run_python(program, stdin=given, limits=self._limits)
-            if not isinstance(outcome, Finished) and not _is_crash(outcome):
-                kind: FailureKind = "timeout" if isinstance(outcome, TimedOut) else "error"
-                raise GraderError(f"unit_tests: case {at} {outcome}", retryable=isinstance(outcome, Refused), kind=kind)
+            if isinstance(outcome, Refused):
+                raise GraderError(f"unit_tests: case {at} {outcome}", blame="infrastructure")
             right = isinstance(outcome, Finished) and outcome.exit_code == 0
-            right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)  # type: ignore[union-attr]
+            right = right and not outcome.output.stdout_truncated and _lines(outcome.output.stdout) == _lines(expected)
             passed += right
             failure = failure or ("" if right else f"case {at}: {outcome}")
             if time.monotonic() > deadline:
-                reason = f"unit_tests: {len(cases)} cases took longer than {self._timeout_s:g} s"
-                raise GraderError(reason, kind="timeout")
+                return _verdict(passed, len(cases), failure or f"they took longer than {self._timeout_s:g} s")
         return _verdict(passed, len(cases), failure)
 
     def _of_tests(self, tests: str, program: str) -> Verdict:
@@ -78,24 +76,33 @@ class UnitTests:
             raise grader_error("unit_tests", error) from error
         try:
             loaded = _asked_of(solution, "load_solution", deadline=deadline)
-            if "raised" in loaded:
-                return _verdict(0, 1, f"it did not load: {loaded['raised']}")
+            names = loaded.get("names")
+            if not isinstance(names, list):
+                return _verdict(0, 1, f"it did not load: {loaded.get('raised')}")
+            num_asked = 0
 
             def ask(question: object) -> object:
+                nonlocal num_asked
+                num_asked += 1
                 assert isinstance(question, dict)
                 given = (question["call"], question["arguments"], question["keywords"])
                 return _asked_of(solution, "call_solution", *given, deadline=deadline)
 
             left = max(deadline - time.monotonic(), 0.0)
-            ran = self._tests.call("run_tests", tests, loaded["names"], deadline_s=left, ask=ask)
-        except CallFailed as error:
-            raise grader_error("unit_tests", error) from error
+            try:
+                ran = self._tests.call("run_tests", tests, names, deadline_s=left, ask=ask)
+            except CallFailed as error:
+                if num_asked and isinstance(error.outcome, TimedOut | OutOfMemory):  # by what the program did
+                    return _verdict(0, 1, f"the tests {error.outcome}")
+                raise grader_error("unit_tests", error) from error
+            assert isinstance(ran, dict)
+            if ran["num"] == 0:
+                raise GraderError("unit_tests: there is no test in the answer of the data set", retryable=False)
+            if not solution.is_alive:  # a test that expects to be raised at would have passed
+                return _verdict(0, int(ran["num"]), f"the program ended; {ran['failure']}")
+            return _verdict(int(ran["passed"]), int(ran["num"]), str(ran["failure"]))
         finally:
             solution.close()
-        assert isinstance(ran, dict)
-        if ran["num"] == 0:
-            raise GraderError("unit_tests: there is no test in the answer of the data set", retryable=False)
-        return _verdict(int(ran["passed"]), int(ran["num"]), str(ran["failure"]))
 
 
 def program_of(said: str) -> str:
@@ -105,23 +112,17 @@ def program_of(said: str) -> str:
 
 
 def _asked_of(solution: Worker, function: str, *arguments: object, deadline: float) -> dict[str, object]:
-    """The program's answer; that it crashed or left is an answer too, and one that fails the test."""
+    """The program's answer; that it crashed, left or never ended is an answer too, and one that fails the test."""
     if not solution.is_alive:
         return {"raised": ["SystemExit", "the program has ended"]}
     try:
         answer = solution.call(function, *arguments, deadline=deadline)
     except CallFailed as error:
-        if isinstance(error.outcome, Finished) or _is_crash(error.outcome):
+        if error.outcome is not None:
             return {"raised": ["SystemExit", f"the program {error.outcome}"]}
-        if error.outcome is None:
-            return {"raised": ["RuntimeError", str(error).splitlines()[-1]]}
-        raise
+        return {"raised": ["RuntimeError", str(error).splitlines()[-1]]}
     shapes = {"raised"}, {"value"}, {"names"}
     return answer if isinstance(answer, dict) and set(answer) in shapes else {"raised": ["TypeError", "no answer"]}
-
-
-def _is_crash(outcome: Outcome | None) -> bool:
-    return isinstance(outcome, Killed) and outcome.reason.endswith(_CRASHES)
 
 
 def _cases(due: str) -> list[tuple[str, str]] | None:

@@ -7,8 +7,9 @@
     unit_tests   the program said passes the tests
 
 Invariants:
-- whatever could hang or evaluate a model's text (patterns, mathematics, programs) runs in the sandbox;
-- anything said gets a verdict or a `GraderError`; no text makes a verifier raise something else.
+- whatever could hang on a model's text (patterns, mathematics, programs) runs in the sandbox; only programs are run;
+- anything said gets a verdict: a text that its verifier chokes on is wrong. `GraderError` is for the data set's faults,
+  and for ours.
 """
 
 import math
@@ -16,7 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from engine.environments.graders import SandboxedGrader, inside_file
+from engine.environments.graders import SpoiltByText, TextJudge, inside_file
 from engine.environments.params import ParamReader
 from engine.environments.port import GraderError, Verdict
 from engine.environments.unit_tests import UnitTests
@@ -27,7 +28,6 @@ Verify = Callable[[str, str], Verdict]
 VERIFIER_NAMES: Final = ("exact", "numeric", "regex", "math_verify", "unit_tests")
 _NUMBER: Final = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+(?:\.\d+)?)?")
 EXACT_BELOW: Final = 1e-9  # the default: rounding errors are forgiven, another whole number is not
-VERIFY_S: Final = 5.0  # honest answers take milliseconds; one that hangs must not hold the others up for a minute
 NUM_VERIFIERS: Final = 2
 _MAX_SAID: Final = 100_000  # characters of an answer that are looked at: the end, where answers are
 
@@ -60,22 +60,27 @@ def _made(name: str, tolerance: float, timeout_s: float, test_timeout_s: float) 
         case "unit_tests":
             return UnitTests(timeout_s=min(test_timeout_s, timeout_s), patience_s=timeout_s).verdict
         case "regex":
-            grader = _verifying("patterns.py", timeout_s)
-            return lambda due, said: _plain(bool(grader.call("matches", due, said)), "found", "not found")
+            pattern = _verifying("matches", "patterns.py", timeout_s)
+            return lambda due, said: _judged(pattern, due, said, "found", "not found", "a pattern")
         case _:
-            grader = _verifying("mathematics.py", timeout_s, "math-verify")
-            return lambda due, said: _plain(bool(grader.call("is_equal", due, said)), "equal", f"not equal to {due}")
+            equal = _verifying("is_equal", "mathematics.py", timeout_s, "math-verify")
+            return lambda due, said: _judged(equal, due, said, "equal", f"not equal to {due}", "mathematics")
 
 
-def _verifying(file: str, timeout_s: float, *packages: str) -> SandboxedGrader:
-    return SandboxedGrader(
-        main=inside_file(file),
-        timeout_s=timeout_s,
-        call_s=VERIFY_S,
-        packages=packages,
-        forks=True,
-        size=NUM_VERIFIERS,
+def _verifying(function: str, file: str, timeout_s: float, *packages: str) -> TextJudge:
+    return TextJudge(
+        main=inside_file(file), function=function, timeout_s=timeout_s, packages=packages, size=NUM_VERIFIERS
     )
+
+
+def _judged(judge: TextJudge, due: str, said: str, praise: str, blame: str, wanted: str) -> Verdict:
+    try:
+        right = judge.judge(due, said)
+    except SpoiltByText as spoilt:
+        return spoilt.verdict
+    if right is None:
+        raise GraderError(f"the answer of the data set is not {wanted}: {due!r:.200}", retryable=False)
+    return _plain(right is True, praise, blame)
 
 
 def exact(due: str, said: str) -> Verdict:

@@ -11,6 +11,7 @@ bubblewrap cannot bound the number of files, so /tmp is mounted before it, in a 
 
 Invariants:
 - the launcher's environment is empty: `--clearenv` alone leaves it readable in /proc/1/environ, and there is no /proc;
+- Python reads no environment but this one, so its flags are those of `-I`, but that it knows the seed of its hashes;
 - the only places that can be written are /tmp, of a given size and number of files, and what the pipes take; the file
   system itself refuses more.
 """
@@ -35,7 +36,11 @@ _FURNISHES: Final = (
     # The size of the stack decides where libraries are mapped, and the filter knows where that is.
     'ulimit -S -s 8192 2>/dev/null; "$1" -t tmpfs -o "$2" tmpfs "$3" && shift 3 && exec "$@"'
 )
-ENVIRONMENT: Final = {"LD_LIBRARY_PATH": f"{HOME}/lib", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": f"{HOME}/bin"}
+ENVIRONMENT: Final = {
+    "LD_LIBRARY_PATH": f"{HOME}/lib", "HOME": "/tmp", "TMPDIR": "/tmp", "PATH": f"{HOME}/bin",
+    "PYTHONHASHSEED": "0",  # an environment makes the same prompt in every process
+}  # fmt: skip
+PYTHON: Final = (PROGRAM, "-s", "-P", "-B", "-X", "utf8", f"{BOX}/bootstrap.py")
 NOBODY: Final = 65534
 _NOBODIES: Final = (0x60000000, 0x6FFFFFFF)  # far above real users and the ranges that containers are given
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
@@ -144,5 +149,5 @@ def _inner(
         *placed, *devices, "--perms", "0755", "--dir", BOX, *contents,
         "--bind", place, "/tmp", "--chdir", "/tmp", "--remount-ro", "/",
         "--seccomp", str(filter_fd), "--",
-        PROGRAM, "-I", "-B", "-X", "utf8", f"{BOX}/bootstrap.py", *arguments,
+        *PYTHON, *arguments,
     ]  # fmt: skip

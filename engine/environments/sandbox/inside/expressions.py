@@ -1,0 +1,169 @@
+"""Mathematics as a model writes it, read without evaluating it: text becomes numbers, symbols and functions of sympy.
+
+    value   a | b   a ^ b   a & b   a << b  a >> b   a + b  a - b   a * b  a / b  a // b  a % b     each binds tighter
+    signed  -a  +a  ~a                  power  a ** b                  atom  3   2.5   x   sin(x)   (a)   a!
+
+It stands in for sympy's `parse_expr`, which hands the text to Python's `eval`. What both can read comes out the same,
+for the same operators are applied to the same numbers.
+
+Invariants:
+- a name is a symbol, or one of the functions here; nothing that answers the question by itself (`Integral`, `expand`,
+  `solve`) is among them;
+- where the numbers used are counted (`counts`), what hides one from the count (a constant, `x/x`, `49e1`, a remark) has
+  a value that is no number.
+"""
+
+import builtins
+import keyword
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+
+_TOKEN = re.compile(
+    r"(?:\s|#[^\n]*)*(?:(?P<number>(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+(?:_\d+)*)(?:[eE][-+]?\d+)?)(?!\w)"
+    r"|(?P<name>[^\W\d]\w*)|(?P<sign>\*\*|//|<<|>>|[-+*/%|^&~!(),]))"
+)
+_END = re.compile(r"(?:\s|#[^\n]*)*\Z")
+_COUNTED = re.compile(r"\d+\.?\d*|\.\d+")
+_LEVELS = (("|",), ("^",), ("&",), ("<<", ">>"), ("+", "-"), ("*", "/", "//", "%"))
+_BINARY: dict[str, Callable[[Any, Any], object]] = {
+    "|": operator.or_, "^": operator.xor, "&": operator.and_, "<<": operator.lshift, ">>": operator.rshift,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow,
+}  # fmt: skip
+_UNARY: dict[str, Callable[[Any], object]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_FUNCTIONS = {
+    **{name: getattr(sympy, name) for name in (
+        "sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "atan2",
+        "sinh", "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh", "acoth", "asech", "acsch",
+        "exp", "log", "ln", "sqrt", "cbrt", "root", "Abs", "sign", "floor", "ceiling", "factorial", "Rational",
+        "erf", "erfc", "erfi", "Si", "Ci", "Ei", "li", "fresnels", "fresnelc", "gamma", "lowergamma", "uppergamma",
+        "Max", "Min",
+    )},
+    "abs": abs, "max": sympy.Max, "min": sympy.Min,
+}  # fmt: skip
+_CONSTANTS = {
+    **{name: getattr(sympy, name) for name in ("pi", "E", "I", "oo", "zoo", "nan", "GoldenRatio", "EulerGamma")},
+    "True": True, "False": False,
+}  # fmt: skip
+
+
+class NotMathematics(ValueError):
+    """This is no expression of the kind that is due."""
+
+
+def expression(
+    text: str, *, symbols: dict[str, object] | None = None, counts: bool = False, is_own: bool = False
+) -> object:
+    """`symbols`: names that mean these. `is_own`: it is the question's, and may use all that sympy has."""
+    reader = _Reader(_tokens(text.strip()), symbols or {}, is_own=is_own)
+    value = reader.whole()
+    reader.hides |= any(letter.isdigit() for remark in re.findall("#[^\n]*", text) for letter in remark)
+    if not counts or not reader.hides:
+        return value
+    float(value)  # type: ignore[arg-type]  # what has no value raises, as it does where nothing is hidden
+    return sympy.nan
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found, at, depth = list[tuple[str, str]](), 0, 0
+    while not _END.match(text, at):
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise NotMathematics(f"cannot read {text[at : at + 20]!r}")
+        if depth == 0 and "\n" in match[0]:
+            raise NotMathematics("more than one line")
+        depth += {"(": 1, ")": -1}.get(match[match.lastgroup], 0)
+        found.append((match.lastgroup, match[match.lastgroup]))
+        at = match.end()
+    return found
+
+
+class _Reader:
+    def __init__(self, tokens: list[tuple[str, str]], symbols: dict[str, object], *, is_own: bool) -> None:
+        self._tokens, self._symbols, self._is_own = tokens, symbols, is_own
+        self._at = 0
+        self.hides = False
+        """It has numbers that are not written in digits alone."""
+
+    def whole(self) -> object:
+        value = self._binary(0)
+        if self._at < len(self._tokens):
+            raise NotMathematics(f"did not expect {self._tokens[self._at][1]!r}")
+        return value
+
+    def _sign(self, *wanted: str) -> str:
+        if self._at < len(self._tokens):
+            kind, text = self._tokens[self._at]
+            if kind == "sign" and text in wanted:
+                self._at += 1
+                return text
+        return ""
+
+    def _binary(self, level: int) -> object:
+        if level == len(_LEVELS):
+            return self._signed()
+        value = self._binary(level + 1)
+        while sign := self._sign(*_LEVELS[level]):
+            value = _BINARY[sign](value, self._binary(level + 1))
+        return value
+
+    def _signed(self) -> object:
+        sign = self._sign(*_UNARY)
+        return _UNARY[sign](self._signed()) if sign else self._power()
+
+    def _power(self) -> object:
+        value = self._atom()
+        if self._sign("!"):
+            value = sympy.factorial(value)
+        return _BINARY["**"](value, self._signed()) if self._sign("**") else value
+
+    def _atom(self) -> object:
+        if self._sign("("):
+            value = self._binary(0)
+            if not self._sign(")"):
+                raise NotMathematics("a bracket is not closed")
+            return value
+        if self._at == len(self._tokens):
+            raise NotMathematics("a number is missing")
+        kind, text = self._tokens[self._at]
+        self._at += 1
+        if kind == "number":
+            return self._number(text)
+        if kind == "name":
+            return self._call(text) if self._sign("(") else self._named(text)
+        raise NotMathematics(f"did not expect {text!r}")
+
+    def _number(self, text: str) -> object:
+        self.hides |= _COUNTED.fullmatch(text) is None
+        if "." in text or "e" in text.lower():
+            return sympy.Float(text)
+        if len(text) > 1 and text.startswith("0") and text.strip("0_"):
+            raise NotMathematics(f"a whole number does not begin with 0, as {text!r} does")
+        return sympy.Integer(int(text))
+
+    def _named(self, name: str) -> object:
+        if name in self._symbols:
+            return self._symbols[name]
+        self.hides = True
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if keyword.iskeyword(name) or hasattr(builtins, name):
+            raise NotMathematics(f"did not expect {name!r}")
+        if hasattr(sympy, name) and not self._is_own:
+            raise NotMathematics(f"did not expect {name!r}")
+        return getattr(sympy, name, None) or sympy.Symbol(name)
+
+    def _call(self, name: str) -> object:
+        function = _FUNCTIONS.get(name) or (getattr(sympy, name, None) if self._is_own else None)
+        if function is None or name in self._symbols:
+            raise NotMathematics(f"there is no function {name!r} here")
+        arguments = [self._binary(0)]
+        while self._sign(","):
+            arguments.append(self._binary(0))
+        if not self._sign(")"):
+            raise NotMathematics("a bracket is not closed")
+        return function(*arguments)
