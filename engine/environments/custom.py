@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from engine.environments.border import shown, sound_prompt
 from engine.environments.graders import SandboxedGrader
 from engine.environments.own_judge import OwnJudge
 from engine.environments.params import Params
@@ -37,19 +38,27 @@ class Custom:
 
     def prompt(self, split: Split, ordinal: int) -> Prompt:
         check_asked(split, ordinal)
-        made = self._prompts.call("prompt", split, ordinal, self._seed, self._params)
+        made = self._asked(split, ordinal)
         if not isinstance(made, dict) or not _PROMPT_KEYS.issuperset(made) or ("text" in made) == ("messages" in made):
             wanted = '{"text": …} or {"messages": […], "tools": […]}, with "facts": {…}'
-            raise GraderError(f"custom: prompt: {wanted}, got {made!r:.200}", retryable=False)
+            raise _wrong(f"prompt: {wanted}, got {shown(made)}")
         asked = {"prompt": made.get("text", made.get("messages")), "tools": made.get("tools")}
         try:
             question = question_of(asked, Columns(all_to_judge=True))
-        except ValueError as error:
-            raise GraderError(f"custom: prompt: {error}", retryable=False) from error
-        return replace(question.as_prompt(split, ordinal), facts=_facts(made.get("facts", {})))
+        except (ValueError, RecursionError) as error:
+            raise _wrong(f"prompt: {error}") from error
+        return sound_prompt(replace(question.as_prompt(split, ordinal), facts=_facts(made.get("facts", {}))))
 
     def respond(self, prompt: Prompt, turns: Sequence[Turn]) -> Observation | Verdict:
         return self._judge.respond(prompt, turns)
+
+    def _asked(self, split: Split, ordinal: int) -> object:
+        try:
+            return self._prompts.call("prompt", split, ordinal, self._seed, self._params)
+        except GraderError as error:
+            if error.blame != "infrastructure":
+                error.blame = "user_code"
+            raise
 
     def _check(self) -> None:
         """A file that cannot begin is refused before the job does."""
@@ -58,6 +67,8 @@ class Custom:
                 {self.prompt(split, ordinal).text for ordinal in range(NUM_COMPARED)} for split in _SPLITS
             )
         except GraderError as error:
+            if error.blame == "infrastructure":
+                raise
             raise ValueError(f"environment.code: {error}") from error
         if both := train & held_out:
             raise ValueError(f"environment.code: a prompt is in both splits: {min(both)!r:.200}")
@@ -69,4 +80,8 @@ _SPLITS: Final[tuple[Split, Split]] = ("train", "held_out")
 def _facts(given: object) -> dict[str, str | int]:
     if isinstance(given, dict) and all(isinstance(value, str | int) for value in given.values()):
         return given
-    raise GraderError(f"custom: facts: texts and whole numbers by name, got {given!r:.200}", retryable=False)
+    raise _wrong(f"facts: texts and whole numbers by name, got {shown(given)}")
+
+
+def _wrong(what: str) -> GraderError:
+    return GraderError(f"custom: {what}", retryable=False, blame="user_code")

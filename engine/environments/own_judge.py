@@ -6,10 +6,10 @@ Invariant: what it raises, and an answer of another shape, is a `GraderError` th
 timeout.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from engine.environments.border import MAX_REWARD, is_number, shown
 from engine.environments.graders import SandboxedGrader
 from engine.environments.port import GraderError, Observation, Prompt, Turn, Verdict
 
@@ -44,21 +44,17 @@ class OwnJudge:
         )
 
     def _verdict(self, said: Mapping[str, object]) -> Verdict:
-        reward, parts = said["reward"], said.get("parts", {})
-        if not _is_number(reward):
-            raise self._wrong("reward: a finite number", reward)
-        if not isinstance(parts, dict) or not all(_is_number(part) and 0 <= part <= 1 for part in parts.values()):
+        reward, parts, remark = said["reward"], said.get("parts", {}), said.get("remark", "")
+        if not is_number(reward):
+            raise self._wrong(f"reward: a finite number from {-MAX_REWARD:g} to {MAX_REWARD:g}", reward)
+        if not isinstance(parts, dict) or not all(is_number(part) and 0 <= part <= 1 for part in parts.values()):
             raise self._wrong("parts: numbers from 0 to 1 by name", parts)
         return Verdict(
             reward=float(reward),  # type: ignore[arg-type]
             parts={name: float(part) for name, part in parts.items()},
             trusted=said.get("trusted", True) is True,
-            remark=str(said.get("remark", ""))[:500],
+            remark=remark if isinstance(remark, str) else shown(remark),
         )
 
     def _wrong(self, wanted: str, got: object) -> GraderError:
-        return GraderError(f"{self._environment}: {wanted}, got {got!r:.200}", retryable=False)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return GraderError(f"{self._environment}: {wanted}, got {shown(got)}", retryable=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from engine.environments.border import sound_prompt
 from engine.environments.calls import MARKS, calls_by
 from engine.environments.custom import Custom
 from engine.environments.data_source import confined_data
@@ -15,7 +16,7 @@ from engine.environments.graded import Graded
 from engine.environments.gym import ReasoningGym
 from engine.environments.jsonl import Jsonl
 from engine.environments.params import ParamReader
-from engine.environments.port import Environment, Role, Tool
+from engine.environments.port import Environment, GraderError, Prompt, Role, Tool
 from engine.environments.questions.asked import Accept
 from engine.environments.questions.params import DataParams
 from engine.environments.running_sums import RunningSums
@@ -71,7 +72,14 @@ def read_questions(spec: EnvironmentSpec, *, data_folder: Path | None, accept: A
     reader = ParamReader(spec.name, confined.params)
     data = DataParams.of(reader, all_to_judge=spec.name == Graded.name, brings_tools=not uses_tools)
     calls = calls_by(str(spec.params.get("calls", MARKS)))
-    data.opened(seed=0, accept=lambda asked: accept(with_rules(asked, calls, TOOL_NAMES) if uses_tools else asked))
+
+    def as_asked(asked: Prompt) -> Prompt:
+        try:
+            return sound_prompt(with_rules(asked, calls, TOOL_NAMES) if uses_tools else asked)
+        except GraderError as error:
+            raise ValueError(str(error)) from error
+
+    data.opened(seed=0, accept=lambda asked: accept(as_asked(asked)))
 
 
 def make_environment(spec: EnvironmentSpec, *, seed: int, data_folder: Path | None) -> Environment:

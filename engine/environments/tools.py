@@ -179,7 +179,7 @@ class SandboxedPython:
         with self._room:
             outcome = run_python(program, limits=self._limits)
         if isinstance(outcome, Refused):
-            raise GraderError(f"tools: {outcome}")
+            raise GraderError(f"tools: {outcome}", blame="infrastructure")
         shown = (outcome.output.stdout + outcome.output.stderr)[: MAX_RESULT - 200]  # room for how it ended
         if isinstance(outcome, Finished) and outcome.exit_code == 0:
             return shown.strip() or "(it printed nothing)"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from engine.environments.port import FailureKind, Split
+from engine.environments.port import Blame, FailureKind, Split
 from engine.pickling import pickled_by_values
 from engine.pipeline.packed import Bytes, Floats, Ints, Marks
 from engine.policy.lineage import NO_WEIGHTS, WeightsId
@@ -52,6 +52,8 @@ class Failure:
     kind: FailureKind
     reason: str
     """For a person; nothing is decided by its words."""
+    blame: Blame = "reward"
+    """The class of a run that fails because of such failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

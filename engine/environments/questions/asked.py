@@ -109,7 +109,7 @@ class Questions:
             for row in file.rows():
                 try:
                     split, question = self._read(number, row)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:  # the latter of what is nested too deeply
                     bad.add(_where(file, row), str(error))
                     continue
                 self._places[split].append(number << PLACE_BITS | row.place)

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import ray
 
+from engine.environments.port import GraderError
 from engine.live.assets.job_assets import JobAssets
 from engine.live.body.actor import Collected, besides
 from engine.live.body.handed import Handed
@@ -87,13 +88,18 @@ class EnvironmentActor:
             self._outbox.put(DRIVER, BodyFailed(failure_class=failure_class, message=f"{self._part}: {error!r}"))
 
     def _run(self) -> None:
-        from engine.environments.registry import make_environment  # heavy imports on this thread, not before
+        # Heavy imports on this thread, not before.
+        from engine.environments.registry import make_environment
+        from engine.environments.sandbox.outcome import SandboxUnavailable
 
         spec = self._spec
         if self._assets is not None:
             self._assets.ensure("data")
         try:
             environment = make_environment(spec.environment, seed=spec.training.seed, data_folder=self._data_folder)
+        except (SandboxUnavailable, GraderError) as error:  # a fault of the environment's own would be a ValueError
+            self._outbox.put(DRIVER, BodyFailed(failure_class="infrastructure", message=str(error)))
+            return
         except ValueError as error:  # the spec asks for what this machine does not have
             self._outbox.put(DRIVER, BodyFailed(failure_class="config", message=str(error)))
             return

@@ -8,7 +8,8 @@ Invariants:
 - one thread answers a burst of quick ones: to wake one for each would cost more than the answers; an ask that nobody
   took up within HASTE_S gets a thread of its own;
 - every ask is answered once, within `timeout_s`: a prompt, an observation, a verdict, or the reason why there is none;
-- a reason is never a reward of 0;
+- a reason is never a reward of 0, says whose fault it is, and shows what was asked;
+- what is answered has passed the border (border.py): no word of an environment is more than the engine can take;
 - a time for which the whole process stood still (frozen, suspended) is not held against the environment;
 - threads left behind are bounded: when there are too many, the environment is at fault and every ask says so;
 - where the system gives no more threads, those that are there answer one after the other; without any, it says so.
@@ -22,7 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from engine.environments.port import Environment, FailureKind, GraderError
+from engine.environments.border import shown, sound, sound_text
+from engine.environments.port import Blame, Environment, FailureKind, GraderError, Observation, Prompt, Verdict
 from engine.live.environment.turns import Answer, Ask, AskId, Said
 from engine.pipeline.messages.addresses import Address
 from engine.pipeline.records import Failure
@@ -70,6 +72,8 @@ class TurnThreads:
         self._num_threads = 0
         self._num_idle = 0
         self.num_left_behind = 0
+        self._has_noted = False
+        """That some of its text had to be made valid."""
         threading.Thread(target=self._watch, name="environment-deadlines", daemon=True).start()
 
     def ask(self, ask: Ask) -> None:
@@ -83,7 +87,7 @@ class TurnThreads:
             if known is None and self.num_left_behind < MAX_LEFT_BEHIND:
                 self._begin(ask, id)
                 return
-        hang = Failure(kind="error", reason=f"{MAX_LEFT_BEHIND} calls of it hang")
+        hang = Failure(kind="error", reason=f"{MAX_LEFT_BEHIND} calls of it hang", blame=_blamed(ask))
         self._answer(ask.by, known or Answer(id=id, said=hang))
 
     def _begin(self, ask: Ask, id: AskId) -> None:
@@ -156,12 +160,19 @@ class TurnThreads:
                 return self._asked(pending.ask)
             except Exception as error:  # noqa: BLE001 - a customer's code; whatever it raises is no reward of 0
                 if not tries_left or pending.is_over or not getattr(error, "retryable", False):
-                    return _failure(error)
+                    return _failure(error, pending.ask)
 
     def _asked(self, ask: Ask) -> Said:
+        said: Prompt | Observation | Verdict
         if ask.prompt is None:
-            return self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
-        return self._environment.respond(ask.prompt, ask.turns)
+            said = self._environment.prompt(ask.key.group.split, ask.key.group.ordinal)
+        else:
+            said = self._environment.respond(ask.prompt, ask.turns)
+        passed = sound(said)
+        if not isinstance(passed, Verdict) and passed.text != getattr(said, "text", "") and not self._has_noted:
+            self._has_noted = True
+            log.warning("the environment writes what cannot be encoded, now U+FFFD, first of %s", _shown(ask))
+        return passed
 
     def _finish(self, pending: Pending, said: Said, *, is_given_up: bool = False) -> bool:
         """False if it was given up before."""
@@ -222,10 +233,26 @@ class TurnThreads:
             return now + FULL_S
 
     def _give_up(self, pending: Pending) -> None:
-        overdue = Failure(kind="timeout", reason=f"no answer within {self._timeout_s:g} s")
+        reason = f"no answer within {self._timeout_s:g} s to {_shown(pending.ask)}"
+        overdue = Failure(kind="timeout", reason=reason, blame=_blamed(pending.ask))
         self._finish(pending, overdue, is_given_up=True)
 
 
-def _failure(error: Exception) -> Failure:
-    kind: FailureKind = error.kind if isinstance(error, GraderError) else "error"
-    return Failure(kind=kind, reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])
+def _failure(error: Exception, ask: Ask) -> Failure:
+    kind: FailureKind = "error"
+    blame = _blamed(ask)
+    if isinstance(error, GraderError):
+        kind, blame = error.kind, error.blame
+    reason = sound_text(f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])
+    return Failure(kind=kind, reason=f"{reason} ({_shown(ask)})", blame=blame)
+
+
+def _blamed(ask: Ask) -> Blame:
+    return "user_code" if ask.prompt is None else "reward"
+
+
+def _shown(ask: Ask) -> str:
+    asked = f"prompt {ask.key.group.split}/{ask.key.group.ordinal}"
+    if ask.prompt is None:
+        return asked
+    return f"{asked}, {shown(ask.prompt.text)}, answered {shown(ask.turns[-1].text if ask.turns else '')}"

@@ -19,6 +19,7 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Final
 
+from engine.environments.border import shown, sound_text
 from engine.environments.port import Observation, Prompt, Turn, Verdict
 from engine.inference.port import (
     NOTHING_SAID,
@@ -170,6 +171,14 @@ class Conversation:
                 remark=remark,
             ),
         )
+
+
+def of_the_words(error: Exception, prompt: Prompt, observed: str = "") -> Failure:
+    """Of a text that cannot be put to the model."""
+    told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    of = f"prompt {prompt.split}/{prompt.ordinal}, {shown(prompt.text)}"
+    answered = f", answered {shown(observed)} by its environment" if observed else ""
+    return Failure(kind="error", reason=f"{sound_text(told)} ({of}{answered})", blame="user_code")
 
 
 def name_of(key: SampleKey) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 from engine.environments.port import Observation, Prompt, Verdict
 from engine.inference.port import KvPages, KvRoom
 from engine.live.environment.turns import Answer, Said
-from engine.live.rollout.conversation import Conversation, sampling_of
+from engine.live.rollout.conversation import Conversation, of_the_words, sampling_of
 from engine.live.rollout.open_turns import OpenTurns
 from engine.live.rollout.telling import retold, told, told_whole
 from engine.live.rollout.weight_slots import WeightSlot, WeightSlots
@@ -166,8 +166,8 @@ class Samples:
         if isinstance(said, Prompt):
             try:
                 opening = self._wording.opened(said)
-            except ValueError as error:  # of this prompt; the template takes others
-                failure = Failure(kind="error", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - of this prompt, whatever template and tokenizer raise of it
+                failure = of_the_words(error, said)
         for key in keys:
             conversation = Conversation(
                 key=key,
@@ -203,8 +203,8 @@ class Samples:
             worded = self._wording.went_on(
                 conversation.prompt, conversation.said, conversation.turns, conversation.observed
             )
-        except ValueError as error:
-            self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
+        except Exception as error:  # noqa: BLE001 - of this observation, as above
+            self._ended.append(conversation.failed(of_the_words(error, conversation.prompt, observation.text)))
             return
         conversation.observe(worded)
         self._submit(conversation)
@@ -218,7 +218,7 @@ class Samples:
             if pages is not None:  # or these are torn: then it goes on without them
                 self._submit(conversation)
                 return
-            self._ended.append(conversation.failed(Failure(kind="error", reason=str(error))))
+            self._ended.append(conversation.failed(of_the_words(error, conversation.prompt)))
             return
         slot.decoding[request.sequence_id] = conversation
 

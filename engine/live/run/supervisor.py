@@ -207,7 +207,8 @@ class Supervisor:
                 self._recorder.on_lines(message)
             case HostKills():
                 self._kills.hear(str(address), message)
-            case BodyFailed(failure_class="config" | "memory" | "data" as failure_class):  # the next fails likewise
+            # The next fails likewise.
+            case BodyFailed(failure_class="config" | "memory" | "data" | "infrastructure" as failure_class):
                 self._tell(DRIVER, RunBroken(failure_class=failure_class, message=message.message))
             case BodyFailed():
                 self._on_lost(address, incarnation, message.message)

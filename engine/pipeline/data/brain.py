@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from engine.environments.port import Blame
 from engine.pipeline.data.assignment import Assignment
 from engine.pipeline.data.commit import Commit
 from engine.pipeline.data.evaluation import AnswerCounter
@@ -186,14 +187,14 @@ class DataBrain:
         self._record(TrajectoryTaken(trajectory=trajectory))
         if failure is None or self._state.num_failed_groups == num_failed:
             return []
-        return self._judge_grader(failure.reason)
+        return self._judge_grader(failure.reason, failure.blame)
 
-    def _judge_grader(self, reason: str) -> list[Effect]:
+    def _judge_grader(self, reason: str, blame: Blame) -> list[Effect]:
         failed, ended = self._state.num_failed_groups, self._state.num_ended_groups
         if not grader_is_broken(num_failed_groups=failed, num_ended_groups=ended):
             return []
         message = f"{failed} of {ended} groups got no verdict; the last one: {reason}"
-        return [_tell(RunBroken(failure_class="reward", message=message))]
+        return [_tell(RunBroken(failure_class=blame, message=message))]
 
     def _loosen(self, missing: WeightsId) -> None:
         for evaluation in self._state.evaluations:
@@ -217,7 +218,7 @@ class DataBrain:
                 continue
             self._record(GroupGivenUp(key=group.key, reason=waited))
             effects.append(_tell(FaultReported(component="data", message=waited, action="the group was given up")))
-            effects += self._judge_grader(waited)
+            effects += self._judge_grader(waited, "reward")
         return effects
 
     # ── what the trainer asks for ─────────────────────────────────────────────────────────────────────────────────

@@ -111,7 +111,9 @@ def test_a_lost_attempt_costs_what_it_did_after_its_checkpoint_and_that_is_credi
     assert spent == 3 * (100 - 40), "a budget is not charged for the platform's faults"
 
 
-@pytest.mark.parametrize(("failure_class", "credited"), [("config", 0), ("platform", 50), ("reward", 0)])
+@pytest.mark.parametrize(
+    ("failure_class", "credited"), [("config", 0), ("platform", 50), ("reward", 0), ("user_code", 0)]
+)
 def test_only_the_platforms_faults_are_credited(live: Life, failure_class: str, credited: int) -> None:
     live.starts(0)
     live.says(10, READY)

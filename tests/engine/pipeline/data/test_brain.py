@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from engine.environments.port import Blame
 from engine.pipeline.messages.message import Tick
 from engine.pipeline.messages.to_data import BatchWanted, PauseRequested, TrainingEnded
 from engine.pipeline.messages.to_driver import (
@@ -231,6 +234,17 @@ def test_a_grader_that_fails_on_most_groups_breaks_the_run() -> None:
         tasks = granted(data.sync(wants=80))
         broken += of(data.sync(wants=0, finished=answers(tasks, failure="no sandbox")), RunBroken)
     assert broken and broken[0].failure_class == "reward" and "no sandbox" in broken[0].message
+
+
+@pytest.mark.parametrize("blame", ["user_code", "reward", "infrastructure"])
+def test_a_run_that_breaks_for_want_of_verdicts_is_of_the_class_of_whose_fault_that_is(blame: Blame) -> None:
+    data = DataWithDisk(replace(PLAN, max_batch=80)).past_the_evaluation()
+    broken: list[RunBroken] = []
+    for _ in range(10):
+        failed = answers(granted(data.sync(wants=80)), failure="it shows the input")
+        blamed = [replace(each, failure=Failure(kind="error", reason="the input", blame=blame)) for each in failed]
+        broken += of(data.sync(wants=0, finished=tuple(blamed)), RunBroken)
+    assert broken and broken[0].failure_class == blame and broken[0].message.endswith("the input")
 
 
 def finished_training(plan: Plan = PLAN) -> DataWithDisk:
