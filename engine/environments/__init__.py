@@ -1,6 +1,7 @@
 """Environments: questions for a model, tools that it may use, and the worth of its answers.
 
 port          the calls of every environment
+border        the bounds of what it may hand to the engine
 registry      all of them by name
 params        parameters by name and type
 data_source   the data that a job may read
@@ -20,6 +21,7 @@ graders       calls into the sandbox, whose failures are no rewards
 calculator    a tool for arithmetic
 search        a tool that searches a corpus
 waits         the time that a tool takes
+trial         everything that runs in the sandbox, tried once at set-up
 questions/    a customer's data set, larger than memory
 sandbox/      the place to run code that nobody here wrote
 """

@@ -26,6 +26,8 @@ FIRST_INSTALL_BYTES = 6 * GIB  # either: 2.4 to 3 GB unpacked, 1 GB of downloads
 CUDA_BYTES = 9 * GIB  # the CUDA libraries of torch: 3 GB of downloads, 5 GB unpacked
 TEMPORARY_BYTES = 1 * GIB  # pip unpacks the largest file, torch, under TMPDIR
 NEEDS_CUDA = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton)(?!.*\bextra\b)", re.MULTILINE)
+# Where the judges of untrusted code are installed: they are tried once, where there is a sandbox.
+RUNS_JUDGES = ("local", "dev")
 # What the line on the terminal calls an installation.
 TITLES = {
     "local": "packages",
@@ -49,9 +51,10 @@ def set_up(paths: Paths, lock: str) -> None:
             make_anew(paths, lock)
         run_stage(paths, TITLES[lock], pip_install(paths, lock))
         run_stage(paths, "check", check_command(paths, lock))
-        if lock in ("local", "dev"):
+        if lock in RUNS_JUDGES:
             # Where the sandbox reads it nothing can be written: each process would compile a thousand files again.
             run_stage(paths, "bytecode", [str(paths.python), "-W", "ignore", "-c", "import reasoning_gym, math_verify"])
+            run_stage(paths, "sandbox", [str(paths.python), "-m", "engine.environments.trial"])
         finish(paths, lock)
         say("  Set up.")
 

@@ -51,7 +51,7 @@ def stages(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "check", "bytecode"]
+ALL_STAGES = ["virtual environment", "torch, download", "torch", "packages", "check", "bytecode", "sandbox"]
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
@@ -172,9 +172,9 @@ def test_the_tools_are_added_to_a_finished_environment_and_cover_it(paths: Paths
     set_up(paths, "local")
     stages.clear()
     set_up(paths, "dev")
-    assert stages == ["packages and tools", "check", "bytecode"]
+    assert stages == ["packages and tools", "check", "bytecode", "sandbox"]
     set_up(paths, "local")
-    assert stages == ["packages and tools", "check", "bytecode"]
+    assert stages == ["packages and tools", "check", "bytecode", "sandbox"]
     assert json.loads(paths.stamp.read_text()).keys() == {"python", "torch", "cuda", "local", "dev"}
 
 
