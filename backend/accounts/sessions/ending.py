@@ -38,11 +38,11 @@ def end_session(user: User, public_id: str, *, now: datetime) -> None:
 
 
 @transaction.atomic
-def end_other_sessions(user: User, *, keep: str | None, now: datetime) -> int:
+def end_other_sessions(user: User, *, keep: str | None, now: datetime, actor: str = "") -> int:
     ended = list(SignedIn.objects.filter(user=user).exclude(pk=keep).values_list("pk", flat=True))
     Session.objects.filter(pk__in=ended).delete()
     if ended:
-        record_done(user, "session.others_ended", now=now, data={"number": len(ended)})
+        record_done(user, "session.others_ended", now=now, data={"number": len(ended)}, actor=actor)
     return len(ended)
 
 

@@ -1,8 +1,9 @@
-"""`manage.py account reset|move|prove ADDRESS …`: what an operator does for a person, where no mail does it.
+"""`manage.py account reset|move|prove|end ADDRESS …`: what an operator does for a person, where no mail does it.
 
     account reset ada@example.org                  a link that sets a new password, for 24 hours, once
     account move ada@example.org ada@example.net   a link that moves her to the new address, for 24 hours, once
     account prove ada@example.org                  the operator's word: the address is hers
+    account end ada@example.org                    every session of hers ends, with its sockets
 
 Invariants:
 - a link is printed here and kept nowhere; hand it to the person and to nobody else;
@@ -19,6 +20,7 @@ from backend.accounts.addresses.proved import is_taken, vouch_for
 from backend.accounts.addresses.telling import tell_of_wish
 from backend.accounts.invitations import EMAIL
 from backend.accounts.models import User
+from backend.accounts.sessions.ending import end_other_sessions
 from backend.accounts.signing_in.chains import record_done
 from backend.accounts.signing_in.resets import make_reset, may_reset, reset_link_of
 from backend.clock import database_now
@@ -34,6 +36,7 @@ class Command(BaseCommand):
             ("reset", "print a link that sets a new password"),
             ("move", "print a link that moves the account to another address"),
             ("prove", "say that the address is this person's"),
+            ("end", "end every session of this person"),
         ):
             for_act = acts.add_parser(act, help=told)
             for_act.add_argument("address")
@@ -45,7 +48,8 @@ class Command(BaseCommand):
         if user is None:
             raise CommandError(f"nobody has the address {address}")
         try:
-            self.stdout.write({"reset": self._reset, "move": self._move, "prove": self._prove}[act](user, to))
+            done = {"reset": self._reset, "move": self._move, "prove": self._prove, "end": self._end}[act](user, to)
+            self.stdout.write(done)
         except Refusal as refusal:
             raise CommandError(refusal.detail) from refusal
 
@@ -65,6 +69,10 @@ class Command(BaseCommand):
         asked = ask_for_change(user, to, now=database_now(), by_operator=True)
         tell_of_wish(asked)
         return proof_link_of(asked.token)
+
+    def _end(self, user: User, _: str) -> str:
+        number = end_other_sessions(user, keep=None, now=database_now(), actor="operator")
+        return f"{number} sessions of {user.email} have ended"
 
     def _prove(self, user: User, _: str) -> str:
         vouch_for(user)

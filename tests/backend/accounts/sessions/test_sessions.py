@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.core.management import call_command
 from django.test import Client
 
 from backend.accounts.models import SignedIn, Team, User
@@ -81,6 +82,13 @@ def test_all_others_are_ended_at_once(alice: User, bob: User) -> None:
     own.post("/accounts/sessions/", {"others": "yes"})
     assert is_in(own) and is_in(bobs) and not any(is_in(other) for other in others)
     assert list(sessions_of(alice, now=database_now())) == [SignedIn.objects.get(user=alice)]
+
+
+def test_an_operator_ends_all_of_a_person(alice: User, bob: User, team: Team) -> None:
+    own, bobs = [browser_of(alice) for _ in range(2)], browser_of(bob)
+    call_command("account", "end", "Alice@example.org")
+    assert is_in(bobs) and not any(is_in(each) for each in own)
+    assert AuditEntry.objects.get(team=team).actor == "operator"
 
 
 def test_one_that_nobody_uses_ends(alice: User) -> None:
