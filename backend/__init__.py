@@ -27,6 +27,7 @@ webhooks/         messages to a team's own servers
 feeds/            events, log lines and the audit log as streams
 audit/            who did what, in chains that show tampering
 store/            large things, in a folder or a bucket
+borders/          ids, times, names and addresses that come from outside
 api/              the common part of all of REST
 pages/            pages in the browser
 """

@@ -14,6 +14,7 @@ django_application = threaded_django()  # first: it loads the apps that the impo
 from django.conf import settings  # noqa: E402
 
 from backend.api.body_limit import limit_bodies  # noqa: E402
+from backend.borders.wall import without_hostile_cookies  # noqa: E402
 from backend.ports import refuse_unfilled  # noqa: E402
 from backend.telemetry.consumers import LiveConsumer  # noqa: E402
 from backend.telemetry.origin import only_from, refuse  # noqa: E402
@@ -28,6 +29,6 @@ sockets = URLRouter(
 application = ProtocolTypeRouter(
     {
         "http": limit_bodies(django_application),  # type: ignore[arg-type]  # Django calls its scope a dict
-        "websocket": only_from(settings.CSRF_TRUSTED_ORIGINS[0], AuthMiddlewareStack(sockets)),
+        "websocket": only_from(settings.CSRF_TRUSTED_ORIGINS[0], without_hostile_cookies(AuthMiddlewareStack(sockets))),
     }
 )

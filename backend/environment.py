@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from backend.borders.proxies import Network, read_networks
+
 # Without them everything works; infra/local passes those on that somebody has set.
 OPTIONAL = frozenset(
     f"LAMINAR_{name}"
@@ -58,8 +60,8 @@ class Environment:
     """The folder of the audit log's anchors; best on another disk than the database's."""
     audit_key_file: Path
     """The Ed25519 key that signs them; made there if there is none."""
-    trusted_proxies: frozenset[str]
-    """Addresses whose X-Forwarded-For is believed."""
+    trusted_proxies: tuple[Network, ...]
+    """Addresses and networks whose X-Forwarded-For is believed."""
     metrics_token: str
     """The bearer token with which one may read /metrics; empty: only this machine may."""
     metrics_dir: str
@@ -127,7 +129,7 @@ def read_environment(source: dict[str, str] | None = None) -> Environment:
         keep_trajectories_days=int(values.get("LAMINAR_KEEP_TRAJECTORIES_DAYS") or 90),
         audit_dir=Path(values.get("LAMINAR_AUDIT_DIR") or site_dir / "audit"),
         audit_key_file=Path(values.get("LAMINAR_AUDIT_KEY_FILE") or site_dir / "audit" / "signing_key.pem"),
-        trusted_proxies=frozenset(values.get("LAMINAR_TRUSTED_PROXIES", "").replace(",", " ").split()),
+        trusted_proxies=_networks(values.get("LAMINAR_TRUSTED_PROXIES", "")),
         metrics_token=values.get("LAMINAR_METRICS_TOKEN", ""),
         metrics_dir=values.get("LAMINAR_METRICS_DIR", ""),
         rate_scale=float(values.get("LAMINAR_RATE_SCALE") or 1),
@@ -151,6 +153,15 @@ def _at_least_one(values: dict[str, str], name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 10_000):
         raise MissingSetting(f"{name} must be a whole number from 1 to 10000, got {text!r}")
     return int(text)
+
+
+def _networks(text: str) -> tuple[Network, ...]:
+    try:
+        return read_networks(text)
+    except ValueError as error:
+        raise MissingSetting(
+            f"LAMINAR_TRUSTED_PROXIES: {error}; write addresses or networks such as 10.0.0.7 or 10.0.0.0/8, by commas"
+        ) from error
 
 
 def database_settings(url: str) -> dict[str, object]:

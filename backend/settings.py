@@ -57,6 +57,7 @@ MIDDLEWARE = [
     "backend.api.middleware.RequestIdMiddleware",
     "backend.pages.headers.guard_answers",
     "backend.api.admission.admit",
+    "backend.borders.wall.wall",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

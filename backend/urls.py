@@ -17,12 +17,12 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 
 urlpatterns = [
     path("api/v1/", api.urls),
-    path("internal/engine/assets/<str:asset_id>/manifest", asset_manifest),
-    path("internal/engine/assets/<str:asset_id>/parts/<str:sha256>", asset_part),
+    path("internal/engine/assets/<id:asset_id>/manifest", asset_manifest),
+    path("internal/engine/assets/<id:asset_id>/parts/<id:sha256>", asset_part),
     path("internal/engine/", internal_api.urls),
     path("accounts/", include("backend.pages.account.urls")),
     path("admin/", admin.site.urls),
-    path("downloads/checkpoints/<str:token>", download_checkpoint, name="checkpoint-download"),
+    path("downloads/checkpoints/<token:token>", download_checkpoint, name="checkpoint-download"),
     path("healthz", healthz),
     path("readyz", readyz),
     path("metrics", metrics),

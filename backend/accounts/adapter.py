@@ -19,7 +19,7 @@ from backend.accounts.models import User
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 from backend.api.counters import take
-from backend.api.request_context import client_ip
+from backend.borders.proxies import client_ip
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
             log.warning("a letter could not be sent template=%s error=%s", template_prefix, type(error).__name__)
 
     def get_client_ip(self, request: HttpRequest) -> str:
-        return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies) or "unknown"
+        return client_ip(request, trusted=settings.ENVIRONMENT.trusted_proxies) or "unknown"
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         account = str(credentials.get("email") or credentials.get("username") or "").strip().lower()

@@ -15,14 +15,15 @@ from backend.accounts.selectors import projects_of
 from backend.accounts.teams import change_team, create_project, delete_project, rename_project, the_project
 from backend.api.pagination import Page
 from backend.api.problems import problems
+from backend.borders.types import OneLine, PathId
 from backend.clock import database_now
-from engine.spec.strict import Strict, Text
+from engine.spec.strict import Strict
 
 router = Router(tags=["Account"])
 MAY_LOOK = ApiKeyAuth("team:read")
 MAY_RULE = ApiKeyAuth("team:write")
 BODY = (400, 413, 415, 422)  # what a route that takes a body may answer beside the rest
-Name = Annotated[Text, Field(min_length=1, max_length=80, pattern=r"\S")]
+Name = Annotated[OneLine, Field(min_length=1, max_length=80, pattern=r"\S")]
 
 
 class KeyOut(BaseModel):
@@ -90,7 +91,7 @@ def post_project(request: HttpRequest, body: ProjectWish) -> Status[ProjectOut]:
 
 
 @router.get("/projects/{project_id}", auth=MAY_READ, response={200: ProjectOut} | problems(404), summary="One project")
-def show_project(request: HttpRequest, project_id: str) -> ProjectOut:
+def show_project(request: HttpRequest, project_id: PathId) -> ProjectOut:
     return represent_project(the_project(caller_of(request).team, project_id))
 
 
@@ -100,7 +101,7 @@ def show_project(request: HttpRequest, project_id: str) -> ProjectOut:
     response={200: ProjectOut} | problems(404, 409, *BODY),
     summary="Rename a project",
 )
-def patch_project(request: HttpRequest, project_id: str, body: ProjectWish) -> ProjectOut:
+def patch_project(request: HttpRequest, project_id: PathId, body: ProjectWish) -> ProjectOut:
     project = rename_project(Acting.of(caller_of(request)), project_id, body.name, now=database_now())
     return represent_project(project)
 
@@ -111,7 +112,7 @@ def patch_project(request: HttpRequest, project_id: str, body: ProjectWish) -> P
     response={204: None} | problems(404, 409),
     summary="Delete an empty project",
 )
-def remove_project(request: HttpRequest, project_id: str) -> Status[None]:
+def remove_project(request: HttpRequest, project_id: PathId) -> Status[None]:
     """409 `in_use`: jobs are kept forever, and with them their project."""
     delete_project(Acting.of(caller_of(request)), project_id, now=database_now())
     return Status(204, None)

@@ -22,11 +22,12 @@ from backend.accounts.representations import (
 from backend.accounts.selectors import members_of, open_invitations_of
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
+from backend.borders.types import OneLine, PathId
 from backend.clock import database_now
-from engine.spec.strict import Strict, Text
+from engine.spec.strict import Strict
 
 router = Router(tags=["People"])
-Email = Annotated[Text, Field(max_length=254, pattern=EMAIL.pattern)]
+Email = Annotated[OneLine, Field(max_length=254, pattern=EMAIL.pattern)]
 
 
 class RoleChange(Strict):
@@ -45,7 +46,7 @@ def members(request: HttpRequest) -> Page[MemberOut]:
 
 
 @router.get("/members/{user_id}", auth=MAY_LOOK, response={200: MemberOut} | problems(404), summary="One member")
-def show_member(request: HttpRequest, user_id: str) -> MemberOut:
+def show_member(request: HttpRequest, user_id: PathId) -> MemberOut:
     return represent_member(membership_of(caller_of(request).team, user_id))
 
 
@@ -55,7 +56,7 @@ def show_member(request: HttpRequest, user_id: str) -> MemberOut:
     response={200: MemberOut} | problems(404, 409, *BODY),
     summary="Change a role",
 )
-def patch_member(request: HttpRequest, user_id: str, body: RoleChange) -> MemberOut:
+def patch_member(request: HttpRequest, user_id: PathId, body: RoleChange) -> MemberOut:
     """An admin cannot make or unmake an owner. 409 `last_owner`: a team keeps one."""
     return represent_member(change_role(Acting.of(caller_of(request)), user_id, body.role, now=database_now()))
 
@@ -63,7 +64,7 @@ def patch_member(request: HttpRequest, user_id: str, body: RoleChange) -> Member
 @router.delete(
     "/members/{user_id}", auth=MAY_RULE, response={204: None} | problems(404, 409), summary="Remove a member"
 )
-def delete_member(request: HttpRequest, user_id: str) -> Status[None]:
+def delete_member(request: HttpRequest, user_id: PathId) -> Status[None]:
     """Their keys of this team are revoked at once; their jobs go on, and service accounts live on."""
     remove_member(Acting.of(caller_of(request)), user_id, now=database_now())
     return Status(204, None)
@@ -98,6 +99,6 @@ def post_invitation(request: HttpRequest, body: InvitationWish) -> Status[Invita
     response={204: None} | problems(404, 409),
     summary="Revoke an invitation",
 )
-def delete_invitation(request: HttpRequest, invitation_id: str) -> Status[None]:
+def delete_invitation(request: HttpRequest, invitation_id: PathId) -> Status[None]:
     revoke_invitation(Acting.of(caller_of(request)), invitation_id, now=database_now())
     return Status(204, None)

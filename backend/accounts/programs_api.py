@@ -5,7 +5,7 @@ from typing import Annotated
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from backend.accounts.acting import Acting
 from backend.accounts.api import BODY, MAY_LOOK, MAY_RULE, Name
@@ -27,12 +27,12 @@ from backend.accounts.service_accounts import (
 )
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
+from backend.borders.types import Id, PathId, ZonedMoment
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Keys"])
-Id = Annotated[Text, Field(min_length=1, max_length=64)]
 
 
 class ServiceAccountWish(Strict):
@@ -50,7 +50,7 @@ class ApiKeyWish(Strict):
     scopes: Annotated[list[Annotated[Text, Field(max_length=40)]], Field(max_length=40)] | None = Field(
         None, description="Empty: the usual ones of the owner's role, as far as you have them."
     )
-    expires_at: AwareDatetime | None = None
+    expires_at: ZonedMoment | None = None
     service_account: Id | None = Field(None, description="Its id; empty: the key speaks for you.")
     project: Id | None = Field(None, description="The key then reaches jobs of this project only.")
     max_devices: int | None = Field(None, ge=1, le=1_000_000, description="That its jobs may hold or wait for at once.")
@@ -98,7 +98,7 @@ def post_service_account(request: HttpRequest, body: ServiceAccountWish) -> Stat
     response={200: ServiceAccountOut} | problems(404, *BODY),
     summary="Change a service account's role",
 )
-def patch_service_account(request: HttpRequest, account_id: str, body: ServiceAccountChange) -> ServiceAccountOut:
+def patch_service_account(request: HttpRequest, account_id: PathId, body: ServiceAccountChange) -> ServiceAccountOut:
     account = change_service_account(Acting.of(caller_of(request)), account_id, role=body.role, now=database_now())
     return represent_service_account(account, body.role)
 
@@ -109,7 +109,7 @@ def patch_service_account(request: HttpRequest, account_id: str, body: ServiceAc
     response={204: None} | problems(404),
     summary="Close a service account",
 )
-def delete_service_account(request: HttpRequest, account_id: str) -> Status[None]:
+def delete_service_account(request: HttpRequest, account_id: PathId) -> Status[None]:
     """Its keys are revoked at once; its jobs go on."""
     close_service_account(Acting.of(caller_of(request)), account_id, now=database_now())
     return Status(204, None)
@@ -145,7 +145,7 @@ def post_api_key(request: HttpRequest, response: HttpResponse, body: ApiKeyWish)
 
 
 @router.delete("/api-keys/{key_id}", auth=ANY_KEY, response={204: None} | problems(404), summary="Revoke an API key")
-def delete_api_key(request: HttpRequest, key_id: str) -> Status[None]:
+def delete_api_key(request: HttpRequest, key_id: PathId) -> Status[None]:
     """At once, with every key that was made with it. A key may always revoke itself; others need `team:write`."""
     revoke_key(Acting.of(caller_of(request)), key_id, now=database_now())
     return Status(204, None)

@@ -13,8 +13,8 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from backend.api.middleware import FOR_PROGRAMS
 from backend.api.problems import problem_response
+from backend.borders.wall import FOR_PROGRAMS
 from backend.errors import Denied
 
 METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")

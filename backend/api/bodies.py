@@ -2,16 +2,20 @@
 
 Invariants:
 - only JSON as the standard has it is taken: no NaN, no Infinity, no name twice in one object;
+- no text in it has a NUL or half of a character, whatever its schema: Postgres stores neither;
 - a body is refused for its size before it is parsed (and before it is read, by `body_limit`, under ASGI).
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 from django.http import HttpRequest
 from ninja.parser import Parser
 
 from backend.api.problems import Malformed, TooLarge, UnsupportedMediaType
+from backend.borders.types import is_storable
+from backend.errors import FieldError, Invalid
 
 MAX_BODY_BYTES = 1024 * 1024  # a spec is kilobytes, a batch of facts stays under this too
 MAX_DEPTH = 32  # a spec is four deep
@@ -44,6 +48,8 @@ def parse_json(body: bytes) -> object:
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both
         raise Malformed(f"The body is not JSON: {error}.") from error
     _refuse_depth(document)
+    if b"\\u" in body:  # the only way in which JSON spells them
+        _refuse_unstorable(document)
     return document
 
 
@@ -65,6 +71,29 @@ def _refuse_depth(document: object) -> None:
         if not layer:
             return
     raise Malformed(f"The body nests deeper than {MAX_DEPTH} levels.", code="too_deep")
+
+
+def _refuse_unstorable(document: object) -> None:
+    errors = [
+        FieldError(pointer=pointer, code="text", message="must not contain NUL or half of a surrogate pair")
+        for pointer, text in _texts(document, "")
+        if not is_storable(text)
+    ]
+    if errors:
+        raise Invalid(errors=errors)
+
+
+def _texts(node: object, pointer: str) -> Iterator[tuple[str, str]]:
+    """Every string with its place; a name of an object's stands where the object does."""
+    if isinstance(node, str):
+        yield pointer, node
+    elif isinstance(node, dict):
+        for name, child in node.items():
+            yield pointer, name
+            yield from _texts(child, f"{pointer}/{name}" if is_storable(name) else pointer)
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from _texts(child, f"{pointer}/{index}")
 
 
 def _children(node: object) -> list[object]:

@@ -18,11 +18,12 @@ from django.http import HttpResponse
 from ninja import Header
 
 from backend.errors import Refusal
+from engine.spec.strict import Text
 
 _TAG = re.compile(r'(W/)?"([\x21\x23-\x7e]*)"')
 
 IfMatch = Annotated[
-    str | None,
+    Text | None,
     Header(
         alias="If-Match",
         max_length=1_000,

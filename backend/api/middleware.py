@@ -19,11 +19,12 @@ from django.http.response import HttpResponseBase
 from backend.api.handlers import DATABASE_IS_AWAY, refusal_for_status
 from backend.api.problems import CONTENT_TYPE, REQUEST_ID, RETRY_AFTER_S, problem_response
 from backend.api.rate_limit import allowance_of
-from backend.api.request_context import RequestContext, client_ip, current_request
+from backend.api.request_context import RequestContext, current_request
 from backend.api.request_times import note_request
+from backend.borders.proxies import client_ip
+from backend.borders.wall import FOR_PROGRAMS
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
-FOR_PROGRAMS = ("/api/", "/internal/")
 
 
 class RequestIdMiddleware:
@@ -34,7 +35,7 @@ class RequestIdMiddleware:
         sent = request.headers.get("X-Request-Id", "")
         request_id = sent if _PLAIN_WORD.fullmatch(sent) else f"req_{secrets.token_hex(10)}"
         request.META[REQUEST_ID] = request_id
-        ip = client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies)
+        ip = client_ip(request, trusted=settings.ENVIRONMENT.trusted_proxies)
         began = time.monotonic()
         before = current_request.set(RequestContext(request_id=request_id, ip=ip))
         try:

@@ -15,12 +15,14 @@ from django.db.models import Model, Q, QuerySet
 from ninja import Query
 from pydantic import BaseModel
 
+from backend.borders.types import is_id, read_moment
 from backend.errors import FieldError, Invalid
+from engine.spec.strict import Text
 
 MAX_LIMIT = 200
 DEFAULT_LIMIT = 50
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
-Cursor = Annotated[str | None, Query(max_length=300, description="`next_cursor` of the page before.")]
+Cursor = Annotated[Text | None, Query(max_length=300, description="`next_cursor` of the page before.")]
 T = TypeVar("T")
 Row = TypeVar("Row", bound=Model)
 
@@ -54,8 +56,8 @@ def _cursor_of(row: Dated) -> str:
 def _read_cursor(text: str) -> tuple[datetime, str]:
     try:
         at, last_id = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True))
-        moment = datetime.fromisoformat(at)
-        if moment.tzinfo is None or not isinstance(last_id, str) or not last_id.isidentifier():
+        moment = read_moment(at)
+        if not is_id(last_id):
             raise ValueError("not a cursor")
     except (ValueError, TypeError, binascii.Error, RecursionError):
         error = FieldError(pointer="/query/cursor", code="cursor", message="use `next_cursor` of the page before")

@@ -27,6 +27,7 @@ from backend.assets.selectors import assets_seen_by, the_asset, the_file, the_ow
 from backend.assets.storage import set_storage, storage_of
 from backend.assets.uploads.receiving import received
 from backend.assets.uploads.upload import NotUploading, begin_upload, complete_upload, put_part
+from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.errors import Denied, FieldError, NotFound
 from backend.pools.selectors import the_team
@@ -85,7 +86,7 @@ def list_assets(
 
 
 @router.get("/assets/{asset_id}", auth=MAY_READ, response={200: AssetOut} | problems(404), summary="One of them")
-def show(request: HttpRequest, asset_id: str) -> AssetOut:
+def show(request: HttpRequest, asset_id: PathId) -> AssetOut:
     return AssetOut.of(the_asset(caller_of(request), asset_id))
 
 
@@ -97,7 +98,7 @@ def show(request: HttpRequest, asset_id: str) -> AssetOut:
 )
 def files(
     request: HttpRequest,
-    asset_id: str,
+    asset_id: PathId,
     cursor: Annotated[int, Query(ge=0, le=2**31 - 1, description="`next_cursor` of the page before.")] = 0,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[AssetFileOut]:
@@ -117,7 +118,7 @@ def files(
     openapi_extra=PART_BODY,
 )
 def put(
-    request: HttpRequest, asset_id: str, number: Number, part: Number, sha256: Annotated[Sha256, Query()]
+    request: HttpRequest, asset_id: PathId, number: Number, part: Number, sha256: Annotated[Sha256, Query()]
 ) -> Status[None]:
     """The body is the part's bytes, as application/octet-stream: 16 MiB, of the last part of a file what is left. Sent
     again it changes nothing."""
@@ -140,7 +141,7 @@ def put(
     response={200: AssetOut} | problems(400, 404, 409, 413, 415, 422),
     summary="Complete an upload",
 )
-def complete(request: HttpRequest, asset_id: str, body: CompleteUpload) -> AssetOut:
+def complete(request: HttpRequest, asset_id: PathId, body: CompleteUpload) -> AssetOut:
     """It is checked and gets its version. 409 `incomplete` names files that lack parts; 422 says what is not as it was
     announced, or what of a model is not what it should be. Asked again it answers the same."""
     caller = caller_of(request)
@@ -157,7 +158,7 @@ def complete(request: HttpRequest, asset_id: str, body: CompleteUpload) -> Asset
 @router.delete(
     "/assets/{asset_id}", auth=MAY_WRITE, response={204: None} | problems(404, 409), summary="Delete it, or give it up"
 )
-def delete(request: HttpRequest, asset_id: str) -> Status[None]:
+def delete(request: HttpRequest, asset_id: PathId) -> Status[None]:
     """409 `in_use`: a job that is not over uses it. Its version is never given again; its bytes count until they are
     gone, some minutes later."""
     caller = caller_of(request)
@@ -176,7 +177,7 @@ def storage(request: HttpRequest) -> StorageOut:
     response={200: StorageOut} | problems(400, 404, 413, 415, 422),
     summary="Set what a team may keep",
 )
-def put_storage(request: HttpRequest, response: HttpResponse, team_id: str, body: ChangeStorage) -> StorageOut:
+def put_storage(request: HttpRequest, response: HttpResponse, team_id: PathId, body: ChangeStorage) -> StorageOut:
     """For operators. What is kept stays, even beyond the new limit."""
     team, actor = the_team(team_id), caller_of(request).actor
     return StorageOut.of(set_storage(team, body.max_bytes, actor=actor, now=database_now()))

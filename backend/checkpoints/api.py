@@ -5,13 +5,14 @@ from typing import Annotated
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Status
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import Field, model_validator
 
 from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.audit.services import record_action
+from backend.borders.types import PathId, ZonedMoment
 from backend.checkpoints.export import exported_parts, folder_name, tar_num_bytes
 from backend.checkpoints.files import Elsewhere, files_of
 from backend.checkpoints.links import LASTS, link_to
@@ -61,7 +62,7 @@ class ChangeCheckpoint(Strict):
     """Changes of a checkpoint. A field that is left out stays as it is."""
 
     pinned: bool | None = Field(None, description="A pinned checkpoint is deleted by nobody.")
-    expires_at: AwareDatetime | None = Field(None, description="Deleted after this moment; null: never for its age.")
+    expires_at: ZonedMoment | None = Field(None, description="Deleted after this moment; null: never for its age.")
 
     @model_validator(mode="after")
     def _is_sensible(self) -> "ChangeCheckpoint":
@@ -92,7 +93,7 @@ class ChangeRetention(Strict):
     response={200: Page[CheckpointOut]} | problems(404),
     summary="Its checkpoints",
 )
-def checkpoints_of_job(request: HttpRequest, job_id: str) -> Page[CheckpointOut]:
+def checkpoints_of_job(request: HttpRequest, job_id: PathId) -> Page[CheckpointOut]:
     """Newest first; the first that is `complete` is where the next attempt would go on from."""
     found = list(checkpoints_of(the_job(caller_of(request).team, job_id))[: MOST_OF_A_JOB + 1])
     return Page(data=[CheckpointOut.of(row) for row in found[:MOST_OF_A_JOB]], has_more=len(found) > MOST_OF_A_JOB)
@@ -101,7 +102,7 @@ def checkpoints_of_job(request: HttpRequest, job_id: str) -> Page[CheckpointOut]
 @router.get(
     "/jobs/{job_id}/retention", auth=MAY_READ, response={200: RetentionOut} | problems(404), summary="Which are kept"
 )
-def show_retention(request: HttpRequest, job_id: str) -> RetentionOut:
+def show_retention(request: HttpRequest, job_id: PathId) -> RetentionOut:
     return RetentionOut.of(retention_of(the_job(caller_of(request).team, job_id)))
 
 
@@ -111,7 +112,7 @@ def show_retention(request: HttpRequest, job_id: str) -> RetentionOut:
     response={200: RetentionOut} | problems(400, 404, 413, 415, 422),
     summary="Say which are kept",
 )
-def put_retention(request: HttpRequest, job_id: str, body: ChangeRetention) -> RetentionOut:
+def put_retention(request: HttpRequest, job_id: PathId, body: ChangeRetention) -> RetentionOut:
     caller = caller_of(request)
     job = the_job(caller.team, job_id)
     return RetentionOut.of(set_retention(job, actor=caller.actor, now=database_now(), **body.model_dump()))
@@ -139,7 +140,7 @@ def list_checkpoints(
 @router.get(
     "/checkpoints/{checkpoint_id}", auth=MAY_READ, response={200: CheckpointOut} | problems(404), summary="One of them"
 )
-def show(request: HttpRequest, response: HttpResponse, checkpoint_id: str) -> CheckpointOut:
+def show(request: HttpRequest, response: HttpResponse, checkpoint_id: PathId) -> CheckpointOut:
     """The ETag tells whether it was pinned, dated or deleted since; send it as If-Match to change it."""
     checkpoint = the_checkpoint(caller_of(request).team, checkpoint_id)
     tagged(response, tag_of(checkpoint))
@@ -153,7 +154,11 @@ def show(request: HttpRequest, response: HttpResponse, checkpoint_id: str) -> Ch
     summary="Pin it, or say when it goes",
 )
 def change(
-    request: HttpRequest, response: HttpResponse, checkpoint_id: str, body: ChangeCheckpoint, if_match: IfMatch = None
+    request: HttpRequest,
+    response: HttpResponse,
+    checkpoint_id: PathId,
+    body: ChangeCheckpoint,
+    if_match: IfMatch = None,
 ) -> CheckpointOut:
     """409 `promoted`: a version of a model is made of it, so it cannot be unpinned."""
     caller, now = caller_of(request), database_now()
@@ -178,7 +183,7 @@ def change(
     response={204: None} | problems(404, 409, 412, 422, 425),
     summary="Delete it",
 )
-def delete(request: HttpRequest, checkpoint_id: str, if_match: IfMatch = None) -> Status[None]:
+def delete(request: HttpRequest, checkpoint_id: PathId, if_match: IfMatch = None) -> Status[None]:
     """409 `pinned`, or `in_use` by a job that is not over. 425: it is still being written."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
@@ -194,7 +199,7 @@ def delete(request: HttpRequest, checkpoint_id: str, if_match: IfMatch = None) -
     response={200: DownloadOut} | problems(404, 409, 425),
     summary="A link to its model",
 )
-def download(request: HttpRequest, checkpoint_id: str) -> DownloadOut:
+def download(request: HttpRequest, checkpoint_id: PathId) -> DownloadOut:
     """The model as a Hugging Face folder in one .tar, behind a link that is good for five minutes."""
     caller, now = caller_of(request), database_now()
     checkpoint = the_checkpoint(caller.team, checkpoint_id)
@@ -230,7 +235,7 @@ def download(request: HttpRequest, checkpoint_id: str) -> DownloadOut:
     response={201: ModelVersionOut, 200: ModelVersionOut} | problems(400, 404, 409, 413, 415, 422, 425),
     summary="Make it a version of a model",
 )
-def promote_checkpoint(request: HttpRequest, checkpoint_id: str, body: PromoteCheckpoint) -> Status[ModelVersionOut]:
+def promote_checkpoint(request: HttpRequest, checkpoint_id: PathId, body: PromoteCheckpoint) -> Status[ModelVersionOut]:
     """201: a new version; the checkpoint is pinned from now on. 200: it is one of this model already."""
     caller = caller_of(request)
     checkpoint = the_checkpoint(caller.team, checkpoint_id)

@@ -10,6 +10,7 @@ from backend.accounts.bearer import MAY_WRITE, caller_of
 from backend.api.idempotency import Key
 from backend.api.problems import problems
 from backend.api.rate_limit import counted_at
+from backend.borders.types import PathId
 from backend.checkpoints.evaluating import EvaluationWishes, evaluate_checkpoint, evaluation_spec
 from backend.checkpoints.selectors import the_checkpoint
 from backend.errors import FieldError
@@ -47,7 +48,7 @@ class EvaluateCheckpoint(Strict):
     summary="Evaluate it",
 )
 def evaluate(
-    request: HttpRequest, checkpoint_id: str, body: EvaluateCheckpoint, idempotency_key: Key = None
+    request: HttpRequest, checkpoint_id: PathId, body: EvaluateCheckpoint, idempotency_key: Key = None
 ) -> HttpResponse:
     """A job of its own that answers held-out prompts with these weights and trains nothing. It waits in line as jobs
     do and holds the devices of its replicas, and no others. Its result joins the checkpoint's

@@ -22,13 +22,23 @@ from django.conf import settings
 from backend.checkpoints.models import Checkpoint
 from backend.store.chosen import store
 from backend.store.port import NotStored, ObjectStore
-from engine.spec.checkpoint_manifest import MANIFEST_FILE, PROGRESS_FOLDER, STORED_PARTS, CheckpointPart
+from engine.spec.checkpoint_manifest import (
+    MANIFEST_FILE,
+    PROGRESS_FOLDER,
+    STORED_PARTS,
+    CheckpointPart,
+    readable_address,
+)
 
 _READ_BYTES: Final = 4 * 2**20
 
 
 class Elsewhere(Exception):
     """The files are not where this control plane keeps what belongs to the job."""
+
+
+class Unreadable(Elsewhere):
+    """The address leads nowhere, whoever asks and whenever."""
 
 
 class MissingPart(Exception):
@@ -53,7 +63,10 @@ class CheckpointFiles(Protocol):
 
 def files_of(checkpoint: Checkpoint) -> CheckpointFiles:
     """Raises `Elsewhere`."""
-    parts = urlsplit(checkpoint.uri)
+    try:
+        parts = urlsplit(readable_address(checkpoint.uri))
+    except ValueError as error:
+        raise Unreadable(f"its address {error}") from error
     if parts.scheme == "file" and not parts.netloc:
         return FolderFiles(
             Path(unquote(parts.path)), within=settings.ENVIRONMENT.store_dir / "jobs" / checkpoint.job_id

@@ -14,6 +14,7 @@ from backend.accounts.services import Caller
 from backend.api.etags import IfMatch, etag_of, refuse_if_changed, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.checkpoints.registry import change_note, locked_model, locked_version, remove_model, remove_version
 from backend.checkpoints.representations import ModelOut, ModelVersionOut, ModelWithVersionsOut, UploadedVersionOut
 from backend.checkpoints.selectors import models_of, the_model, the_version, versions_of
@@ -45,7 +46,7 @@ def list_models(request: HttpRequest, cursor: Cursor = None, limit: Limit = DEFA
 @router.get(
     "/models/{model_name}", auth=MAY_READ, response={200: ModelWithVersionsOut} | problems(404), summary="One of them"
 )
-def show_model(request: HttpRequest, response: HttpResponse, model_name: str) -> ModelWithVersionsOut:
+def show_model(request: HttpRequest, response: HttpResponse, model_name: PathId) -> ModelWithVersionsOut:
     """The ETag tells whether a version was made or removed since."""
     model = the_model(caller_of(request).team, model_name)
     tagged(response, etag_of(model.revision))
@@ -61,7 +62,7 @@ def show_model(request: HttpRequest, response: HttpResponse, model_name: str) ->
 @router.delete(
     "/models/{model_name}", auth=MAY_WRITE, response={204: None} | problems(404, 409, 412, 422), summary="Remove it"
 )
-def delete_model(request: HttpRequest, model_name: str, if_match: IfMatch = None) -> Status[None]:
+def delete_model(request: HttpRequest, model_name: PathId, if_match: IfMatch = None) -> Status[None]:
     """For admins and owners of the team. 409 `has_versions`: remove those first. A model that gets this name later
     counts its versions on from here."""
     caller, now = caller_of(request), database_now()
@@ -80,7 +81,7 @@ def delete_model(request: HttpRequest, model_name: str, if_match: IfMatch = None
     response={200: ModelVersionOut} | problems(404, 422),
     summary="A version",
 )
-def show_version(request: HttpRequest, response: HttpResponse, model_name: str, number: Number) -> ModelVersionOut:
+def show_version(request: HttpRequest, response: HttpResponse, model_name: PathId, number: Number) -> ModelVersionOut:
     model = the_model(caller_of(request).team, model_name)
     version = the_version(model, number)
     tagged(response, etag_of(version.revision))
@@ -96,7 +97,7 @@ def show_version(request: HttpRequest, response: HttpResponse, model_name: str, 
 def change_version(
     request: HttpRequest,
     response: HttpResponse,
-    model_name: str,
+    model_name: PathId,
     number: Number,
     body: ChangeVersion,
     if_match: IfMatch = None,
@@ -118,7 +119,7 @@ def change_version(
     response={204: None} | problems(404, 412, 422),
     summary="Remove a version",
 )
-def delete_version(request: HttpRequest, model_name: str, number: Number, if_match: IfMatch = None) -> Status[None]:
+def delete_version(request: HttpRequest, model_name: PathId, number: Number, if_match: IfMatch = None) -> Status[None]:
     """Takes the promotion back. For admins and owners of the team. Its checkpoint stays, still pinned; its number is
     never given to another version."""
     caller, now = caller_of(request), database_now()

@@ -1,6 +1,7 @@
 """Checkpoints, as jobs ask for them: fills the port `jobs.attempts.resume_points.checkpoints`."""
 
 from backend.accounts.models import Team
+from backend.borders.types import is_id
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.attempts.resume_points import ResumePoint
 from backend.jobs.models import Job
@@ -15,7 +16,7 @@ class CheckpointsOfJobs:
         return ResumePoint(checkpoint=checkpoint, uri=uri, step=step, origin=job, is_usable=True)
 
     def find(self, team: Team, checkpoint: str) -> ResumePoint | None:
-        if "\x00" in checkpoint:  # Postgres would choke on it
+        if not is_id(checkpoint):
             return None
         found = Checkpoint.objects.filter(pk=checkpoint, job__team=team).select_related("job").first()
         if found is None:

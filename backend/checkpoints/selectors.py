@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from django.db.models import Exists, OuterRef, QuerySet
 
 from backend.accounts.models import Team
+from backend.borders.types import is_id
 from backend.checkpoints.models import GONE, Checkpoint, ModelVersion, RegisteredModel, Retention
 from backend.errors import NotFound
 from backend.jobs.models import TERMINAL_STATES, Job, JobAttempt
@@ -65,7 +66,7 @@ def models_of(team: Team) -> QuerySet[RegisteredModel]:
 
 def the_model(team: Team, name: str) -> RegisteredModel:
     """Raises `NotFound`."""
-    found = None if "\x00" in name else models_of(team).filter(name=name).first()
+    found = models_of(team).filter(name=name).first() if is_id(name) else None
     if found is None:
         raise NotFound("There is no model with this name.")
     return found

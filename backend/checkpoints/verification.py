@@ -3,7 +3,8 @@
 Invariants:
 - `complete` is said only of a checkpoint whose manifest hashes to what the engine told us and whose parts hash to
   what the manifest says; the one exception (a part too large to be read in one turn) is noted in `is_hashed`;
-- bytes that are wrong make a checkpoint `corrupt` at once; files that cannot be seen from here decide nothing;
+- bytes that are wrong make a checkpoint `corrupt` at once, and so does an address that nobody can read; files that
+  cannot be seen from here decide nothing;
 - every turn ends in seconds, whatever the size: it stops between parts and goes on where it stopped.
 
 Two turns at once do the same work twice and write the same result: a row is claimed by its `next_check_at`.
@@ -18,7 +19,7 @@ from typing import Final
 from django.db import transaction
 from pydantic import ValidationError
 
-from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, files_of
+from backend.checkpoints.files import CheckpointFiles, Elsewhere, MissingPart, Unreadable, files_of
 from backend.checkpoints.metrics import metrics_at
 from backend.checkpoints.models import Checkpoint, CheckpointState
 from backend.store.port import StoreError
@@ -57,6 +58,9 @@ def verify(checkpoint: Checkpoint, *, now: datetime, within_s: float = CHECKPOIN
         files = files_of(checkpoint)
         manifest = _manifest(checkpoint, files)
         num_checked, is_hashed = _check_parts(checkpoint, files, manifest, ends_at)
+    except Unreadable as error:
+        log.warning("unreadable checkpoint=%s job=%s: %s", checkpoint.pk, checkpoint.job_id, error)
+        return row.update(state=CheckpointState.CORRUPT, message=str(error)[:2_000], next_check_at=None) == 1
     except (Elsewhere, StoreError) as error:
         row.update(next_check_at=now + LOOK_AGAIN, message=f"It cannot be read from here: {error}"[:2_000])
         return False

@@ -1,23 +1,21 @@
 """GET /audit-log: who did what in the caller's team."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from django.http import HttpRequest
 from ninja import Query, Router
-from pydantic import AwareDatetime, BaseModel
+from pydantic import BaseModel
 
 from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
 from backend.audit.models import AuditEntry
 from backend.audit.selectors import entries_of
+from backend.borders.types import ZonedMoment
 from engine.spec.strict import Text
 
 router = Router(tags=["Audit"])
-
-EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
-"""Beyond them a time of day in another zone has no name in ours, and the database's driver gives up."""
 
 
 class AuditEntryOut(BaseModel):
@@ -46,7 +44,7 @@ def audit_log(
     actor: Annotated[Text | None, Query(max_length=80, description="Such as `key:key_…`.")] = None,
     action: Annotated[Text | None, Query(max_length=60, description="Such as `key.created`.")] = None,
     target: Annotated[Text | None, Query(max_length=80)] = None,
-    since: Annotated[AwareDatetime | None, Query(gt=EARLIEST, lt=LATEST)] = None,
+    since: Annotated[ZonedMoment | None, Query()] = None,
     after: Annotated[int, Query(ge=0, le=2**62, description="Only entries with a higher `seq`.")] = 0,
     cursor: Annotated[
         str | None, Query(pattern="^[0-9]{1,18}$", description="`next_cursor` of the page before.")

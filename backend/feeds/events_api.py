@@ -8,6 +8,7 @@ from ninja import Header, Query, Router, Status
 from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.feeds.opening import inbox_of, stream_doc, streamed, wants_stream
 from backend.feeds.sources import JobSource, TeamSource, refuse_forgotten
 from backend.jobs.rest.representations import EventsOut, represent_event
@@ -31,7 +32,7 @@ _STREAM_DOC = stream_doc("`id`, `event` (its type) and `data` (JSON)")
 )
 def job_events(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     after: Annotated[int, Query(ge=0, le=2**31 - 1, description="The last `seq` that you have seen.")] = 0,
     limit: Limit = DEFAULT_LIMIT,
     last_event_id: LastEventId = None,

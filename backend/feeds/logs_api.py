@@ -7,6 +7,7 @@ from ninja import Header, Query, Router, Status
 
 from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.feeds.log_lines import LogSource, Place, place_of_tail
 from backend.feeds.opening import inbox_of, stream_doc, streamed
 from backend.jobs.selectors import the_job
@@ -33,7 +34,7 @@ router = Router(tags=["Activity"])
 )
 def log_stream(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     component: Annotated[Text | None, Query(max_length=60)] = None,
     level: Annotated[LogLevel, Query(description="And above.")] = "debug",
     q: Annotated[Text | None, Query(max_length=200, description="Words in the line, upper or lower case.")] = None,

@@ -24,7 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from backend.api import request_times
-from backend.api.request_context import came_through_a_proxy
+from backend.borders.proxies import came_through_a_proxy
 from backend.jobs.models import JobState
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", ""})  # "": a unix socket

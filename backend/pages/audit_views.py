@@ -7,7 +7,7 @@ Invariants:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from typing import Any, Final
 
 from django.contrib.auth.decorators import login_required
@@ -23,6 +23,7 @@ from backend.audit.anchoring import verify_log_of
 from backend.audit.anchors import BrokenAnchors
 from backend.audit.models import AuditEntry
 from backend.audit.selectors import entries_of
+from backend.borders.types import read_count, read_day
 from backend.clock import database_now
 from backend.pages import curl
 from backend.pages.team_views import acting_in, frame_of
@@ -89,14 +90,12 @@ def _asked(request: HttpRequest) -> Asked:
     def text(name: str) -> str:
         return "".join(each for each in request.GET.get(name, "") if each.isprintable()).strip()[:_LONGEST_FILTER]
 
-    before = request.GET.get("before", "")
-    is_number = before.isascii() and before.isdecimal() and len(before) <= 18
     return Asked(
         actor=text("actor"),
         action=text("action"),
         target=text("target"),
         since=text("since"),
-        before=int(before) if is_number else None,
+        before=read_count(request.GET.get("before", "")),
     )
 
 
@@ -110,7 +109,7 @@ def _found(team: Team, asked: Asked) -> tuple[QuerySet[AuditEntry], str]:
         entries = entries.filter(target=asked.target)
     if asked.since:
         try:
-            day = date.fromisoformat(asked.since)
+            day = read_day(asked.since)
             entries = entries.filter(at__gte=datetime.combine(day, time(), UTC))
         except ValueError:
             wrong = "Write the day such as 2026-01-31."
@@ -139,7 +138,7 @@ def _ids(actors: Iterable[str], kind: str) -> list[str]:
 
 
 def _numbers(ids: Iterable[str]) -> list[int]:
-    return [int(each) for each in ids if each.isascii() and each.isdecimal() and len(each) <= 18]
+    return [number for each in ids if (number := read_count(each)) is not None]
 
 
 def _checked(team: Team) -> Check:

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from backend.accounts.models import User
 from backend.accounts.selectors import may_submit
+from backend.borders.types import read_count
 from backend.clock import database_now
 from backend.errors import InvalidState
 from backend.jobs.attempts.failures import explain_failure
@@ -82,10 +83,10 @@ def live(request: HttpRequest, job_id: str) -> HttpResponse:
     job = job_visible_to(user_of(request), job_id)
     if job is None:
         return JsonResponse({"detail": "no such job"}, status=404)
-    after = request.GET.get("after", "0")
-    if not (after.isascii() and after.isdecimal() and len(after) <= 18):
+    after = read_count(request.GET.get("after", "0"))
+    if after is None:
         return JsonResponse({"detail": "after: a cursor, a whole number"}, status=422)
-    news = live_delta(job, int(after))
+    news = live_delta(job, after)
     job.refresh_from_db()  # tiles are never older than the points that come with them
     answer = PageNews(**dict(news), tiles=tiles_of(job, now=database_now()))
     return HttpResponse(answer.model_dump_json(), content_type="application/json")

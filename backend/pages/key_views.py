@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from math import trunc
 from typing import Any
 
 from django.contrib import messages
@@ -24,6 +25,7 @@ from backend.accounts.representations import represent_key
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES
 from backend.accounts.selectors import keys_visible_to, projects_of, service_accounts_of
 from backend.accounts.teams import the_project
+from backend.borders.types import read_count
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid, Refusal
 from backend.pages import curl
@@ -97,9 +99,9 @@ def _wish(acting: Acting, posted: Mapping[str, str], scopes: list[str], *, now: 
     return KeyWish(
         name=name,
         scopes=scopes,
-        expires_at=now + timedelta(days=int(days)) if days else None,
+        expires_at=now + timedelta(days=read_count(days) or 0) if days else None,
         project=the_project(acting.team, project) if project else None,
-        max_devices=int(devices) if devices is not None else None,
+        max_devices=trunc(devices) if devices is not None else None,
         max_gpu_hours=hours,
     )
 

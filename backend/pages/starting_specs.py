@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from backend.accounts.models import User
 from backend.accounts.selectors import may_submit, teams_of
+from backend.borders.types import is_id
 from backend.checkpoints.models import Checkpoint
 from backend.jobs.selectors import job_visible_to
 from backend.jobs.submitting.templates import templates
@@ -57,7 +58,7 @@ def starting_point_sent(user: User, sent: QueryDict) -> StartingPoint:
 
 
 def _usable(user: User, checkpoint: str) -> Checkpoint | None:
-    if "\x00" in checkpoint:  # Postgres would choke on it
+    if not is_id(checkpoint):
         return None
     teams = [team for team in teams_of(user) if may_submit(user, team)]
     found = Checkpoint.objects.filter(pk=checkpoint, job__team__in=teams).usable()

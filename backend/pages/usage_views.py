@@ -18,6 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from backend.accounts.models import Team
+from backend.borders.types import read_day
 from backend.clock import database_now
 from backend.errors import Invalid
 from backend.jobs.models import Job
@@ -127,7 +128,7 @@ def _group_by(text: str) -> GroupBy:
 def _range(request: HttpRequest, *, today: date) -> tuple[str, date, date]:
     """The fault of the days that were asked for, and the days that are shown."""
     try:
-        asked = [date.fromisoformat(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
+        asked = [read_day(text) if (text := request.GET.get(name, "")) else None for name in ("from", "to")]
         first, last = days_asked_for(asked[0], asked[1], today=today)
     except Invalid as refusal:  # a ValueError as well, so it comes first
         place = {"/query/from": "The first day", "/query/to": "The last day"}

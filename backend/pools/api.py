@@ -7,6 +7,7 @@ from backend.accounts.bearer import MAY_READ, ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import Page
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.pools.budgets import budget_states
 from backend.pools.representations import (
@@ -59,7 +60,7 @@ def quota(request: HttpRequest) -> Page[PoolQuotaOut]:
     response={200: Page[TeamQuotaOut]} | problems(404),
     summary="Every team's quota in a pool",
 )
-def pool_quotas(request: HttpRequest, response: HttpResponse, pool_id: str) -> Page[TeamQuotaOut]:
+def pool_quotas(request: HttpRequest, response: HttpResponse, pool_id: PathId) -> Page[TeamQuotaOut]:
     """For operators. The ETag is of all quotas of the pool: send it as If-Match to change one of them."""
     pool = the_pool(pool_id)
     use = use_by_team(pool)
@@ -74,7 +75,12 @@ def pool_quotas(request: HttpRequest, response: HttpResponse, pool_id: str) -> P
     summary="Set a team's quota",
 )
 def put_quota(
-    request: HttpRequest, response: HttpResponse, pool_id: str, team_id: str, body: QuotaIn, if_match: IfMatch = None
+    request: HttpRequest,
+    response: HttpResponse,
+    pool_id: PathId,
+    team_id: PathId,
+    body: QuotaIn,
+    if_match: IfMatch = None,
 ) -> TeamQuotaOut:
     """For operators. What runs stays. 409 `quota_exceeds_pool`: the teams' nominal quotas must fit into the pool
     together, so that each can be given back."""
@@ -98,7 +104,7 @@ def budget(request: HttpRequest, response: HttpResponse) -> BudgetOut:
     summary="Set a team's budget",
 )
 def put_budget(
-    request: HttpRequest, response: HttpResponse, team_id: str, body: BudgetIn, if_match: IfMatch = None
+    request: HttpRequest, response: HttpResponse, team_id: PathId, body: BudgetIn, if_match: IfMatch = None
 ) -> BudgetOut:
     """For operators. What runs goes on to its end; the next start is judged by the new limit."""
     team = the_team(team_id)

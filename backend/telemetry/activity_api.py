@@ -1,6 +1,6 @@
 """REST: the replicas' timeline, and the log lines of every part."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Self
 
 from django.http import HttpRequest
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
+from backend.borders.types import LARGEST, Moment, PathId
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid
 from backend.jobs.models import Job
@@ -23,9 +24,7 @@ from engine.spec.strict import Text
 
 router = Router(tags=["Activity"])
 
-LARGEST = 2**63 - 1
 MOST_LINES = 2_000
-EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 
 class SpanOut(BaseModel):
@@ -106,14 +105,14 @@ class LinesOut(BaseModel):
 )
 def timeline(
     request: HttpRequest,
-    job_id: str,
-    since: Annotated[datetime | None, Query(alias="from")] = None,
-    until: Annotated[datetime | None, Query(alias="to")] = None,
+    job_id: PathId,
+    since: Annotated[Moment | None, Query(alias="from")] = None,
+    until: Annotated[Moment | None, Query(alias="to")] = None,
 ) -> TimelineOut:
     """Spans of every replica; the newest five minutes unless told."""
     job = the_job(caller_of(request).team, job_id)
-    last = _moment(until, "to") or job.finished_at or database_now()
-    first = _moment(since, "from") or last - timedelta(minutes=5)
+    last = until or job.finished_at or database_now()
+    first = since or last - timedelta(minutes=5)
     if first >= last:
         raise Invalid(errors=[FieldError(pointer="/query/from", code="range", message="must be before `to`")])
     return TimelineOut.of(replica_timeline(job, first, last), first, last)
@@ -124,7 +123,7 @@ def timeline(
 )
 def logs(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     component: Annotated[Text | None, Query(max_length=60)] = None,
     level: Annotated[LogLevel, Query(description="And above.")] = "debug",
     q: Annotated[Text | None, Query(max_length=200, description="Words in the line, upper or lower case.")] = None,
@@ -143,17 +142,3 @@ def logs(
     else:
         found = last_lines(job, wanted, tail=tail, before=before)
     return LinesOut.of(found, components_of(job), newest)
-
-
-def _moment(given: datetime | None, name: str) -> datetime | None:
-    if given is None:
-        return None
-    moment = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
-    try:
-        within = EARLIEST <= moment <= LATEST
-        moment = moment.astimezone(UTC)
-    except OverflowError:
-        within = False
-    if not within:
-        raise Invalid(errors=[FieldError(pointer=f"/query/{name}", code="range", message="must be of this age")])
-    return moment

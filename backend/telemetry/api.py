@@ -8,6 +8,7 @@ from pydantic import Field
 
 from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.problems import problems
+from backend.borders.types import LARGEST, PathId
 from backend.jobs.selectors import the_job
 from backend.telemetry.representations import MetricsOut, SeriesOut
 from backend.telemetry.selectors import metrics_since, series_of
@@ -16,7 +17,6 @@ from engine.spec.strict import Text
 
 router = Router(tags=["Telemetry"])
 
-LARGEST = 2**63 - 1
 SeriesName = Annotated[Text, Field(min_length=1, max_length=100)]
 
 
@@ -25,7 +25,7 @@ SeriesName = Annotated[Text, Field(min_length=1, max_length=100)]
 )
 def metrics(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     after: Annotated[int, Query(ge=0, le=LARGEST, description="`cursor` of your last answer.")] = 0,
     names: Annotated[
         list[SeriesName], Query(max_length=100, description="Only these series; may be given more than once.")
@@ -52,6 +52,6 @@ def metrics(
     response={200: list[SeriesOut]} | problems(404),
     summary="Which series there are",
 )
-def metric_names(request: HttpRequest, job_id: str) -> list[SeriesOut]:
+def metric_names(request: HttpRequest, job_id: PathId) -> list[SeriesOut]:
     """By name, each with its newest point."""
     return [SeriesOut.of(series) for series in series_of(the_job(caller_of(request).team, job_id))]

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.pagination import MAX_LIMIT, Page
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.jobs.models import Job
 from backend.jobs.selectors import the_job
 from backend.store.chosen import store
@@ -17,6 +18,7 @@ from backend.telemetry.removal import refuse_if_removed
 from backend.telemetry.representations import TrajectoryOut
 from backend.telemetry.trajectory_search import the_trajectory, trajectories_found, values_of, whole_of
 from engine.spec.facts import Outcome, TokenTrace, TrajectorySample
+from engine.spec.strict import Text
 
 router = Router(tags=["Trajectories"])
 
@@ -54,12 +56,12 @@ class DistributionOut(BaseModel):
 )
 def trajectories(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     step: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
     outcome: Outcome | None = None,
     min_reward: Reward = None,
     max_reward: Reward = None,
-    cursor: Annotated[str | None, Query(max_length=40, description="`next_cursor` of the page before.")] = None,
+    cursor: Annotated[Text | None, Query(max_length=40, description="`next_cursor` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 20,
 ) -> Page[TrajectoryOut]:
     """Newest step first. 410: the job ended so long ago that they were removed."""
@@ -82,7 +84,7 @@ def trajectories(
     response={200: WholeTrajectoryOut} | problems(404, 410),
     summary="One trajectory, whole",
 )
-def trajectory(request: HttpRequest, job_id: str, trajectory_id: str) -> WholeTrajectoryOut:
+def trajectory(request: HttpRequest, job_id: PathId, trajectory_id: PathId) -> WholeTrajectoryOut:
     """With its tokens, their log-probs and the versions that wrote them."""
     row = the_trajectory(_with_trajectories(request, job_id), trajectory_id)
     return WholeTrajectoryOut.whole(row, whole_of(row, store()))
@@ -96,7 +98,7 @@ def trajectory(request: HttpRequest, job_id: str, trajectory_id: str) -> WholeTr
 )
 def distributions(
     request: HttpRequest,
-    job_id: str,
+    job_id: PathId,
     name: Literal["reward", "advantage", "length", "staleness"] = "reward",
     step: Annotated[int | None, Query(ge=0, le=LARGEST, description="The newest unless told.")] = None,
 ) -> DistributionOut:

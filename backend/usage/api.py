@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.problems import problems
+from backend.borders.types import Day, PathId
 from backend.clock import database_now
 from backend.errors import FieldError, Invalid
 from backend.jobs.selectors import the_job
@@ -93,8 +94,8 @@ class JobUsageOut(BaseModel):
 def usage(
     request: HttpRequest,
     group_by: Annotated[GroupBy, Query()] = GroupBy.JOB,
-    first: Annotated[date | None, Query(alias="from", description="UTC; empty: the first of this month.")] = None,
-    last: Annotated[date | None, Query(alias="to", description="Included. Empty: today.")] = None,
+    first: Annotated[Day | None, Query(alias="from", description="UTC; empty: the first of this month.")] = None,
+    last: Annotated[Day | None, Query(alias="to", description="Included. Empty: today.")] = None,
     after: Annotated[Text | None, Query(max_length=64, description="`next_after` of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_GROUPS)] = MOST_GROUPS,
     format: Annotated[Literal["json", "csv"] | None, Query(description="Or send Accept: text/csv.")] = None,
@@ -125,7 +126,7 @@ def usage(
     response={200: JobUsageOut} | problems(404),
     summary="What it used",
 )
-def job_usage(request: HttpRequest, job_id: str) -> JobUsageOut:
+def job_usage(request: HttpRequest, job_id: PathId) -> JobUsageOut:
     """Device-seconds by kind, each reservation for itself; what is held counts up to now."""
     now = database_now()
     held = usage_of_job(the_job(caller_of(request).team, job_id), now=now)

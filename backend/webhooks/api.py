@@ -11,11 +11,11 @@ from backend.accounts.bearer import ApiKeyAuth, caller_of
 from backend.api.etags import IfMatch, etag_of, tagged
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
+from backend.borders.types import OneLine, PathId
 from backend.clock import database_now
 from backend.webhooks import services
 from backend.webhooks.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from backend.webhooks.selectors import deliveries_of, endpoints_of, the_delivery, the_endpoint
-from engine.spec.strict import Text
 
 router = Router(tags=["Webhooks"], auth=ApiKeyAuth("webhooks:write"))
 
@@ -23,8 +23,8 @@ EventName = Annotated[
     str, Field(pattern=r"^(\*|job\.\*|job\.[a-z_]{1,40})$", description="`job.succeeded`, `job.*` or `*`.")
 ]
 Events = Annotated[list[EventName], Field(min_length=1, max_length=40)]
-Url = Annotated[Text, Field(min_length=9, max_length=1_000, examples=["https://example.org/laminar"])]
-Description = Annotated[Text, Field(max_length=200)]
+Url = Annotated[OneLine, Field(min_length=9, max_length=1_000, examples=["https://example.org/laminar"])]
+Description = Annotated[OneLine, Field(max_length=200)]
 
 
 class NewWebhook(BaseModel):
@@ -111,7 +111,7 @@ def list_webhooks(request: HttpRequest, cursor: Cursor = None, limit: Limit = DE
 
 
 @router.get("/webhooks/{webhook_id}", response={200: WebhookOut} | problems(404), summary="One webhook")
-def show_webhook(request: HttpRequest, response: HttpResponse, webhook_id: str) -> WebhookOut:
+def show_webhook(request: HttpRequest, response: HttpResponse, webhook_id: PathId) -> WebhookOut:
     endpoint = the_endpoint(caller_of(request).team, webhook_id)
     tagged(response, etag_of(endpoint.version))
     return WebhookOut(**_fields(endpoint))
@@ -123,7 +123,7 @@ def show_webhook(request: HttpRequest, response: HttpResponse, webhook_id: str) 
     summary="Change, disable or enable a webhook",
 )
 def change_webhook(
-    request: HttpRequest, response: HttpResponse, webhook_id: str, body: WebhookChange, if_match: IfMatch = None
+    request: HttpRequest, response: HttpResponse, webhook_id: PathId, body: WebhookChange, if_match: IfMatch = None
 ) -> WebhookOut:
     caller = caller_of(request)
     endpoint = services.change_endpoint(
@@ -134,7 +134,7 @@ def change_webhook(
 
 
 @router.delete("/webhooks/{webhook_id}", response={204: None} | problems(404, 412, 422), summary="Delete a webhook")
-def delete_webhook(request: HttpRequest, webhook_id: str, if_match: IfMatch = None) -> Status[None]:
+def delete_webhook(request: HttpRequest, webhook_id: PathId, if_match: IfMatch = None) -> Status[None]:
     """Its deliveries go with it."""
     caller = caller_of(request)
     services.delete_endpoint(caller.team, webhook_id, if_match=if_match, actor=caller.actor, now=database_now())
@@ -144,7 +144,7 @@ def delete_webhook(request: HttpRequest, webhook_id: str, if_match: IfMatch = No
 @router.post(
     "/webhooks/{webhook_id}/rotate-secret", response={200: WebhookWithSecret} | problems(404), summary="New secret"
 )
-def rotate_webhook_secret(request: HttpRequest, webhook_id: str) -> WebhookWithSecret:
+def rotate_webhook_secret(request: HttpRequest, webhook_id: PathId) -> WebhookWithSecret:
     """For a day the former secret signs beside the new one: a message then carries two signatures."""
     caller = caller_of(request)
     endpoint, secret = services.rotate_secret(caller.team, webhook_id, actor=caller.actor, now=database_now())
@@ -154,7 +154,7 @@ def rotate_webhook_secret(request: HttpRequest, webhook_id: str) -> WebhookWithS
 @router.post(
     "/webhooks/{webhook_id}/test", response={202: DeliveryOut} | problems(404, 409), summary="Send a test message"
 )
-def test_webhook(request: HttpRequest, webhook_id: str) -> Status[DeliveryOut]:
+def test_webhook(request: HttpRequest, webhook_id: PathId) -> Status[DeliveryOut]:
     """A message of the type `webhook.test`, like any other. Watch it under `/deliveries`."""
     caller = caller_of(request)
     row = services.send_test(caller.team, webhook_id, actor=caller.actor, now=database_now())
@@ -168,7 +168,7 @@ def test_webhook(request: HttpRequest, webhook_id: str) -> Status[DeliveryOut]:
 )
 def list_deliveries(
     request: HttpRequest,
-    webhook_id: str,
+    webhook_id: PathId,
     state: Annotated[DeliveryState | None, Query(description="`dead`: what could not be delivered.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
@@ -185,7 +185,7 @@ def list_deliveries(
     response={200: DeliveryWithBody} | problems(404),
     summary="One delivery with its message",
 )
-def show_delivery(request: HttpRequest, webhook_id: str, delivery_id: str) -> DeliveryWithBody:
+def show_delivery(request: HttpRequest, webhook_id: PathId, delivery_id: PathId) -> DeliveryWithBody:
     row = the_delivery(the_endpoint(caller_of(request).team, webhook_id), delivery_id)
     return DeliveryWithBody(**_delivery_fields(row), body=row.body)
 
@@ -195,7 +195,7 @@ def show_delivery(request: HttpRequest, webhook_id: str, delivery_id: str) -> De
     response={202: DeliveryOut} | problems(404, 409),
     summary="Send it again",
 )
-def redeliver_webhook(request: HttpRequest, webhook_id: str, delivery_id: str) -> Status[DeliveryOut]:
+def redeliver_webhook(request: HttpRequest, webhook_id: PathId, delivery_id: PathId) -> Status[DeliveryOut]:
     caller = caller_of(request)
     row = services.redeliver(caller.team, webhook_id, delivery_id, actor=caller.actor, now=database_now())
     return Status(202, DeliveryOut(**_delivery_fields(row)))

@@ -5,10 +5,11 @@ whole. In a folder a part lies under its name; in an object store under `parts/<
 """
 
 from typing import Annotated, Final, Literal
+from urllib.parse import unquote, urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from engine.spec.strict import Strict
+from engine.spec.strict import Strict, Text
 
 MANIFEST_FILE: Final = "manifest.json"
 PROGRESS_FOLDER: Final = "progress"
@@ -17,6 +18,20 @@ STORED_PARTS: Final = "parts"
 
 # A plain name, in one folder at most: a manifest can never lead outside of its own.
 PartName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_-]{0,60}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,200}$")]
+
+
+def readable_address(uri: str) -> str:
+    """An address that names a folder or a key, wherever that is. Raises `ValueError` for one that nothing can read."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    is_folder = parts.scheme == "file" and not parts.netloc
+    is_key = parts.scheme == "s3" and bool(parts.netloc)
+    if not (is_folder or is_key) or not path.startswith("/") or len(path) < 2 or not path.isprintable():
+        raise ValueError("must be the address of a folder, file:///…, or of a key in a bucket, s3://bucket/…")
+    return uri
+
+
+CheckpointAddress = Annotated[Text, Field(max_length=2_000), AfterValidator(readable_address)]
 
 
 class CheckpointPart(Strict):

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from engine.spec.asset_manifest import Sha256
 from engine.spec.facts import Fact
 from engine.spec.job import ACCEPTED, JobSpec
-from engine.spec.strict import Strict, Text
+from engine.spec.strict import BigCount, Count, Ordinal, Strict, Text
 
 MAX_FACTS_PER_BATCH = 200
 
@@ -44,8 +44,8 @@ class AttemptOrder(Strict):
     """`order.json` in the package that the Ray Jobs API hands to the driver."""
 
     job: Id
-    attempt: int = Field(ge=1)
-    fence: int = Field(ge=1)
+    attempt: Ordinal
+    fence: Ordinal
     spec: JobSpec
     control_url: Annotated[Text, Field(max_length=500)]
     token: Annotated[Text, Field(max_length=200)]
@@ -71,8 +71,8 @@ class AttemptOrder(Strict):
 class FactBatch(Strict):
     """POST {control_url}/internal/engine/facts, bearer token of the attempt."""
 
-    attempt: int = Field(ge=1)
-    fence: int = Field(ge=1)
+    attempt: Ordinal
+    fence: Ordinal
     facts: list[Fact] = Field(min_length=1, max_length=MAX_FACTS_PER_BATCH)
 
 
@@ -80,16 +80,16 @@ class FactAck(Strict):
     """Facts up to and including `acked` are stored. A batch that starts beyond acked + 1 is answered 409
     `gap` with the same field, and the driver sends again from there."""
 
-    acked: int = Field(ge=0)
+    acked: BigCount
 
 
 class Heartbeat(Strict):
     """POST {control_url}/internal/engine/heartbeat, every few seconds."""
 
-    attempt: int = Field(ge=1)
-    fence: int = Field(ge=1)
-    step: int = Field(ge=0)
-    turns: int | None = Field(None, ge=0, lt=2**63)
+    attempt: Ordinal
+    fence: Ordinal
+    step: Count
+    turns: BigCount | None = None
     """Of the driver's own loop, which turns all the while, however long a step takes: one that stays the same is of a
     loop that stands still. None: of a driver that does not count."""
 

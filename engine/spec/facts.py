@@ -5,12 +5,12 @@ Invariants:
 - a fact with an old fence has no effect: the control plane answers 409 and the driver stops.
 """
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from engine.spec.strict import Strict, Text
+from engine.spec.checkpoint_manifest import CheckpointAddress
+from engine.spec.strict import BigCount, BigOrdinal, Count, Ordinal, Strict, Text, ToldMoment, Whole
 
 MetricName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)*$", max_length=100)]
 MAX_TRACED = 2_048
@@ -29,7 +29,7 @@ FailureClass = Literal[
 class DriverStarted(Strict):
     type: Literal["driver_started"] = "driver_started"
     host: Annotated[Text, Field(max_length=255)]
-    pid: int
+    pid: Count
 
 
 class PhaseChanged(Strict):
@@ -41,15 +41,15 @@ class PipelineReady(Strict):
     """Every actor is placed and holds weights: the job is running from here on."""
 
     type: Literal["pipeline_ready"] = "pipeline_ready"
-    num_replicas: int
-    num_parameters: int
+    num_replicas: Count
+    num_parameters: BigCount
 
 
 class StepTrained(Strict):
     """One step: a batch trained. Metric names are the series of the page; steps count from 1."""
 
     type: Literal["step_trained"] = "step_trained"
-    step: int = Field(ge=1)
+    step: Ordinal
     metrics: dict[MetricName, float] = Field(max_length=200)
 
 
@@ -57,8 +57,8 @@ class Evaluated(Strict):
     """The held-out prompts answered by the weights of one version."""
 
     type: Literal["evaluated"] = "evaluated"
-    version: int = Field(ge=0)
-    num_prompts: int
+    version: BigCount
+    num_prompts: Count
     reward_mean: float
     reward_std: float = Field(ge=0)
     """Of the prompts' rewards about their mean; 0 where there is one prompt."""
@@ -69,7 +69,7 @@ class PromptsAnswered(Strict):
     """The progress of one version's evaluation: told while it lasts, about once a second, and at its end."""
 
     type: Literal["prompts_answered"] = "prompts_answered"
-    version: int = Field(ge=0)
+    version: BigCount
     num_answered: int = Field(ge=0, le=65_536)
     """Have their end: an answer, or the word that there will be none."""
     num_prompts: int = Field(ge=1, le=65_536)
@@ -78,20 +78,20 @@ class PromptsAnswered(Strict):
 class TokenTrace(Strict):
     """The first tokens of a response, position by position."""
 
-    token_ids: list[int] = Field(max_length=MAX_TRACED)
+    token_ids: list[Whole] = Field(max_length=MAX_TRACED)
     logprobs: list[float] = Field(max_length=MAX_TRACED)
     """By the policy that wrote each; 0 for an environment's words."""
-    versions: list[int] = Field(max_length=MAX_TRACED)
+    versions: list[Whole] = Field(max_length=MAX_TRACED)
     written: list[bool] = Field(max_length=MAX_TRACED)
     """By the model; false: an environment's words."""
 
 
 class TrajectorySample(Strict):
-    prompt_ordinal: int = Field(ge=0)
-    sample: int = Field(ge=0)
-    version: int = Field(ge=0)
-    staleness: int = Field(ge=0)
-    num_tokens: int = Field(ge=0)
+    prompt_ordinal: BigCount
+    sample: Count
+    version: BigCount
+    staleness: Count
+    num_tokens: Count
     reward: float
     advantage: float
     outcome: Outcome = "rewarded"
@@ -107,7 +107,7 @@ class TrajectoriesSampled(Strict):
     """A few of a step's trajectories, chosen to be read."""
 
     type: Literal["trajectories_sampled"] = "trajectories_sampled"
-    step: int = Field(ge=1)
+    step: Ordinal
     trajectories: list[TrajectorySample] = Field(max_length=32)
 
 
@@ -115,11 +115,11 @@ class CheckpointSaved(Strict):
     """`uri` holds a whole checkpoint: its manifest was written last and read back."""
 
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
-    step: int = Field(ge=0)
-    version: int = Field(ge=0)
-    uri: Annotated[Text, Field(max_length=2_000)]
+    step: Count
+    version: BigCount
+    uri: CheckpointAddress
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    num_bytes: int = Field(ge=0)
+    num_bytes: BigCount
     code_version: Annotated[Text, Field(max_length=80)] = ""
     """Of the engine that made it."""
 
@@ -139,15 +139,15 @@ class Span(Strict):
 
 
 class ReplicaState(Strict):
-    replica: int = Field(ge=0)
-    incarnation: int = Field(ge=0)
-    version: int
+    replica: Count
+    incarnation: Count
+    version: Whole
     kv_used: float
-    num_running: int
-    num_waiting: int
-    num_with_environment: int
-    num_prefilled: int
-    num_decoded: int
+    num_running: Count
+    num_waiting: Count
+    num_with_environment: Count
+    num_prefilled: BigCount
+    num_decoded: BigCount
     spans: list[Span] = Field(max_length=MAX_SPANS)
 
 
@@ -159,7 +159,7 @@ class ReplicasObserved(Strict):
 
 
 class LogLine(Strict):
-    at: datetime
+    at: ToldMoment
     level: LogLevel
     message: Annotated[Text, Field(max_length=LONGEST_LINE)]
 
@@ -171,7 +171,7 @@ class LogLines(Strict):
     component: Annotated[str, Field(pattern=r"^[a-z]+(-[0-9]+)?$", max_length=60)]
     """`driver`, `trainer`, `data`, `environment`, `rollout-0`, `relay-1`, …"""
     lines: list[LogLine] = Field(max_length=MAX_LINES)
-    num_dropped: int = Field(0, ge=0)
+    num_dropped: Count = 0
     """Since the fact of this component before."""
 
 
@@ -184,7 +184,7 @@ class ReplicasResized(Strict):
     """The run goes on with so many replicas; nothing of the others is left."""
 
     type: Literal["replicas_resized"] = "replicas_resized"
-    replicas: int = Field(ge=1)
+    replicas: Ordinal
 
 
 class RunFinished(Strict):
@@ -194,7 +194,7 @@ class RunFinished(Strict):
     outcome: Literal["succeeded", "failed", "cancelled", "paused"]
     failure_class: FailureClass | None = None
     message: LongText = ""
-    ledger: dict[Annotated[str, Field(max_length=40)], int] = Field(default_factory=dict, max_length=40)
+    ledger: dict[Annotated[Text, Field(max_length=40)], BigCount] = Field(default_factory=dict, max_length=40)
 
 
 FactBody = Annotated[
@@ -217,6 +217,6 @@ FactBody = Annotated[
 
 
 class Fact(Strict):
-    seq: int = Field(ge=1)
-    at: datetime
+    seq: BigOrdinal
+    at: ToldMoment
     body: FactBody

@@ -15,23 +15,30 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from engine.spec.knob_effects import knob
 from engine.spec.misfits import misfits
 from engine.spec.optimizer import OptimizerSpec as OptimizerSpec
+from engine.spec.printable import refuse_unreadable
 from engine.spec.recipes import RECIPES, AlgorithmName, CorrectionName, own_clips
 from engine.spec.schedules import SCHEDULES, ScheduleName, all_schedules, own_bounds
-from engine.spec.strict import Strict, Text
+from engine.spec.strict import Strict, Text, Whole
 
 log = logging.getLogger(__name__)
 
-Name = Annotated[Text, Field(min_length=1, max_length=120)]
-Tag = Annotated[Text, Field(min_length=1, max_length=40)]
 ParamKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-ParamValue = bool | int | float | Annotated[Text, Field(max_length=2_000)]
+ParamValue = bool | Whole | float | Annotated[Text, Field(max_length=2_000)]
 ACCEPTED: Final = object()
 """The context in which a spec is read that was taken in before; see `JobSpec.accepted`."""
+
+
+def _readable(name: str, info: ValidationInfo) -> str:
+    return name if info.context is ACCEPTED else refuse_unreadable(name)
+
+
+Name = Annotated[Text, AfterValidator(_readable), Field(min_length=1, max_length=120)]
+Tag = Annotated[Text, AfterValidator(_readable), Field(min_length=1, max_length=40)]
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@[1-9][0-9]{0,8})?")
 
 

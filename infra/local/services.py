@@ -128,7 +128,7 @@ class Site:
         commands: dict[str, list[str]] = {
             "web": ["uvicorn", "backend.asgi:application", "--host", "127.0.0.1", "--port", port, "--no-access-log",
                     "--http", "backend.api.connections:BoundedHttp", "--ws-max-size", "65536",
-                    "--log-level", "warning", "--timeout-graceful-shutdown", "5"],
+                    "--no-proxy-headers", "--log-level", "warning", "--timeout-graceful-shutdown", "5"],
             "worker": ["celery", "-A", "backend.celery", "worker", "--concurrency", "2", "--loglevel", "INFO",
                        "--without-gossip", "--without-mingle"],
             "beat": ["celery", "-A", "backend.celery", "beat", "--loglevel", "WARNING", "--pidfile=",

@@ -156,7 +156,7 @@ def test_a_target_that_is_not_ones_own_is_refused(world: World, owner: Client, t
 
 @pytest.mark.parametrize("typed", ["\x00", "a\x00b", "‮", "𝕬" * 200, HOSTILE * 3])
 def test_odd_names_are_refused_or_kept_but_never_break(world: World, owner: Client, typed: str) -> None:
-    assert send(owner, filled(world, name=typed)).status_code in {302, 422}
+    assert send(owner, filled(world, name=typed)).status_code in {302, 400, 422}
 
 
 def test_another_job_is_started_from_an_earlier_ones_spec(world: World, owner: Client, outsider: Client) -> None:

@@ -19,7 +19,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from backend.accounts.models import SignedIn, User
-from backend.api.request_context import client_ip
+from backend.borders.proxies import client_ip
 from backend.clock import database_now
 
 _SEEN_WRITTEN_EVERY: Final = timedelta(minutes=1)  # else every page would write a row
@@ -88,7 +88,7 @@ def _is_a_persons(request: HttpRequest) -> bool:
 
 
 def _ip(request: HttpRequest) -> str:
-    return client_ip(request, trusted_proxies=settings.ENVIRONMENT.trusted_proxies)
+    return client_ip(request, trusted=settings.ENVIRONMENT.trusted_proxies)
 
 
 def _with_time() -> "QuerySet[Any]":

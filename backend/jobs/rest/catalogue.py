@@ -8,6 +8,7 @@ from ninja import Router
 from backend.accounts.bearer import ANY_KEY
 from backend.api.pagination import Page
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.errors import NotFound
 from backend.jobs.rest.representations import TemplateOut
 from backend.jobs.submitting.templates import templates
@@ -23,7 +24,7 @@ def list_templates(request: HttpRequest) -> Page[TemplateOut]:
 
 
 @router.get("/templates/{name}", auth=ANY_KEY, response={200: TemplateOut} | problems(404), summary="One template")
-def show_template(request: HttpRequest, name: str) -> TemplateOut:
+def show_template(request: HttpRequest, name: PathId) -> TemplateOut:
     spec = templates().get(name)
     if spec is None:
         raise NotFound("There is no template with this name; GET /templates lists them.")

@@ -1,6 +1,6 @@
 """REST: control of a job that is there. Shape in, call, shape out; the services decide."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Status
@@ -11,6 +11,7 @@ from backend.accounts.models import Role
 from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Limit, Page
 from backend.api.problems import problems
+from backend.borders.types import Id, PathId
 from backend.clock import database_now
 from backend.errors import Denied
 from backend.jobs.control.cancelling import cancel_many, kill_job
@@ -21,17 +22,15 @@ from backend.jobs.rest.representations import FaultOut, JobOut, represent_fault,
 from backend.jobs.selectors import faults_of, the_job
 from backend.jobs.submitting.retrying import retry_job
 from backend.jobs.submitting.submit import Submitter
-from engine.spec.strict import Strict, Text
+from engine.spec.strict import Strict
 
 router = Router(tags=["Jobs"])
 MOST_AT_ONCE = 100
 MAY_KILL = frozenset({Role.ADMIN, Role.OWNER})
 
-JobId = Annotated[Text, Field(min_length=1, max_length=64)]
-
 
 class RetryJob(Strict):
-    start_from: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
+    start_from: Id | None = Field(
         None,
         alias="from",
         description='A checkpoint of the job\'s, or "start" for the beginning; left out: its newest checkpoint.',
@@ -42,7 +41,7 @@ class RetryJob(Strict):
 
 
 class CancelJobs(Strict):
-    ids: list[JobId] = Field(min_length=1, max_length=MOST_AT_ONCE)
+    ids: list[Id] = Field(min_length=1, max_length=MOST_AT_ONCE)
 
 
 class CancelledOut(BaseModel):
@@ -76,7 +75,7 @@ def cancel_several(request: HttpRequest, body: CancelJobs) -> CancelledJobsOut:
     response={202: JobOut, 200: JobOut} | problems(404, 409),
     summary="Pause",
 )
-def pause(request: HttpRequest, job_id: str) -> Status[JobOut]:
+def pause(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     """The engine ends its step, writes a checkpoint and gives the devices back. 202: it was asked to. 200: it pauses
     or is paused already. 409 `invalid_state`: it waits, stops, or is over."""
     caller = caller_of(request)
@@ -90,7 +89,7 @@ def pause(request: HttpRequest, job_id: str) -> Status[JobOut]:
     response={202: JobOut, 200: JobOut} | problems(404, 409),
     summary="Resume",
 )
-def resume(request: HttpRequest, job_id: str) -> Status[JobOut]:
+def resume(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     """A paused job joins the end of its pool's line and goes on from its checkpoint. 200: it waits or runs already.
     409 `invalid_state`: it is still pausing, stops, or is over."""
     caller = caller_of(request)
@@ -105,7 +104,7 @@ def resume(request: HttpRequest, job_id: str) -> Status[JobOut]:
     response={202: JobOut} | problems(400, 404, 409, 413, 415, 422, 429),
     summary="Retry",
 )
-def retry(request: HttpRequest, job_id: str, body: RetryJob, idempotency_key: Key = None) -> HttpResponse:
+def retry(request: HttpRequest, job_id: PathId, body: RetryJob, idempotency_key: Key = None) -> HttpResponse:
     """A new job made of one that is over, which stays as it is. It goes on from a checkpoint, with what you change of
     the spec. 409 `invalid_state`: the job is not over yet."""
     caller, now = caller_of(request), database_now()
@@ -129,7 +128,7 @@ def retry(request: HttpRequest, job_id: str, body: RetryJob, idempotency_key: Ke
     response={202: JobOut, 200: JobOut} | problems(404),
     summary="Kill",
 )
-def kill(request: HttpRequest, job_id: str) -> Status[JobOut]:
+def kill(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     """Ends a job that will not stop, without waiting for its engine: nothing is written down first. For admins and
     owners of the team, and in the audit log. 200: it was over already."""
     caller = caller_of(request)
@@ -143,7 +142,7 @@ def kill(request: HttpRequest, job_id: str) -> Status[JobOut]:
 @router.get(
     "/jobs/{job_id}/faults", auth=MAY_READ, response={200: Page[FaultOut]} | problems(404, 422), summary="Its faults"
 )
-def faults(request: HttpRequest, job_id: str, limit: Limit = DEFAULT_LIMIT) -> Page[FaultOut]:
+def faults(request: HttpRequest, job_id: PathId, limit: Limit = DEFAULT_LIMIT) -> Page[FaultOut]:
     """Faults that the engine noticed and repaired, newest first; the events of the job hold all of them."""
     found = faults_of(the_job(caller_of(request).team, job_id))[: limit + 1]
     return Page(data=[represent_fault(event) for event in found[:limit]], has_more=len(found) > limit)

@@ -1,6 +1,5 @@
 """REST: jobs. Shape in, call, shape out; the services decide."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from django.db import transaction
@@ -16,6 +15,7 @@ from backend.api.idempotency import Key
 from backend.api.pagination import DEFAULT_LIMIT, Cursor, Limit, Page, page_after
 from backend.api.problems import problems
 from backend.api.rate_limit import counted_at
+from backend.borders.types import Id, Moment, PathId
 from backend.clock import database_now
 from backend.jobs.control.cancelling import cancel_job
 from backend.jobs.control.changing import change_job
@@ -44,15 +44,16 @@ from engine.spec.job import JobSpec, Name, Tag
 from engine.spec.strict import Strict, Text
 
 router = Router(tags=["Jobs"])
+TagAsked = Annotated[Text, Field(max_length=40)]
 
 
 class SubmitJob(Strict):
-    project: Annotated[Text, Field(min_length=1, max_length=64, description="Its id.")]
+    project: Annotated[Id, Field(description="Its id.")]
     spec: JobSpec
     pool: Annotated[Text, Field(min_length=1, max_length=80)] | None = Field(
         None, description="Its name; may be left out if the team has one pool."
     )
-    start_from: Annotated[Text, Field(min_length=1, max_length=64)] | None = Field(
+    start_from: Id | None = Field(
         None, description="A checkpoint of your team's to go on from: its weights, step and place in the data."
     )
 
@@ -141,11 +142,11 @@ def preview(request: HttpRequest, body: PreviewJob) -> PreviewOut:
 def list_jobs(
     request: HttpRequest,
     state: Annotated[list[JobState], Query()] = [],  # noqa: B006  # ninja wants the list itself; nobody changes it
-    project: Annotated[Text | None, Query(max_length=64)] = None,
-    tag: Annotated[list[Text], Query(max_length=20, description="Jobs that have all of these.")] = [],  # noqa: B006
+    project: Annotated[Id | None, Query()] = None,
+    tag: Annotated[list[TagAsked], Query(max_length=20, description="Jobs that have all of these.")] = [],  # noqa: B006
     q: Annotated[Text | None, Query(max_length=120, description="Part of the name, or begin of an id.")] = None,
     created_by: Annotated[Text | None, Query(max_length=254, description="An e-mail address.")] = None,
-    since: Annotated[datetime | None, Query(description="Submitted then or later; RFC 3339.")] = None,
+    since: Annotated[Moment | None, Query(description="Submitted then or later; RFC 3339.")] = None,
     cursor: Cursor = None,
     limit: Limit = DEFAULT_LIMIT,
 ) -> Page[JobOut]:
@@ -162,13 +163,13 @@ def list_jobs(
     if created_by is not None:
         jobs = jobs.filter(created_by__email__iexact=created_by)
     if since is not None:
-        jobs = jobs.filter(created_at__gte=since if since.tzinfo else since.replace(tzinfo=UTC))
+        jobs = jobs.filter(created_at__gte=since)
     found, next_cursor = page_after(jobs, cursor=cursor, limit=limit)
     return Page(data=[represent_job(job) for job in found], has_more=next_cursor is not None, next_cursor=next_cursor)
 
 
 @router.get("/jobs/{job_id}", auth=MAY_READ, response={200: JobOut} | problems(404), summary="One job")
-def show(request: HttpRequest, response: HttpResponse, job_id: str) -> JobOut:
+def show(request: HttpRequest, response: HttpResponse, job_id: PathId) -> JobOut:
     """The ETag tells whether the job was moved or changed since; send it as If-Match to change it."""
     job = the_job(caller_of(request).team, job_id)
     tagged(response, etag_of(job.version))
@@ -182,7 +183,7 @@ def show(request: HttpRequest, response: HttpResponse, job_id: str) -> JobOut:
     summary="Change name, tags, priority or runtime",
 )
 def change(
-    request: HttpRequest, response: HttpResponse, job_id: str, body: ChangeJob, if_match: IfMatch = None
+    request: HttpRequest, response: HttpResponse, job_id: PathId, body: ChangeJob, if_match: IfMatch = None
 ) -> JobOut:
     """Name and tags while the job is not over; priority and max_runtime_s while it waits. The spec stays as it was
     submitted. Send the ETag of what you read as If-Match, and nobody's change is overwritten unseen."""
@@ -203,7 +204,7 @@ def change(
     response={202: JobOut, 200: JobOut} | problems(404, 409),
     summary="Cancel",
 )
-def cancel(request: HttpRequest, job_id: str) -> Status[JobOut]:
+def cancel(request: HttpRequest, job_id: PathId) -> Status[JobOut]:
     """202: the job is cancelled, or its engine was asked to let go. 200: it is already stopping or cancelled.
     409 `invalid_state`: it has succeeded or failed."""
     caller = caller_of(request)
@@ -215,6 +216,6 @@ def cancel(request: HttpRequest, job_id: str) -> Status[JobOut]:
 @router.get(
     "/jobs/{job_id}/attempts", auth=MAY_READ, response={200: Page[AttemptOut]} | problems(404), summary="Its attempts"
 )
-def attempts(request: HttpRequest, job_id: str) -> Page[AttemptOut]:
+def attempts(request: HttpRequest, job_id: PathId) -> Page[AttemptOut]:
     """Oldest first."""
     return Page(data=[represent_attempt(row) for row in attempts_of(the_job(caller_of(request).team, job_id))])

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from backend.accounts.bearer import MAY_READ, caller_of
 from backend.api.pagination import DEFAULT_LIMIT, Limit
 from backend.api.problems import problems
+from backend.borders.types import PathId
 from backend.clock import database_now
 from backend.jobs.attempts.failures import FailureExplained, explain_failure
 from backend.jobs.line.explain import WaitExplained, explain_wait
@@ -101,7 +102,7 @@ class ExplainOut(BaseModel):
 )
 def queue(
     request: HttpRequest,
-    pool_id: str,
+    pool_id: PathId,
     mine: Annotated[bool, Query(description="Only the team's own waiting jobs; their positions stay.")] = False,
     limit: Limit = DEFAULT_LIMIT,
 ) -> QueueOut:
@@ -115,7 +116,7 @@ def queue(
 @router.get(
     "/jobs/{job_id}/explain", auth=MAY_READ, response={200: ExplainOut} | problems(404), summary="Why it is as it is"
 )
-def explain(request: HttpRequest, job_id: str) -> ExplainOut:
+def explain(request: HttpRequest, job_id: PathId) -> ExplainOut:
     """For a waiting job: why, when it would start, and what would let it start now. For a failed one: what was seen."""
     job = the_job(caller_of(request).team, job_id)
     wait = explain_wait(job, now=database_now()) if job.state == JobState.QUEUED else None

@@ -13,6 +13,7 @@ from django.test import Client
 from backend.accounts import adapter
 from backend.accounts.models import SharedEntry, User
 from backend.api.models import RateBucket
+from backend.borders.proxies import read_networks
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "still-waters-run-deep"
@@ -75,7 +76,7 @@ def test_a_forged_header_is_no_other_address(client: Client, settings: Any, monk
         return [TOO_OFTEN in page.content.decode() for page in pages]
 
     assert tries("203.0.113.{n}") == [False] * 4 + [True] * 2, "no proxy is trusted"
-    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=frozenset({"10.0.0.1"}))
+    settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=read_networks("10.0.0.1"))
     assert tries("203.0.113.{n}") == [False] * 6, "our own proxy's word counts"
     assert tries("203.0.113.{n}, 192.0.2.1") == [False] * 4 + [True] * 2, "what stands left of it does not"
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
-from django.test import Client, RequestFactory
+from django.test import Client
 
 from backend.accounts.models import User
 from backend.api import counters
 from backend.api.counters import forget_full_buckets
 from backend.api.models import RateBucket
 from backend.api.rate_limit import Rate
-from backend.api.request_context import client_ip
 
 
 @pytest.fixture
@@ -97,22 +96,3 @@ def test_sixty_four_at_once_pass_exactly_the_limit(in_own_connection: Callable[.
     with ThreadPoolExecutor(64) as threads:
         passed = list(threads.map(in_own_connection(ask), range(256)))
     assert sum(passed) == 10
-
-
-@pytest.mark.parametrize(
-    ("peer", "forwarded", "believed"),
-    [
-        ("192.0.2.7", "", "192.0.2.7"),
-        ("192.0.2.7", "198.51.100.1", "192.0.2.7"),
-        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
-        ("10.0.0.1", "1.1.1.1, 198.51.100.1", "198.51.100.1"),
-        ("10.0.0.1", "1.1.1.1, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
-        ("10.0.0.1", "nonsense", "10.0.0.1"),
-        ("10.0.0.1", "", "10.0.0.1"),
-        ("", "1.1.1.1", ""),
-    ],
-)
-def test_an_address_is_believed_only_of_our_own_proxies(peer: str, forwarded: str, believed: str) -> None:
-    request = RequestFactory().get("/", headers={"X-Forwarded-For": forwarded} if forwarded else {})
-    request.META["REMOTE_ADDR"] = peer
-    assert client_ip(request, trusted_proxies={"10.0.0.1", "10.0.0.2"}) == believed

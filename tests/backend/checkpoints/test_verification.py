@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from backend.checkpoints import verification
 from backend.checkpoints.files import Elsewhere, MissingPart, files_of
@@ -13,7 +14,7 @@ from backend.checkpoints.models import Checkpoint
 from backend.checkpoints.selectors import newest_checkpoint
 from backend.checkpoints.services import record_checkpoint
 from backend.checkpoints.verification import verify_due
-from backend.jobs.attempts.resume_points import resume_point
+from backend.jobs.attempts.resume_points import checkpoint_of_team, resume_point
 from backend.jobs.models import Job, JobAttempt, JobState
 from backend.telemetry.ingest import ingest_facts
 from engine.spec.control import FactBatch
@@ -21,6 +22,18 @@ from engine.spec.facts import CheckpointSaved
 from tests.backend.checkpoints.conftest import CONTENTS, Save, folder_of, state_of
 
 pytestmark = pytest.mark.django_db
+UNREADABLE = [
+    "http://[",
+    "file://%00/a",
+    "file:///a%00b",
+    "file:///a\x00",
+    "x",
+    "",
+    "file:",
+    "file:///",
+    "s3:///a",
+    "ftp://h/a",
+]
 
 
 class TestVerification:
@@ -62,6 +75,22 @@ class TestVerification:
         assert state_of(checkpoint) == "verifying"
         assert Checkpoint.objects.get().next_check_at == now + verification.LOOK_AGAIN
         assert newest_checkpoint(job) == checkpoint, "the engine has read it back, after all"
+
+    @pytest.mark.parametrize("uri", UNREADABLE)
+    def test_an_address_that_nobody_can_read_is_refused_at_the_border(self, uri: str) -> None:
+        with pytest.raises(ValidationError):
+            CheckpointSaved(step=5, version=5, uri=uri, manifest_sha256="a" * 64, num_bytes=1)
+
+    @pytest.mark.parametrize("uri", [uri for uri in UNREADABLE if "\x00" not in uri])
+    def test_one_that_was_let_in_before_is_corrupt_and_not_asked_for_ever(
+        self, job: Job, make_checkpoint: Any, store_dir: Path, now: datetime, uri: str
+    ) -> None:
+        checkpoint = make_checkpoint(job, step=5)
+        Checkpoint.objects.filter(pk=checkpoint.pk).update(uri=uri, next_check_at=now)
+        assert verify_due(now=now) == 1
+        assert state_of(checkpoint) == "corrupt" and Checkpoint.objects.get().next_check_at is None
+        assert newest_checkpoint(job) is None
+        assert checkpoint_of_team(job.team, checkpoint.pk) is None, "no job may be submitted to start from it"
 
     def test_an_address_in_another_jobs_folder_is_not_followed(self, save: Save, make_job: Any, now: datetime) -> None:
         """A driver with the token of its own attempt could name another tenant's files."""

@@ -1,0 +1,65 @@
+"""The wall before every page: what no address, query, form or cookie may hold, whoever asks and whatever for.
+
+REST reads its parameters through types of its own (`types`) and its bodies through `backend.api.bodies`; of it only the
+address and the cookies pass here.
+
+Invariants:
+- no NUL and no half of a character reaches a view, Django's session or allauth: Postgres takes neither, and would be
+  the one to say so;
+- a hostile cookie is not there: who sends it is nobody, and not an error.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.http.cookie import parse_cookie
+from django.http.response import HttpResponseBase
+
+from backend.borders.types import is_storable
+
+FOR_PROGRAMS: Final = ("/api/", "/internal/")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def wall(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
+    """Middleware, before whatever looks at a cookie."""
+
+    def walled(request: HttpRequest) -> HttpResponseBase:
+        if not is_storable(request.path):
+            raise Http404
+        for name in [name for name, value in request.COOKIES.items() if not is_storable(name + value)]:
+            del request.COOKIES[name]
+        if not request.path.startswith(FOR_PROGRAMS):
+            for sent in (request.GET, request.POST):
+                if not all(map(is_storable, _texts(sent))):
+                    text = "The address or the form holds a character that nobody can type."
+                    return HttpResponse(text, status=400, content_type="text/plain; charset=utf-8")
+        return get_response(request)
+
+    return walled
+
+
+def without_hostile_cookies(app: App) -> App:
+    """The same for sockets, whose session is read from the header."""
+
+    async def walled(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["headers"] = [
+            (name, value) for name, value in scope["headers"] if name != b"cookie" or _is_storable_cookie(value)
+        ]
+        await app(scope, receive, send)
+
+    return walled
+
+
+def _is_storable_cookie(header: bytes) -> bool:
+    return all(is_storable(name + value) for name, value in parse_cookie(header.decode("latin1")).items())
+
+
+def _texts(sent: QueryDict) -> Iterable[str]:
+    for name, values in sent.lists():
+        yield name
+        yield from (value for value in values if isinstance(value, str))
