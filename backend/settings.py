@@ -192,12 +192,19 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {"line": {"()": "engine.spec.log_text.OneLine"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
-        name: {"level": "WARNING"}
+        # What brings handlers of its own hands its records on to ours, which lets nobody write a line into the log.
+        **{
+            name: {"handlers": [], "propagate": True}
+            for name in ("django", "django.server", "uvicorn", "uvicorn.error")
+        },
         # Celery would write two lines a tick, 150 thousand a day; what a background task did, it says itself.
-        for name in ("httpx", "uvicorn.access", "celery.worker.strategy", "celery.app.trace")
+        **{
+            name: {"handlers": [], "propagate": True, "level": "WARNING"}
+            for name in ("httpx", "uvicorn.access", "celery.worker.strategy", "celery.app.trace")
+        },
     },
 }

@@ -30,6 +30,7 @@ from engine.spec.facts import (
     StepTrained,
 )
 from engine.spec.job import JobSpec
+from engine.spec.log_text import log_to
 from engine.spec.presets import filled
 
 
@@ -78,7 +79,7 @@ def main() -> int:
 def run_here(
     spec: JobSpec, out: Path, resume_from: str | None, *, record: bool = False, record_step: int | None = None
 ) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    log_to(level=logging.WARNING, fmt="%(levelname)s %(message)s")
     facts = out / "facts.jsonl"
     if facts.exists():
         print(f"{out} holds a run already; choose another folder", file=sys.stderr)

@@ -16,4 +16,5 @@ named_assets         the data sets and models that a spec names
 asset_manifest       names, sizes and hashes of a data set's or a model's files
 strict               the base of all of it
 printable            text without what cannot be seen
+log_text             one format of log lines
 """

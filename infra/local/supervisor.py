@@ -27,6 +27,7 @@ import psutil
 import psycopg
 
 from engine.policy.awake import AwakeTime
+from engine.spec.printable import escaped
 from infra.local.demo_accounts import write_local_json
 from infra.local.errors import LocalError
 from infra.local.home import PROJECT, Home, write_private
@@ -270,4 +271,4 @@ def _take_lock(home: Home) -> IO[str]:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a log that cannot be written is no reason to stop
-        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escaped(text)}", flush=True)

@@ -26,6 +26,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address
 from engine.pipeline.messages.message import Message
 from engine.sinks.lines import LineKeeper, LinesSaid
 from engine.spec.job import JobSpec
+from engine.spec.log_text import log_to
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class BodyActor:
         built_with: Mapping[str, object] | None = None,
     ) -> None:
         """`recordings`: a folder for what the brain hears and decides; `built_with`: all that it takes to build it."""
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        log_to(fmt="%(levelname)s %(message)s")
         self._lines, self._kills = LineKeeper(str(part)), KillTeller()
         logging.getLogger().addHandler(self._lines)
         log.info("part=%s incarnation=%d host=%s pid=%d", part, incarnation, socket.gethostname(), os.getpid())

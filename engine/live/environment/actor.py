@@ -34,6 +34,7 @@ from engine.pipeline.messages.addresses import DRIVER, Address, environment_addr
 from engine.sinks.lines import LineKeeper
 from engine.spec.facts import FailureClass
 from engine.spec.job import JobSpec
+from engine.spec.log_text import log_to
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class EnvironmentActor:
     def __init__(
         self, *, spec: JobSpec, worker: int, data_folder: Path | None, assets: JobAssets | None = None
     ) -> None:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        log_to(fmt="%(levelname)s %(message)s")
         self._part = str(environment_address(worker))
         self._lines, self._kills = LineKeeper(self._part), KillTeller()
         logging.getLogger().addHandler(self._lines)

@@ -28,6 +28,8 @@ from engine.sinks.http_shipper import HttpSink
 from engine.sinks.lines import LineKeeper, LineShippingSink
 from engine.sinks.spool import Spool
 from engine.spec.control import AttemptOrder
+from engine.spec.log_text import log_to
+from engine.spec.printable import escaped
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.live.run.driver", description="Runs one attempt of a job.")
     parser.add_argument("--order", type=Path, default=Path("order.json"), help="the attempt's order")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to(fmt="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call otherwise
     own_lines = LineKeeper("driver")
     logging.getLogger().addHandler(own_lines)
@@ -50,7 +52,7 @@ def main() -> int:
         folder = settings.attempt_folder(job=order.job, attempt=order.attempt, fence=order.fence)
     except (OSError, ValidationError, ValueError) as error:
         # There is no attempt to report to yet; the control plane sees the Ray job fail and reads its log.
-        print(f"driver: {error}", file=sys.stderr)  # noqa: T201
+        print(f"driver: {escaped(str(error))}", file=sys.stderr)  # noqa: T201
         return 1
     obey_signals()
     try:

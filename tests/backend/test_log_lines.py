@@ -1,0 +1,94 @@
+"""The log of every process of ours is one line a record, whatever a stranger is called.
+
+Each process sets its logging up as it does when it starts, in a process of its own, and then names what is hostile.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOSTILE: Final = "eve\n2026-01-05 12:00:00,000 ERROR root forged\x1b[2J\r\u202e\u200b\x00"
+WEB: Final = """
+import logging, sys
+from uvicorn import Config
+Config("backend.asgi:application", log_level="warning", access_log=False).load()
+names = ["uvicorn.error", "uvicorn.access", "django.request", "django.security", "django.server", "backend.jobs"]
+"""
+WORKER: Final = """
+import logging, sys
+from backend.celery import app
+import django; django.setup()
+app.log.setup(loglevel="INFO")
+names = ["celery.worker", "celery.app.trace", "celery.beat", "celery.redirected", "kombu", "backend.jobs"]
+"""
+DRIVER: Final = """
+import logging
+from engine.spec.log_text import log_to
+log_to(fmt="%(asctime)s %(levelname)s %(message)s")
+names = ["engine.live.run.attempt", "httpx"]
+"""
+SUPERVISOR: Final = """
+from infra.local.supervisor import _say
+names = []
+_say("it is " + said)
+"""
+SAY: Final = """
+for name in names:
+    log = logging.getLogger(name)
+    log.error("it is %s", said)
+    log.warning(f"it is {said}")
+    try:
+        raise ValueError(said)
+    except ValueError:
+        log.exception("failed it=%s", said)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "num_names"),
+    [(WEB, 6), (WORKER, 6), (DRIVER, 2), (SUPERVISOR, 1)],
+    ids=["web", "worker", "driver", "local"],
+)
+def test_nobody_writes_a_line_into_the_log_of(setup: str, num_names: int) -> None:
+    program = f"said = {HOSTILE!r}\n{setup}" + (SAY if 'names = ["' in setup else "")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=dict(os.environ), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    lines = (done.stdout + done.stderr).decode().split("\n")
+    assert all(line.isprintable() for line in lines)
+    named = [line for line in lines if "is eve" in line or "it=eve" in line]
+    assert len(named) >= num_names, lines
+    escaped = "\\n2026-01-05 12:00:00,000 ERROR root forged\\x1b[2J\\r\\u202e\\u200b\\x00"
+    assert all(escaped in line for line in named), named
+    others = [line for line in lines if "root forged" in line and line not in named]
+    assert all(line.startswith("    ") for line in others), "in a traceback it is indented"
+
+
+FORMATTING: Final = ("basicConfig", "Formatter", "StreamHandler", "FileHandler")
+MAY_FORMAT: Final = {
+    "engine/spec/log_text.py": "here it is done for all",
+    "engine/sinks/lines.py": "a job's own log, which is no terminal's: newlines stay",
+    "engine/models/make_demo.py": "a tool of a developer's, which names nothing of a stranger's",
+}
+
+
+def test_no_process_formats_its_log_by_itself() -> None:
+    found = []
+    for top in ("backend", "engine", "infra"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            name, text = str(path.relative_to(ROOT)), path.read_text()
+            for node in ast.walk(ast.parse(text)) if any(f"logging.{each}(" in text for each in FORMATTING) else ():
+                called = node.func if isinstance(node, ast.Call) else None
+                if not isinstance(called, ast.Attribute) or name in MAY_FORMAT:
+                    continue
+                of_logging = isinstance(called.value, ast.Name) and called.value.id == "logging"
+                if of_logging and called.attr in FORMATTING:
+                    found.append(f"{name}:{called.lineno} logging.{called.attr}")
+    assert not found, found
