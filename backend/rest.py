@@ -14,7 +14,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation, PathView
 
 import backend
-from backend.accounts.bearer import caller_of
+from backend.accounts.bearer import team_and_key
 from backend.api.bodies import JsonParser
 from backend.api.handlers import answer_with_problems
 from backend.api.problems import CONTENT_TYPE
@@ -70,7 +70,7 @@ api = PublicApi(
     description="Submit jobs that post-train language models by reinforcement learning, and watch them.\n\n"
     "Send an API key as a bearer token. Errors are RFC 9457 problems; `errors` names every place at once.",
     parser=JsonParser(),
-    throttle=EveryRequest(lambda request: caller_of(request).key.pk),
+    throttle=EveryRequest(team_and_key),
     docs=Swagger(settings={"persistAuthorization": False}),
     urls_namespace="api-v1",
 )

@@ -1,7 +1,8 @@
 """The caller of the REST API, known by an API key in the Authorization header and nothing else (no cookie).
 
 Invariants:
-- an invalid key is 401 and says nothing about why; a valid key without the scope is 403;
+- an invalid key is 401 and says nothing about why, and slows the address that it comes from; a valid key without the
+  scope is 403;
 - everything is looked up within the caller's team, so another team's things are 404 like what does not exist;
 - a key that is limited to a project is held to it here, before any route runs.
 """
@@ -14,6 +15,9 @@ from ninja.security import HttpBearer
 from backend.accounts.project_limits import refuse_beyond_project
 from backend.accounts.scopes import SCOPES
 from backend.accounts.services import Caller, recognise_api_key
+from backend.api.rate_limit import UNKNOWN_KEYS, TeamAndKey, take
+from backend.api.request_context import current_request
+from backend.borders.proxies import neighbourhood
 from backend.errors import Denied
 
 
@@ -28,6 +32,8 @@ class ApiKeyAuth(HttpBearer):
     def authenticate(self, request: HttpRequest, token: str) -> Caller | None:
         caller = recognise_api_key(token, now=datetime.now(UTC))
         request.known_caller = caller  # type: ignore[attr-defined]  # ninja names one only if nothing is refused
+        if caller is None:
+            take(UNKNOWN_KEYS, of=neighbourhood(current_request.get().ip))
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
             raise Denied(f"This needs the scope {self.scope}, which this key or its owner's role does not have.")
         if caller is not None:
@@ -38,6 +44,12 @@ class ApiKeyAuth(HttpBearer):
 ANY_KEY = ApiKeyAuth()
 MAY_READ = ApiKeyAuth("jobs:read")
 MAY_WRITE = ApiKeyAuth("jobs:write")
+
+
+def team_and_key(request: HttpRequest) -> TeamAndKey:
+    """Whose limits a request is counted by."""
+    caller = caller_of(request)
+    return TeamAndKey(team=caller.team.pk, key=caller.key.pk)
 
 
 def caller_of(request: HttpRequest) -> Caller:

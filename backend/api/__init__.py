@@ -2,7 +2,8 @@
 
 models            remembered answers, and the rate of each caller
 counters          exact limits over all processes
-rate_limit        the most that one caller may ask
+rate_limit        the most that a team and its keys may ask
+places            the most that a team may hold open
 idempotency       one effect of the same request sent twice
 etags             versions, so that nobody overwrites an unseen change
 bodies            strict JSON, and not too much of it

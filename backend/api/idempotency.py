@@ -4,6 +4,8 @@ Invariants:
 - the key's row, the effect and the stored answer are one transaction; a refused request stores nothing;
 - of any number of racing requests with one key, one has the effect; the others wait a moment for its answer
   and are sent away with 409 `in_flight` if it takes longer;
+- an answer is given again to those only who may see all that it tells: an API key that is limited to a project has
+  Idempotency-Keys of its own;
 - a key that comes with another request (method, path or body) is refused, for as long as the key lives.
 """
 
@@ -70,13 +72,20 @@ class Answer:
 
 
 def once(
-    request: HttpRequest, effect: Callable[[], Answer], *, team_id: str, key: str | None, now: datetime
+    request: HttpRequest,
+    effect: Callable[[], Answer],
+    *,
+    team_id: str,
+    project_id: str | None = None,
+    key: str | None,
+    now: datetime,
 ) -> tuple[Answer, bool]:
-    """The answer, and whether it is a replay."""
+    """The answer, and whether it is a replay. `project_id`: the one that the caller's API key is limited to."""
     with transaction.atomic():
         if key is None:
             return _written(effect()), False
-        row = _claim(request, team_id=team_id, key=key, now=now)
+        known_as = key if project_id is None else hashlib.sha256(f"{project_id} {key}".encode()).hexdigest()
+        row = _claim(request, team_id=team_id, key=known_as, now=now)
         if row.status is not None and row.response is not None:
             return _written(Answer(status=row.status, body=row.response, location=row.location)), True
         answer = _written(effect())

@@ -1,5 +1,6 @@
 """Opening a stream: its listener is counted, pays from the bucket of streams, and is judged again while it lasts."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -7,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from backend.accounts.services import Caller, recognise_api_key
 from backend.api.rate_limit import STREAMS, take
-from backend.feeds.open_streams import open_streams
+from backend.feeds.open_streams import TooManyStreams, open_streams
 from backend.feeds.streaming import Source, stream
 from backend.telemetry.hub import Inbox, user_notice
 
@@ -35,16 +36,29 @@ def inbox_of(caller: Caller) -> Inbox:
 
 
 def streamed(request: HttpRequest, caller: Caller, source: Source, inbox: Inbox) -> HttpResponse:
-    open_streams.refuse_another(caller.key.pk)
-    allowance = take(STREAMS, caller=caller.key.pk)
+    allowance = take(STREAMS, of=caller.team.pk)
+    give_back = open_streams.take([caller.team.pk], refusal=TooManyStreams)
     text = request.headers["Authorization"].partition(" ")[2].strip()
 
     def is_allowed() -> bool:
         now = recognise_api_key(text, now=datetime.now(UTC))
         return now is not None and now.team.pk == caller.team.pk and "jobs:read" in now.scopes
 
-    return StreamingHttpResponse(  # type: ignore[return-value]  # ninja passes on any HttpResponseBase
-        stream(source, inbox, key=caller.key.pk, is_allowed=is_allowed),
+    return StreamOfATeam(  # type: ignore[return-value]  # ninja passes on any HttpResponseBase
+        stream(source, inbox, is_allowed=is_allowed),
         content_type=EVENT_STREAM,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"} | allowance.headers,
+        at_end=give_back,
     )
+
+
+class StreamOfATeam(StreamingHttpResponse):
+    """A stream that gives its place back when it is closed, also if its reader left before the first word."""
+
+    def __init__(self, *args: Any, at_end: Callable[[], None], **others: Any) -> None:
+        super().__init__(*args, **others)
+        self._at_end = at_end
+
+    def close(self) -> None:
+        self._at_end()
+        super().close()

@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connection
 
-from backend.feeds.open_streams import open_streams
 from backend.telemetry.hub import Inbox, hub
 
 HEARTBEAT_S = 15.0
@@ -58,16 +57,14 @@ def frame(event: str, data: object, *, id: str = "") -> bytes:
     return f"{head}event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-async def stream(source: Source, inbox: Inbox, *, key: str, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """`key` names whose stream it is, for the count of open ones."""
-    with open_streams.one_more(key):
-        async with hub().joined(inbox):
-            yield f"retry: {RETRY_MS}\n\n".encode()
-            try:
-                async for some in _tell(source, inbox, is_allowed):
-                    yield some
-            except (DatabaseError, InterfaceError):
-                yield b": the database is away, come back in a moment\n\n"
+async def stream(source: Source, inbox: Inbox, *, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    async with hub().joined(inbox):
+        yield f"retry: {RETRY_MS}\n\n".encode()
+        try:
+            async for some in _tell(source, inbox, is_allowed):
+                yield some
+        except (DatabaseError, InterfaceError):
+            yield b": the database is away, come back in a moment\n\n"
 
 
 async def _tell(source: Source, inbox: Inbox, is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:

@@ -88,7 +88,7 @@ def evaluate(request: HttpRequest, checkpoint_id: str) -> HttpResponse:
         return Answer(status=303, body={"id": made.pk}, location=reverse("job", args=[made.pk]))
 
     try:
-        take(SUBMITS, caller=f"user:{user.pk}")
+        take(SUBMITS, of=job.team_id)
         answer, replayed = once(request, effect, team_id=job.team_id, key=f"page:{token}", now=now)
     except Refusal as refusal:
         told = " ".join(each[:1].upper() + each[1:].rstrip(".") + "." for each in refusal.sentences)

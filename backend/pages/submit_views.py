@@ -88,7 +88,7 @@ def _submit(
         return Answer(status=303, body={"id": job.pk}, location=reverse("job", args=[job.pk]))
 
     try:
-        take(SUBMITS, caller=f"user:{user.pk}")
+        take(SUBMITS, of=target.project.team_id)
         answer, replayed = once(request, effect, team_id=target.project.team_id, key=f"page:{token}", now=now)
     except Invalid as refusal:
         if refusal.code == "key_reused":
@@ -100,7 +100,9 @@ def _submit(
         form.blame((), NO_CHECKPOINT)
         return _show(request, form, targets, target=target)
     except RateExceeded as refusal:
-        form.blame((), f"You submit very often. Please wait {refusal.headers['Retry-After']} s, then send it again.")
+        form.blame(
+            (), f"Your team submits very often. Please wait {refusal.headers['Retry-After']} s, then send it again."
+        )
         return _show(request, form, targets, target=target, status=429)
     except Conflict:
         form.blame((), "The same form is being submitted this very moment. Look at the job list before you try again.")

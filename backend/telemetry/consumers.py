@@ -9,6 +9,7 @@ Invariants:
 - who may watch is asked of the database at every subscription, every 30 s, and at once when the session, the user or a
   membership changed; no frame is sent between such a change's notice and the answer;
 - another team's job is answered like one that does not exist;
+- a team has so many sockets and asks so often, however many people and sessions it has;
 - a slow reader costs memory for one cursor per job, and delays nobody else.
 """
 
@@ -28,6 +29,9 @@ from django.db import DatabaseError, InterfaceError
 from backend.accounts.models import User
 from backend.accounts.selectors import teams_of
 from backend.accounts.sessions.following import is_live
+from backend.api.places import Limits, Places
+from backend.api.rate_limit import may_look_up
+from backend.errors import Refusal
 from backend.jobs.models import Job
 from backend.jobs.selectors import job_visible_to
 from backend.telemetry.hub import Inbox, hub, session_notice, user_notice
@@ -39,8 +43,13 @@ RECHECK_EVERY_S = 30.0
 PAUSE_BETWEEN_FRAMES_S = 0.05  # what comes meanwhile is told in one
 PAUSE_A_SOCKET_S = 0.00012  # about what a frame costs: very many sockets are told less often, and none of them late
 MOST_WATCHED = 50
+# A process was measured with a thousand. Three teams that take all they may leave a fourth its share.
+MOST_OF_A_TEAM, MOST_IN_A_PROCESS = 250, 1_000
 MOST_CHARS = 1_000
 CLOSE_BAD_FRAME, CLOSE_NOT_ALLOWED, CLOSE_TRY_LATER = 4400, 4403, 1013
+
+
+open_sockets = Places(lambda: Limits(of_a_team=MOST_OF_A_TEAM, of_a_process=MOST_IN_A_PROCESS))
 
 
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels ships no types
@@ -54,6 +63,12 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
         if not self.scope["user"].is_authenticated:
             await self.close()  # before accept: the handshake is answered 403
             return
+        try:
+            self._counted = await _teams(self.scope["user"]) or frozenset({self.scope["user"].public_id})
+            self._open.callback(open_sockets.take(self._counted))
+        except Refusal:
+            await self.close()
+            return
         await self.accept()
         await self._open.enter_async_context(hub().joined(self._inbox))
         delivering = asyncio.create_task(self._deliver())
@@ -62,14 +77,23 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels sh
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         match _parsed(text_data):
             case {"watch": str(job_id)}:
-                await self._watch(job_id)
+                if await self._may_look_up():
+                    await self._watch(job_id)
             case {"unwatch": str(job_id)}:
                 self._inbox.jobs.pop(job_id, None)
             case {"watch_team": bool(wanted)}:
-                self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
-                self._inbox.miss()
+                if await self._may_look_up():
+                    self._inbox.teams = await _teams(self.scope["user"]) if wanted else frozenset()
+                    self._inbox.miss()
             case _:
                 await self.close(CLOSE_BAD_FRAME)
+
+    async def _may_look_up(self) -> bool:
+        """Counted by team; who asks too often is sent away, and comes back later by itself."""
+        allowed: bool = await database_sync_to_async(may_look_up)(self._counted)
+        if not allowed:
+            await self.close(CLOSE_TRY_LATER)
+        return allowed
 
     async def _watch(self, job_id: str) -> None:
         found = await _visible_job(self.scope["user"], job_id)

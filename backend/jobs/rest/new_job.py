@@ -8,14 +8,14 @@ from datetime import datetime
 
 from django.http import HttpRequest, HttpResponse
 
-from backend.accounts.bearer import caller_of
+from backend.accounts.bearer import caller_of, team_and_key
 from backend.api.idempotency import Answer, once
 from backend.api.rate_limit import SUBMITS, EveryRequest
 from backend.jobs.models import Job
 from backend.jobs.rest.representations import represent_job
 from backend.jobs.submitting.refusals import SpecRefused
 
-COUNTED_SUBMISSION = EveryRequest(lambda request: caller_of(request).key.pk, also=lambda: SUBMITS)
+COUNTED_SUBMISSION = EveryRequest(team_and_key, also=lambda: SUBMITS)
 """For a route's `throttle=`: counted before its body is looked at, so a refused spec counts as well."""
 
 
@@ -35,7 +35,9 @@ def answer_with_new_job(
         return Answer(status=202, body=shown.model_dump(), location=shown.links.self)
 
     try:
-        answer, replayed = once(request, effect, team_id=caller.team.pk, key=key, now=now)
+        answer, replayed = once(
+            request, effect, team_id=caller.team.pk, project_id=caller.key.project_id, key=key, now=now
+        )
     except SpecRefused as refusal:
         raise refusal.under(spec_at) from None
     headers = {"Location": answer.location} | ({"Idempotency-Replayed": "true"} if replayed else {})

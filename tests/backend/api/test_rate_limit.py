@@ -1,4 +1,4 @@
-"""How often one key may submit: exact, also when everybody asks at once."""
+"""How often a team may submit: exact, also when everybody asks at once."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,19 +18,19 @@ SLOW = Rate(name="test", limit=5, window_s=3_600)
 
 
 def test_the_limit_passes_and_one_more_does_not(db: None) -> None:
-    assert [take(SLOW, caller="a").remaining for _ in range(5)] == [4, 3, 2, 1, 0]
+    assert [take(SLOW, of="a").remaining for _ in range(5)] == [4, 3, 2, 1, 0]
     with pytest.raises(RateExceeded) as refused:
-        take(SLOW, caller="a")
+        take(SLOW, of="a")
     assert 0 < int(refused.value.headers["Retry-After"]) <= 720
-    assert take(SLOW, caller="b").remaining == 4, "everybody has a bucket of their own"
+    assert take(SLOW, of="b").remaining == 4, "everybody has a bucket of their own"
 
 
 def test_what_is_taken_comes_back_with_time(db: None) -> None:
     for _ in range(5):
-        take(SLOW, caller="a")
+        take(SLOW, of="a")
     with connection.cursor() as db_cursor:
         db_cursor.execute("UPDATE api_ratebucket SET full_at = full_at - interval '25 minutes'")
-    assert [take(SLOW, caller="a").remaining for _ in range(2)] == [1, 0]
+    assert [take(SLOW, of="a").remaining for _ in range(2)] == [1, 0]
 
 
 def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
@@ -44,7 +44,7 @@ def test_a_submit_tells_what_is_left_and_one_too_many_when_to_go_on(
     assert responses[0]["RateLimit-Policy"] == '"submit";q=2;w=3600'
     assert int(responses[2]["Retry-After"]) > 0 and responses[2].json()["retryable"] is True
     assert Job.objects.count() == 2
-    assert api_of(bob).post("/jobs", body).status_code == 202, "another key is not held up"
+    assert api_of(bob).post("/jobs", body).status_code == 429, "another key of the team is no other team"
 
 
 def test_a_bucket_after_the_one_that_refuses_is_not_taken_from(db: None) -> None:
@@ -76,7 +76,7 @@ def test_racing_for_two_buckets_passes_exactly_the_narrower(in_own_connection: C
 def test_sixteen_at_once_pass_exactly_the_limit(in_own_connection: Callable[..., Any]) -> None:
     def ask(_: int) -> bool:
         try:
-            take(SLOW, caller="raced")
+            take(SLOW, of="raced")
         except RateExceeded:
             return False
         return True

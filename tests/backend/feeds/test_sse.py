@@ -123,23 +123,22 @@ class TestWhoMayListen:
         happen(job, "secret")
         assert [frame["event"] for frame in stream.rest()] == ["goodbye"]
 
-    def test_a_key_has_so_many_streams_and_gets_their_places_back(
-        self, listen: Any, job: Job, monkeypatch: pytest.MonkeyPatch
+    def test_a_team_has_so_many_streams_and_gets_their_places_back(
+        self, listen: Any, job: Job, make_key: Any, bob: User, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(open_streams, "MOST_PER_KEY", 2)
+        monkeypatch.setattr(open_streams, "MOST_OF_A_TEAM", 2)
         streams = [listen(f"/jobs/{job.pk}/events") for _ in range(2)]
         for stream in streams:
             stream.next()
-        refused = listen(f"/jobs/{job.pk}/events")
+        refused = listen(f"/jobs/{job.pk}/events", key=make_key(bob))
         assert (refused.status, refused.problem()["code"]) == (429, "too_many_streams")
         streams[0].response.close()
         deadline = time.monotonic() + WITHIN_S
         while listen(f"/jobs/{job.pk}/events").status == 429:
             assert time.monotonic() < deadline, "the place of a closed stream was not given back"
 
-    def test_open_streams_hold_no_connection_of_the_pool(self, listen: Any, job: Job, monkeypatch: Any) -> None:
+    def test_open_streams_hold_no_connection_of_the_pool(self, listen: Any, job: Job) -> None:
         """There are twelve connections a process; thirty readers must not take them."""
-        monkeypatch.setattr(open_streams, "MOST_PER_KEY", 50)
         streams = [listen(f"/jobs/{job.pk}/events") for _ in range(30)]
         for stream in streams:
             stream.next()
