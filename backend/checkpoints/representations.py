@@ -15,6 +15,7 @@ from backend.checkpoints.models import (
     RegisteredModel,
     Retention,
 )
+from engine.spec.for_tenants import place_in_store
 
 
 class EvaluationOut(BaseModel):
@@ -45,7 +46,7 @@ class CheckpointOut(BaseModel):
     version: int
     state: CheckpointState
     message: str = Field(description="Why it is corrupt, or what keeps it from being read back.")
-    uri: str
+    uri: str = Field(description="Its place in the store.")
     manifest_sha256: str
     num_bytes: int
     metrics: dict[str, float] = Field(description="What was measured at this step.")
@@ -56,6 +57,11 @@ class CheckpointOut(BaseModel):
     expires_at: datetime | None
     deleted_at: datetime | None
     evaluations: list[EvaluationOut] = Field(description="Newest first.")
+
+    @field_validator("uri")
+    @classmethod
+    def _without_where_the_store_is(cls, uri: str) -> str:
+        return place_in_store(uri)
 
     @field_validator("evaluations", mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from django.db import models
 from django.db.models import Q
 
 from backend.accounts.models import Project, Team, User
+from backend.borders.told import ToldField
 from backend.ids import new_id
 from backend.pools.models import ResourcePool
 
@@ -57,7 +58,7 @@ class Job(models.Model):
     state = models.CharField(max_length=12, choices=JobState.choices, default=JobState.QUEUED)
     phase = models.CharField(max_length=30, blank=True, default="")
     reason = models.CharField(max_length=60, blank=True, default="")
-    message = models.TextField(blank=True, default="")
+    message = ToldField(blank=True, default="")
     target_state = models.CharField(max_length=12, blank=True, default="")  # where pausing and stopping lead
     failure_class = models.CharField(max_length=20, blank=True, default="")
 
@@ -139,7 +140,7 @@ class JobAttempt(models.Model):
     moved_at = models.DateTimeField(null=True)  # the first heartbeat that told of so many
     ended_at = models.DateTimeField(null=True)
     outcome = models.CharField(max_length=30, blank=True, default="")
-    message = models.TextField(blank=True, default="")
+    message = ToldField(blank=True, default="")
     failure_class = models.CharField(max_length=20, blank=True, default="")
     evidence = models.JSONField(default=dict)  # `failures.Evidence`: what was seen when it failed
 
@@ -163,7 +164,7 @@ class JobEvent(models.Model):
     to_state = models.CharField(max_length=12, blank=True, default="")
     job_version = models.PositiveIntegerField(null=True)  # of a change of state: the row version that it made
     reason = models.CharField(max_length=60, blank=True, default="")
-    message = models.TextField(blank=True, default="")
+    message = ToldField(blank=True, default="")
     data = models.JSONField(default=dict)
 
     class Meta:

@@ -40,6 +40,7 @@ from engine.spec.facts import (
     StepTrained,
     TrajectoriesSampled,
 )
+from engine.spec.for_tenants import for_tenants
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class FactEffects:
 
     @_apply.register
     def _(self, body: FaultDetected, at: datetime) -> None:
-        data = {"component": body.component, "action": body.action[:LONGEST_MESSAGE]}
+        data = {"component": body.component, "action": for_tenants(body.action[:LONGEST_MESSAGE])}
         self._event("fault_detected", message=body.message[:LONGEST_MESSAGE], data=data)
 
     @_apply.register

@@ -20,6 +20,7 @@ from backend.jobs.models import Job
 from backend.telemetry.compression import compress, decompress
 from backend.telemetry.models import LogBatch
 from engine.spec.facts import LogLines
+from engine.spec.for_tenants import for_tenants
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -74,7 +75,9 @@ def scrubbed(text: str) -> str:
 
 def store_lines(job: Job, attempt: int, told: LogLines, *, cursor: int, now: datetime) -> None:
     """The job is locked by the caller."""
-    lines = [(line.at.isoformat(), LEVELS.index(line.level), scrubbed(line.message)) for line in told.lines]
+    lines = [
+        (line.at.isoformat(), LEVELS.index(line.level), for_tenants(scrubbed(line.message))) for line in told.lines
+    ]
     content = compress(json.dumps(lines, separators=(",", ":"), ensure_ascii=False).encode())
     num_dropped = told.num_dropped
     last = LogBatch.objects.filter(job=job).order_by("-cursor").first()

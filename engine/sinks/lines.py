@@ -20,6 +20,7 @@ from typing import Final
 from engine.sinks.port import EventSink
 from engine.spec.facts import LONGEST_LINE, MAX_LINES, FactBody, LogLevel, LogLines, RunFinished
 from engine.spec.facts import LogLine as Line
+from engine.spec.for_tenants import for_tenants
 
 MOST_KEPT: Final = 2_000
 LINES_A_SECOND: Final = 50.0  # a job that says more says nothing; its first lines of each second are kept
@@ -111,7 +112,7 @@ def _line(record: logging.LogRecord) -> Line:
     if record.levelno < logging.ERROR:
         level = "warning" if record.levelno >= logging.WARNING else "info"
         level = "debug" if record.levelno < logging.INFO else level
-    said = _UNPRINTABLE.sub("\ufffd", _WORDS.format(record))
+    said = for_tenants(_UNPRINTABLE.sub("\ufffd", _WORDS.format(record)))  # before it is cut, or half a path is left
     if len(said) > LONGEST_LINE:  # of a traceback the end says what happened
         half = LONGEST_LINE // 2 - 2
         said = f"{said[:half]} … {said[-half:]}"

@@ -17,4 +17,5 @@ asset_manifest       names, sizes and hashes of a data set's or a model's files
 strict               the base of all of it
 printable            text without what cannot be seen
 log_text             one format of log lines
+for_tenants          words of the engine without what is of our hosts
 """

@@ -3,7 +3,7 @@
 Invariants:
 - it is taken in the transaction that gives the attempt up, after which no line of that attempt is let in (one that
   is out of time may add a few while it lets go);
-- it holds no secret that we can recognise, and is small whatever the attempt said;
+- it holds no secret that we can recognise and nothing of our hosts, and is small whatever the attempt said;
 - what cannot be seen is left out, never made up.
 """
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from backend.jobs.models import Job, JobAttempt
 from backend.ports import Port
+from engine.spec.for_tenants import for_tenants
 
 LONGEST_TAIL: Final = 4_000
 MOST_FAULTS: Final = 3
@@ -68,7 +69,7 @@ last_words: Port[LastWords] = Port("the last lines of an attempt")
 def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: str) -> Evidence:
     faults = job.events.filter(type="fault_detected", actor=f"engine:{attempt.n}").order_by("-seq")[:MOST_FAULTS]
     return Evidence(
-        exit_reason=exit_reason,
+        exit_reason=for_tenants(exit_reason),
         phase=job.phase,
         step=job.step,
         last_fact=LastFact(seq=attempt.acked_seq, at=attempt.last_seen_at) if attempt.acked_seq else None,
@@ -79,4 +80,5 @@ def take_evidence(job: Job, attempt: JobAttempt, *, exit_reason: str, log_tail: 
 
 
 def scrubbed(text: str) -> str:
-    return _UNPRINTABLE.sub("", _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text))
+    """No secret that we can recognise, no path of a host, no line of our own code."""
+    return for_tenants(_UNPRINTABLE.sub("", _SECRETS.sub(lambda found: f"{found[1] or found[2]}…", text)))

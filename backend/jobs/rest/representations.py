@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from backend.jobs.models import Job, JobAttempt, JobEvent, JobState
+from engine.spec.for_tenants import place_in_store
 
 
 class JobLinks(BaseModel):
@@ -95,7 +96,7 @@ class AttemptOut(BaseModel):
     n: int
     fence: int
     submission_id: str
-    resume_from: str
+    resume_from: str = Field(description="The place of its checkpoint in the store; empty: from the beginning.")
     resume_step: int = Field(description="It goes on after this step.")
     created_at: datetime
     submitted_at: datetime | None
@@ -202,7 +203,7 @@ def represent_attempt(attempt: JobAttempt) -> AttemptOut:
         n=attempt.n,
         fence=attempt.fence,
         submission_id=attempt.submission_id,
-        resume_from=attempt.resume_from,
+        resume_from=place_in_store(attempt.resume_from),
         resume_step=attempt.resume_step,
         created_at=attempt.created_at,
         submitted_at=attempt.submitted_at,

@@ -1,0 +1,95 @@
+"""What a tenant reads holds no path of our hosts and no line of our code, wherever the engine said it.
+
+A canary's path is put into everything that an engine and Ray may say; then everything that the tenant may ask is read.
+"""
+
+from typing import Any, Final
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from backend.accounts.models import User
+from backend.checkpoints.models import Checkpoint
+from backend.jobs.attempts.ending import end_unheard
+from backend.jobs.lifecycle import locked_job
+from backend.jobs.models import Job, JobAttempt
+from backend.telemetry.ingest import ingest_facts
+from backend.webhooks.models import WebhookDelivery
+from engine.spec.control import FactBatch
+from tests.backend.conftest import NOW, Api
+from tests.backend.tenant_world import PAGES, ROWS
+
+CANARY: Final = "canaryhost"
+FOLDER: Final = f"/srv/{CANARY}/laminar"
+OURS: Final = f"""Traceback (most recent call last):
+  File "{FOLDER}/engine/live/run/attempt.py", line 88, in run
+    raise_from_{CANARY}(self)
+    ^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/box/main.py", line 3, in respond
+    return 1 / zero
+           ~~^~~~~~
+ZeroDivisionError: division by zero in file://{FOLDER}/models/big"""
+STORE: Final = f"file://{FOLDER}/store/jobs"
+
+
+@pytest.fixture
+def told(attempt: JobAttempt, job: Job) -> Job:
+    """It has said everything that it may, with the canary in it, and died."""
+    at = NOW.isoformat()
+    bodies: list[dict[str, Any]] = [
+        {"type": "pipeline_ready", "num_replicas": 2, "num_parameters": 1},
+        {"type": "step_trained", "step": 1, "metrics": {"loss": 1.0}},
+        {"type": "checkpoint_saved", "step": 1, "version": 1, "num_bytes": 1, "manifest_sha256": "a" * 64,
+         "uri": f"{STORE}/{job.pk}/attempt-1-fence-1/checkpoints/step-000001"},
+        {"type": "fault_detected", "component": "rollout/0", "message": OURS, "action": f"see {FOLDER}/logs"},
+        {"type": "log_lines", "component": "trainer", "lines": [
+            {"at": at, "level": "error", "message": f"failed\n{OURS}"},
+            {"at": at, "level": "info", "message": f"reading {FOLDER}/models/big/config.json"},
+        ]},
+    ]  # fmt: skip
+    facts = [{"seq": n, "at": at, "body": body} for n, body in enumerate(bodies, start=1)]
+    batch = FactBatch.model_validate({"attempt": attempt.n, "fence": attempt.fence, "facts": facts})
+    ingest_facts(attempt, batch, now=NOW)
+    Checkpoint.objects.update(message=f"It cannot be read from here: {FOLDER}/store is away")
+    end_unheard(
+        locked_job(job.pk), JobAttempt.objects.get(pk=attempt.pk), outcome="lost", actor="reconciler", now=NOW,
+        message=f"Ray says: {FOLDER}/ray exited", log_tail=OURS,
+    )  # fmt: skip
+    job.refresh_from_db()
+    return job
+
+
+def asked_of_a_job() -> list[str]:
+    return [key.removeprefix("GET ") for key in ROWS if key.startswith("GET /jobs") and "stream" not in key]
+
+
+def test_no_route_tells_a_tenant_where_our_code_lies(told: Job, api: Api) -> None:
+    read = ""
+    for path in [*asked_of_a_job(), "/checkpoints", "/audit-log"]:
+        if "trajectory_id" not in path:
+            answer = api.get(path.format(job_id=told.pk))
+            assert answer.status_code == 200, (path, answer.content)
+            assert CANARY.encode() not in answer.content, path
+            read += answer.content.decode()
+    assert "division by zero" in read and 'main.py\\", line 3, in respond' in read, "a customer's own error is told"
+    assert f"jobs/{told.pk}/attempt-1-fence-1/checkpoints/step-000001" in read
+    assert "reading \\u2026/config.json" in read
+
+
+def test_no_page_does_either(told: Job, alice: User) -> None:
+    client = Client()
+    client.force_login(alice)
+    for name in [name for name, page in PAGES.items() if page.method == "GET"]:
+        arguments = {"job_id": told.pk} if name in {"job", "job_live"} else {}
+        if name == "webhook":
+            continue
+        answer = client.get(reverse(name, kwargs=arguments))
+        assert answer.status_code == 200, name
+        assert CANARY not in answer.content.decode(), name
+
+
+def test_no_message_to_a_teams_own_server_does(told: Job) -> None:
+    assert not WebhookDelivery.objects.filter(body__contains=CANARY).exists()
+    assert not told.events.filter(message__contains=CANARY).exists()
+    assert not told.events.filter(data__icontains=CANARY).exists()

@@ -1,0 +1,43 @@
+"""Words of the engine as a tenant may read them."""
+
+import pytest
+
+from engine.spec.for_tenants import for_tenants, place_in_store
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("cannot read /mnt/fsx/models/big/config.json", "cannot read …/config.json"),
+        ("'/srv/a/b': no such file, see file:///srv/a/c.", "'…/b': no such file, see …/c."),
+        ("folder=/srv/a/b/ left", "folder=…/b left"),
+        ("https://example.org/a/b and s3://bucket/a/b stay", "https://example.org/a/b and s3://bucket/a/b stay"),
+        ("and/or, 3/4, /dev/shm/x, /box/main.py", "and/or, 3/4, /dev/shm/x, /box/main.py"),
+        ("no slash", "no slash"),
+    ],
+)
+def test_of_a_path_its_last_name_is_left(said: str, told: str) -> None:
+    assert for_tenants(said) == told
+
+
+def test_a_traceback_keeps_what_is_the_customers() -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "/opt/x/engine/a.py", line 1, in f\n    ours()\n'
+        '  File "/box/main.py", line 3, in respond\n    theirs()\nValueError: mine'
+    )
+    assert for_tenants(said) == (
+        'Traceback (most recent call last):\n  File "/box/main.py", line 3, in respond\n    theirs()\nValueError: mine'
+    )
+
+
+def test_a_traceback_of_ours_alone_leaves_the_error() -> None:
+    said = 'it failed\nTraceback (most recent call last):\n  File "/opt/x/a.py", line 1, in f\n    ours()\nKeyError: 1'
+    assert for_tenants(said) == "it failed\nKeyError: 1"
+
+
+def test_an_address_in_the_store_does_not_say_where_the_store_is() -> None:
+    assert place_in_store("file:///srv/x/jobs/job_1/attempt-1/checkpoints/step-5") == (
+        "jobs/job_1/attempt-1/checkpoints/step-5"
+    )
+    assert place_in_store("s3://ours/prefix/jobs/job_1/a") == "jobs/job_1/a"
+    assert place_in_store("") == ""
