@@ -37,6 +37,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.bench import hostile
 from tests.bench.schema_world import Owned, api_document, new_team, serving
 
 ENDLESS = {"/api/v1/events", "/api/v1/jobs/{job_id}/logs/stream"}
@@ -101,14 +102,17 @@ def call_everything(
     examples: int,
     start: int = 0,
     until: int | None = None,
+    session: requests.Session | None = None,
+    only_team: Owned | None = None,
 ) -> Tally:
     """`examples` of what is allowed, and as many of what is not, for each operation and role (all of them unless told);
-    half of the calls name things that exist."""
-    caller = Caller(base_url=base_url, rng=random.Random(start))
+    half of the calls name things that exist, and half hold one hostile value. `only_team`: where a `session` forgets
+    what every call did, one team lasts for all of them."""
+    caller = Caller(base_url=base_url, rng=random.Random(start), session=session or requests.Session())
     for operation in operations(document):
         if until is not None and caller.tally.calls >= until:
             break
-        owned = new_team()
+        owned = only_team or new_team()
         asked = [role for role in owned.keys if roles is None or role in roles]
         caller.rng.shuffle(asked)  # whoever may delete it is not always the first
         modes = list(GenerationMode) if _can_be_wrong(operation) else [GenerationMode.POSITIVE]
@@ -152,6 +156,8 @@ class Caller:
         for name in case.path_parameters or {}:
             if name in owned.ids and self.rng.random() < 0.5:
                 case.path_parameters[name] = owned.ids[name]
+        if self.rng.random() < 0.5:
+            self._poison(case)
         key = owned.keys[role]
         label, headers = f"{case.operation.label} as {role}", {"Authorization": f"Bearer {key}"} if key else {}
         self.tally.calls += 1
@@ -164,6 +170,20 @@ class Caller:
                 self.tally.fail(f"{label}: {type(one).__name__} {getattr(one, 'status_code', '')}", str(failure))
         except requests.RequestException as error:
             self.tally.fail(f"{label}: {type(error).__name__}", f"{error} for {case.as_curl_command()}")
+
+    def _poison(self, case: AnyCase) -> None:
+        """One hostile value in a place that the operation has."""
+        places = [name for name in ("path_parameters", "query", "body") if isinstance(getattr(case, name), dict)]
+        places = [name for name in places if getattr(case, name)]
+        if not places:
+            return
+        name = self.rng.choice(places)
+        sent = getattr(case, name)
+        if name == "body":
+            case.body = hostile.poisoned(sent, self.rng)
+            return
+        word = hostile.word(self.rng)
+        sent[self.rng.choice(list(sent))] = word if name == "query" else word[:200].replace("/", "") or "x"
 
 
 def send_hostile_bodies(document: Mapping[str, Any], base_url: str) -> Tally:
