@@ -59,8 +59,10 @@ class Acting:
             raise Denied("This needs an admin or an owner of the team.")
 
     def refuse_unless_granting(self, *roles: Role) -> None:
-        """Whoever gives or takes a role must be allowed to do both."""
+        """Whoever gives or takes a role must be allowed to do both. Owners are a matter of people, not of keys."""
         self.refuse_unless_ruling()
+        if self.key is not None and Role.OWNER in roles:
+            raise Denied("A key makes and unmakes no owner: an owner does, at the page of members.")
         beyond = [role for role in roles if role not in GRANTS[self.role]]
         if beyond:
             raise Denied(f"An {self.role} cannot give or take the role {beyond[0]}; an owner can.")

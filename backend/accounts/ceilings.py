@@ -19,7 +19,7 @@ from decimal import Decimal
 from django.db import connection
 
 from backend.accounts.models import ApiKey
-from backend.errors import Conflict
+from backend.errors import Conflict, Denied
 
 _HOUR_S = 3_600
 
@@ -64,3 +64,9 @@ def refuse_over_ceiling(key: ApiKey, *, devices: int, gpu_seconds: float, use_of
 
 def _hours(gpu_seconds: float) -> Decimal:
     return (Decimal(str(gpu_seconds)) / _HOUR_S).quantize(Decimal("0.01"))
+
+
+def refuse_limited(key: ApiKey, deed: str) -> None:
+    """Of whatever would go on without the key's limits."""
+    if key.project_id or key.max_devices is not None or key.max_gpu_hours is not None:
+        raise Denied(f"A key that is limited to a project, devices or GPU-hours {deed}.")

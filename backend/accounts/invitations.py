@@ -2,6 +2,7 @@
 
 Invariants:
 - an invitation is for one e-mail address: whoever has not proved that one cannot use its link;
+- one that a key made ends with the key, and a key that is limited makes none: who comes in is not limited;
 - it works once, until it expires or is revoked; the row's lock decides between two that come at the same time;
 - what is stored of a link is a hash. A link that was mailed is shown to nobody: using it proves the mailbox. One that
   the sender hands on proves it on the sender's word (`addresses.claims` says what that is worth).
@@ -17,6 +18,7 @@ from django.db import transaction
 
 from backend.accounts.acting import Acting
 from backend.accounts.addresses.proved import is_proved, is_taken
+from backend.accounts.ceilings import refuse_limited
 from backend.accounts.letters import send_letter
 from backend.accounts.models import Invitation, Membership, Role, Team, User
 from backend.errors import Conflict, Denied, NotFound
@@ -48,6 +50,8 @@ class NotYours(Denied):
 def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[Invitation, str]:
     """The invitation and its token. A new one for the same address takes the place of the old one."""
     acting.refuse_unless_granting(role)
+    if acting.key is not None:
+        refuse_limited(acting.key, "invites nobody")
     email = email.lower()
     Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)
     if Membership.objects.filter(team=acting.team, user__email=email).exists():
@@ -64,10 +68,17 @@ def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[In
         token_sha256=_digest(token),
         invited_by=acting.user,
         created_at=now,
-        expires_at=now + LASTS,
+        expires_at=_end_of(acting, now=now),
+        made_with=acting.key,
     )
     acting.record("member.invited", invitation.pk, now=now, data={"email": email, "role": role})
     return invitation, token
+
+
+def _end_of(acting: Acting, *, now: datetime) -> datetime:
+    """Whoever took a key does not outlive it by a link."""
+    usual = now + LASTS
+    return min(usual, acting.key.expires_at or usual) if acting.key else usual
 
 
 @transaction.atomic

@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from backend.accounts.acting import Acting
+from backend.accounts.ceilings import refuse_limited
 from backend.accounts.models import ApiKey, Membership, Project, Role, ServiceAccount, Team
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 from backend.accounts.service_accounts import locked_service_account
@@ -48,7 +49,7 @@ def make_key(acting: Acting, wish: KeyWish, *, account_id: str | None = None, no
     if account_id is not None or acting.key is not None:
         acting.refuse_unless_ruling()
     if acting.key is not None:
-        _refuse_limited(acting.key)
+        refuse_limited(acting.key, "makes no keys")
     Team.objects.select_for_update(no_key=True).get(pk=acting.team.pk)  # so that the number of keys is exact
     if live_keys(acting.team, now=now).count() >= MOST_LIVE_KEYS:
         raise TooManyKeys
@@ -127,11 +128,6 @@ def _project(account: ServiceAccount | None, wanted: Project | None) -> Project 
         place = FieldError(pointer="/project", code="project", message=f"leave it out or give {account.project_id}")
         raise Invalid("This service account belongs to another project.", errors=[place])
     return account.project
-
-
-def _refuse_limited(key: ApiKey) -> None:
-    if key.project_id or key.max_devices is not None or key.max_gpu_hours is not None:
-        raise Denied("A key that is limited to a project, devices or GPU-hours makes no keys.")
 
 
 def _told(key: ApiKey) -> dict[str, object]:

@@ -144,6 +144,7 @@ class Invitation(models.Model):
     accepted_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     mailed = models.BooleanField(default=False, db_default=False)  # then nobody but the mailbox has seen the link
+    made_with = models.ForeignKey("ApiKey", on_delete=models.SET_NULL, null=True, related_name="+")  # it dies with it
 
     class Meta:
         constraints: ClassVar = [

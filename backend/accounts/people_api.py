@@ -57,7 +57,7 @@ def show_member(request: HttpRequest, user_id: PathId) -> MemberOut:
     summary="Change a role",
 )
 def patch_member(request: HttpRequest, user_id: PathId, body: RoleChange) -> MemberOut:
-    """An admin cannot make or unmake an owner. 409 `last_owner`: a team keeps one."""
+    """An admin cannot make or unmake an owner, nor can a key: a person does. 409 `last_owner`: a team keeps one."""
     return represent_member(change_role(Acting.of(caller_of(request)), user_id, body.role, now=database_now()))
 
 

@@ -3,7 +3,7 @@
 Invariants:
 - a key speaks for its owner, a person or a service account, with the role that the owner has in the team now;
 - in a team that asks for it, who rules without a second factor rules nothing: owner and admin count as member;
-- a revoked key takes along the keys that were made with it.
+- a revoked key takes along the keys and the open invitations that were made with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from django.db import connection, models
 from django.db.models import QuerySet
 
 from backend.accounts import keys
-from backend.accounts.models import ApiKey, Role, Team, User
+from backend.accounts.models import ApiKey, Invitation, Role, Team, User
 from backend.accounts.rights import effective_role
 from backend.accounts.scopes import DEFAULT_SCOPES, SCOPES, scopes_of_role
 from backend.prepared_queries import fetch_prepared
@@ -85,6 +85,7 @@ def revoke_keys(found: QuerySet[ApiKey], *, now: datetime) -> list[str]:
     wanted = list(found.values_list("pk", flat=True))
     while wanted:
         ApiKey.objects.filter(pk__in=wanted, revoked_at__isnull=True).update(revoked_at=now)
+        Invitation.objects.filter(made_with__in=wanted, accepted_at=None, revoked_at=None).update(revoked_at=now)
         revoked += wanted
         wanted = list(ApiKey.objects.filter(created_with__in=wanted).values_list("pk", flat=True))
     return revoked
