@@ -19,6 +19,7 @@ from backend.accounts.models import User
 from backend.accounts.signing_in.events import refused
 from backend.accounts.teams import found_team
 from backend.api.counters import take
+from backend.api.request_context import stranger
 from backend.borders.proxies import client_ip
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]  # allauth sh
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         account = str(credentials.get("email") or credentials.get("username") or "").strip().lower()
-        address = self.get_client_ip(request)
+        address = stranger()
         counted = (
             (PER_ADDRESS, address),
             (PER_ACCOUNT_AND_ADDRESS, f"{account} {address}"),

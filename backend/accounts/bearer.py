@@ -16,8 +16,7 @@ from backend.accounts.project_limits import refuse_beyond_project
 from backend.accounts.scopes import SCOPES
 from backend.accounts.services import Caller, recognise_api_key
 from backend.api.rate_limit import UNKNOWN_KEYS, TeamAndKey, take
-from backend.api.request_context import current_request
-from backend.borders.proxies import neighbourhood
+from backend.api.request_context import stranger
 from backend.errors import Denied
 
 
@@ -33,7 +32,7 @@ class ApiKeyAuth(HttpBearer):
         caller = recognise_api_key(token, now=datetime.now(UTC))
         request.known_caller = caller  # type: ignore[attr-defined]  # ninja names one only if nothing is refused
         if caller is None:
-            take(UNKNOWN_KEYS, of=neighbourhood(current_request.get().ip))
+            take(UNKNOWN_KEYS, of=stranger())
         if caller is not None and self.scope is not None and self.scope not in caller.scopes:
             raise Denied(f"This needs the scope {self.scope}, which this key or its owner's role does not have.")
         if caller is not None:

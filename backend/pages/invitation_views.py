@@ -9,7 +9,6 @@ Invariants:
 from datetime import datetime
 from urllib.parse import quote
 
-from allauth.account.adapter import get_adapter
 from allauth.account.utils import perform_login
 from django.conf import settings
 from django.contrib import messages
@@ -24,9 +23,9 @@ from django.views.decorators.http import require_http_methods
 
 from backend.accounts.invitations import join, open_invitation, sign_up
 from backend.accounts.models import Invitation, User
-from backend.api.counters import take
 from backend.clock import database_now
 from backend.errors import Refusal
+from backend.pages.account.limits import too_many
 from backend.pages.team_views import address_of
 
 TRIES = ("invitation", 60, 60)
@@ -36,8 +35,7 @@ TRIES = ("invitation", 60, 60)
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def accept(request: HttpRequest, token: str) -> HttpResponse:
-    bucket, limit, window_s = TRIES
-    if not take(bucket, get_adapter(request).get_client_ip(request), limit, window_s).allowed:
+    if too_many(TRIES):
         return render(request, "429.html", status=429)
     now = database_now()
     invitation = open_invitation(token, now=now)

@@ -63,7 +63,7 @@ def address(request: HttpRequest) -> HttpResponse:
 @never_cache
 @login_required
 def confirm(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(request, LINKS):
+    if too_many(LINKS):
         return render(request, "429.html", status=429)
     user, now = user_of(request), database_now()
     change = changes.change_to_confirm(token, user, now=now)
@@ -83,7 +83,7 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def cancel(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(request, LINKS):
+    if too_many(LINKS):
         return render(request, "429.html", status=429)
     now = database_now()
     change = changes.change_to_cancel(token, now=now)

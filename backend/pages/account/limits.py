@@ -1,12 +1,10 @@
 """Limits by address on pages that anybody may open."""
 
-from allauth.account.adapter import get_adapter
-from django.http import HttpRequest
-
 from backend.api.counters import take
+from backend.api.request_context import stranger
 
 
-def too_many(request: HttpRequest, limit: tuple[str, int, int]) -> bool:
-    """Counts this request. A limit is (bucket, number, seconds)."""
+def too_many(limit: tuple[str, int, int]) -> bool:
+    """Counts the present request. A limit is (bucket, number, seconds)."""
     bucket, number, window_s = limit
-    return not take(bucket, get_adapter(request).get_client_ip(request), number, window_s).allowed
+    return not take(bucket, stranger(), number, window_s).allowed

@@ -55,7 +55,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     if not EMAIL.fullmatch(email) or not email.isprintable() or len(email) > 254:
         wrong = "Write an e-mail address such as ada@example.org."
         return render(request, "account/forgotten.html", context | {"wrong": wrong}, status=422)
-    if too_many(request, ASKED_BY_ADDRESS):
+    if too_many(ASKED_BY_ADDRESS):
         return render(request, "429.html", status=429)
     bucket, limit, window_s = ASKED_FOR_ONE
     if take(bucket, email, limit, window_s).allowed:
@@ -67,7 +67,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def reset(request: HttpRequest, token: str) -> HttpResponse:
-    if too_many(request, LINKS):
+    if too_many(LINKS):
         return render(request, "429.html", status=429)
     now = database_now()
     link = resets.open_reset(token, now=now)
