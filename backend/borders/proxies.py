@@ -6,7 +6,8 @@
 Invariants:
 - X-Forwarded-For is believed of the addresses and networks that LAMINAR_TRUSTED_PROXIES names, and of nobody else; the
   web server itself believes none (`--no-proxy-headers`: its own default believes whoever connects from this machine);
-- and then only its last stranger: whoever calls can write anything to the left of what our own proxy adds.
+- and then only its last stranger: whoever calls can write anything to the left of what our own proxy adds;
+- one header that proxies set is enough to be taken for a stranger's request, whoever sends it.
 """
 
 import ipaddress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:  # the environment is read before Django is there
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _FORWARDED: Final = "X-Forwarded-For"
+_OF_PROXIES: Final = (_FORWARDED, "Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Via")
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
@@ -48,8 +50,12 @@ def neighbourhood(ip: str) -> str:
     return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-def came_through_a_proxy(request: "HttpRequest") -> bool:
-    return _FORWARDED in request.headers or "Forwarded" in request.headers
+def is_from_this_machine(request: "HttpRequest", *, trusted: Iterable[Network]) -> bool:
+    """And not from elsewhere through a proxy here: it says so by a header, or its address is one that was named."""
+    peer = _address(request.META.get("REMOTE_ADDR", ""))
+    if peer is None or not peer.is_loopback or _is_in(peer, tuple(trusted)):
+        return False
+    return not any(header in request.headers for header in _OF_PROXIES)
 
 
 def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:

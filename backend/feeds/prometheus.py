@@ -3,8 +3,8 @@ requests, counted in the web processes.
 
 Invariants:
 - no label names a tenant, a person or a job;
-- only this machine may read it, or who sends the token of the environment; what came through a proxy is not this
-  machine;
+- only this machine may read it, or who sends the token of the environment; what came through a proxy, or over a unix
+  socket, is not this machine;
 - a database that is away leaves out what it knows and says `laminar_database_up 0`; the page itself still answers.
 """
 
@@ -24,10 +24,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from backend.api import request_times
-from backend.borders.proxies import came_through_a_proxy
+from backend.borders.proxies import is_from_this_machine
 from backend.jobs.models import JobState
-
-_LOOPBACK = frozenset({"127.0.0.1", "::1", ""})  # "": a unix socket
 
 _JOBS = "SELECT state, count(*) FROM jobs_job GROUP BY state"
 _WAITING = """
@@ -75,7 +73,7 @@ def _may_read(request: HttpRequest) -> bool:
     sent = request.headers.get("Authorization", "")
     if token and hmac.compare_digest(sent.encode(), f"Bearer {token}".encode()):
         return True
-    return request.META.get("REMOTE_ADDR", "") in _LOOPBACK and not came_through_a_proxy(request)
+    return is_from_this_machine(request, trusted=settings.ENVIRONMENT.trusted_proxies)
 
 
 def _request_times() -> CollectorRegistry:

@@ -15,6 +15,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from backend.api.background_times import note_background
+from backend.borders.proxies import read_networks
 from backend.feeds import prometheus
 from backend.jobs.models import Job, JobAttempt
 from backend.pools.models import ResourcePool
@@ -38,10 +39,23 @@ class TestWhoMayRead:
     def test_this_machine_may(self, db: None) -> None:
         assert Client().get("/metrics").status_code == 200
 
-    @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
-    def test_what_came_through_a_proxy_on_this_machine_may_not(self, db: None, header: str) -> None:
+    @pytest.mark.parametrize(
+        "header", ["X-Forwarded-For", "Forwarded", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Via"]
+    )
+    def test_what_came_through_a_proxy_on_this_machine_may_not(self, db: None, settings: Any, header: str) -> None:
         refused = Client().get("/metrics", headers={header: "127.0.0.1"})
         assert refused.status_code == 401 and b"laminar_" not in refused.content
+        settings.ENVIRONMENT = replace(settings.ENVIRONMENT, metrics_token="long-and-secret")
+        both = {header: "127.0.0.1", "Authorization": "Bearer long-and-secret"}
+        assert Client().get("/metrics", headers=both).status_code == 200
+
+    def test_what_an_address_says_that_is_a_proxys_is_not_this_machines(self, db: None, settings: Any) -> None:
+        """A proxy that tells nothing of itself is known by its address, or by the socket that it connects to."""
+        settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=read_networks("127.0.0.0/8"))
+        assert Client().get("/metrics").status_code == 401
+        settings.ENVIRONMENT = replace(settings.ENVIRONMENT, trusted_proxies=())
+        assert Client().get("/metrics", REMOTE_ADDR="").status_code == 401
+        assert Client().get("/metrics", REMOTE_ADDR="::1").status_code == 200
 
     def test_another_machine_may_not_without_the_token(self, db: None, settings: Any) -> None:
         elsewhere = {"REMOTE_ADDR": "192.0.2.7"}
