@@ -89,8 +89,13 @@ def test_every_lasting_service_has_a_health_check(service: str) -> None:
     assert SERVICES[service]["healthcheck"]["test"]
 
 
-def test_only_the_site_is_published() -> None:
+def test_only_the_site_is_published_and_on_the_loopback_unless_somebody_opens_it() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["web"]
+    (published,) = SERVICES["web"]["ports"]
+    unset = re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", published)
+    assert unset == "127.0.0.1:8000:8000", "it speaks plain http: a proxy on this machine is what reaches it"
+    examples = re.findall(r"^LAMINAR_WEB_ADDRESS=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    assert "${LAMINAR_WEB_ADDRESS:-" in published and examples == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("service", CONTROL_PLANE)

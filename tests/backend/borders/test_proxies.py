@@ -58,10 +58,20 @@ def web_words(text: str) -> set[str]:
     return set(text.replace('"', " ").replace(",", " ").split())
 
 
+def web_servers() -> list[set[str]]:
+    image = next(line for line in (ROOT / "infra/images/web/Dockerfile").read_text().splitlines() if "CMD" in line)
+    local = (ROOT / "infra/local/services.py").read_text().partition('"web": [')[2].partition("]")[0]
+    return [web_words(image), web_words(local)]
+
+
 def test_every_web_server_of_ours_leaves_the_header_to_us() -> None:
     """uvicorn's own default believes X-Forwarded-For of whoever connects from its machine, and we would be told the
     forged address as the peer's."""
-    image = next(line for line in (ROOT / "infra/images/web/Dockerfile").read_text().splitlines() if "CMD" in line)
-    local = (ROOT / "infra/local/services.py").read_text().partition('"web": [')[2].partition("]")[0]
-    for words in (web_words(image), web_words(local)):
+    for words in web_servers():
         assert "uvicorn" in words and "--no-proxy-headers" in words
+
+
+def test_every_web_server_of_ours_bounds_what_comes_in_before_we_see_it() -> None:
+    """uvicorn's own default takes 16 MiB in one frame of a socket, and waits for a request for ever."""
+    for words in web_servers():
+        assert words >= {"--ws-max-size", "65536", "--http", "backend.api.connections:BoundedHttp"}
