@@ -2,10 +2,15 @@
 
 Invariants:
 - whoever reads a 503 reads in `problems` what is wrong and what to do; no address, name or password is told;
-- what pages do not need to be served is told in `warnings`, and takes no web process out of service.
+- what pages do not need to be served is told in `warnings`, and takes no web process out of service;
+- anybody may ask: a process looks once in `FRESH_S`, whoever asks meanwhile is answered from that look, and a look that
+  found something wrong is one line in the log.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import psycopg
 import redis
@@ -14,7 +19,30 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from backend.pulses import AGES, LATE_AFTER_S, PULSES
 
+FRESH_S: Final = 1.0
 _PATIENCE_S = 2
+
+
+class Looks:
+    """The last look, and what it found. Who comes while one is under way waits for its end."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._found: dict[str, Any] = {}
+        self._stale_at = clock()
+
+    def newest(self) -> tuple[dict[str, Any], bool]:
+        """What was found, and whether it was found for this very caller."""
+        with self._guard:
+            is_due = self._clock() >= self._stale_at
+            if is_due:
+                self._found = _look()
+                self._stale_at = self._clock() + FRESH_S
+            return self._found, is_due
+
+
+looks = Looks()
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -22,11 +50,18 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
+    found, is_new = looks.newest()
+    answer = JsonResponse(found, status=503 if found["problems"] else 200)
+    answer._has_been_logged = not is_new  # type: ignore[attr-defined]  # Django's own mark: it logs every 503
+    return answer
+
+
+def _look() -> dict[str, Any]:
     wrong = {name: problem() for name, problem in _PARTS.items()}
     problems = [f"{name}: {text}" for name, text in wrong.items() if text]
     document = {"status": "unavailable" if problems else "ok", "problems": problems}
     parts = {name: not text for name, text in wrong.items()} | {"warnings": list(_warnings())}
-    return JsonResponse(document | parts, status=503 if problems else 200)
+    return document | parts
 
 
 def _postgres() -> str:

@@ -1,10 +1,29 @@
 """/healthz and /readyz."""
 
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import psycopg
+import pytest
 from django.db import connection
 from django.test import Client
+
+from backend import health
+
+
+@pytest.fixture(autouse=True)
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Nobody has looked yet, and time stands still."""
+    now = [1_000.0]
+    monkeypatch.setattr(health, "looks", health.Looks(lambda: now[0]))
+
+    def pass_seconds(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_seconds
 
 
 def test_a_living_process_says_so_without_asking_anybody() -> None:
@@ -39,3 +58,38 @@ def test_a_database_without_tables_is_503_and_says_what_to_do(settings: Any) -> 
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + "/template1"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
     assert "postgres: has no tables yet; run `manage.py migrate`" in Client().get("/readyz").json()["problems"]
+
+
+def test_however_many_ask_one_look_a_second_is_made(
+    db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, pass_time: Callable[[float], None]
+) -> None:
+    connected, connect = [], psycopg.connect
+
+    def counted(*address: Any, **options: Any) -> Any:
+        connected.append(address)
+        return connect(*address, **options)
+
+    monkeypatch.setattr(psycopg, "connect", counted)
+    with ThreadPoolExecutor(8) as threads:
+        told = list(threads.map(lambda _: Client().get("/readyz").content, range(40)))
+    of_one_look = len(connected)
+    assert 1 <= of_one_look <= 2 and len(set(told)) == 1
+    pass_time(0.9)
+    Client().get("/readyz")
+    assert len(connected) == of_one_look
+    pass_time(0.2)
+    Client().get("/readyz")
+    assert len(connected) == 2 * of_one_look
+
+
+def test_what_is_wrong_is_seen_within_a_second_and_logged_once_a_look(
+    settings: Any, caplog: pytest.LogCaptureFixture, pass_time: Callable[[float], None]
+) -> None:
+    good = settings.CELERY_BROKER_URL
+    settings.CELERY_BROKER_URL = "redis://127.0.0.1:1/0"
+    with caplog.at_level(logging.ERROR, logger="django.request"):
+        assert [Client().get("/readyz").json()["broker"] for _ in range(5)] == [False] * 5
+    assert len([line for line in caplog.records if "/readyz" in line.getMessage()]) == 1
+    settings.CELERY_BROKER_URL = good
+    pass_time(1.1)
+    assert Client().get("/readyz").json()["broker"] is True

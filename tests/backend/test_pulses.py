@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
-from backend import site_notices
+from backend import health, site_notices
 from backend.api.background_times import note_background
 from backend.celery import _note_tick, app
 from backend.pulses import BEAT, CANARY, LATE_AFTER_S, ages
@@ -41,7 +41,10 @@ def test_beats_pulse_is_noted_with_every_canary_that_it_sends_and_with_no_other(
         before_task_publish.disconnect(_note_tick, sender=CANARY)
 
 
-def test_ready_warns_of_background_work_that_stands_still_and_serves_on(db: None, settings: Any) -> None:
+def test_ready_warns_of_background_work_that_stands_still_and_serves_on(
+    db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "looks", health.Looks())
     url = settings.ENVIRONMENT.database_url.rpartition("/")[0] + f"/{connection.settings_dict['NAME']}"
     settings.ENVIRONMENT = replace(settings.ENVIRONMENT, database_url=url)
     response = Client().get("/readyz")
