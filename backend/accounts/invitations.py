@@ -46,6 +46,12 @@ class NotYours(Denied):
     code = "not_yours"
 
 
+class AddressHasAccount(Conflict):
+    """This address has an account: sign in to join."""
+
+    code = "has_account"
+
+
 @transaction.atomic
 def invite(acting: Acting, *, email: str, role: Role, now: datetime) -> tuple[Invitation, str]:
     """The invitation and its token. A new one for the same address takes the place of the old one."""
@@ -134,7 +140,7 @@ def sign_up(token: str, password: str, *, now: datetime) -> User:
     if found is None:
         raise NotFound("This invitation was used, revoked, or has expired.")
     if is_taken(found.email):
-        raise Conflict("This address has an account: sign in to join.", code="has_account")
+        raise AddressHasAccount
     user = User.objects.create_user(found.email, password, address_by_hand=not found.mailed)
     join(token, user, now=now)
     return user

@@ -3,7 +3,9 @@
 Invariants:
 - nothing happens on GET, so a mail program that opens links accepts nothing;
 - the account that is made has the invited address, whatever is sent; who is signed in with another one cannot join;
-- guessing is hopeless (256 bits) and counted all the same.
+- guessing is hopeless (256 bits) and counted all the same;
+- whoever opens a link sees the same page, whether the invited address has an account or not: its sender may hold it.
+  Who tries to make the account learns it, by making it, or in sight of its person.
 """
 
 from datetime import datetime
@@ -21,8 +23,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from backend.accounts.invitations import join, open_invitation, sign_up
+from backend.accounts.invitations import AddressHasAccount, join, open_invitation, sign_up
 from backend.accounts.models import Invitation, User
+from backend.accounts.signing_in.events import refused
 from backend.clock import database_now
 from backend.errors import Refusal
 from backend.pages.account.limits import too_many
@@ -49,6 +52,9 @@ def accept(request: HttpRequest, token: str) -> HttpResponse:
             messages.success(request, f"Welcome to {invitation.team.name}.")
             return redirect(address_of("members", invitation.team))
         return _sign_up(request, invitation, token, now=now)
+    except AddressHasAccount as refusal:
+        refused(invitation.email, "an invitation's link was used to make a second account")
+        return _show(request, invitation, wrong=[refusal.detail], status=refusal.status)
     except Refusal as refusal:
         return _show(request, invitation, wrong=[refusal.detail], status=refusal.status)
 
@@ -75,7 +81,6 @@ def _show(
     context = {
         "invitation": invitation,
         "is_theirs": request.user.is_authenticated and request.user.email.lower() == invitation.email,
-        "has_account": User.objects.filter(email=invitation.email).exists(),
         "sign_in": f"{reverse('account_login')}?next={here}",
         "sso": f"{reverse('openid_connect_login', args=['sso'])}?next={here}",
         "has_sso": bool(settings.ENVIRONMENT.oidc_issuer),

@@ -1,5 +1,6 @@
 """Invitations: for one address, once, until they end; and the page that accepts them."""
 
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -147,16 +148,35 @@ def test_a_weak_or_mistyped_password_makes_nobody(client: Client, token: str, pa
 
 def test_who_has_an_account_signs_in_first_and_cannot_be_given_a_new_password(client: Client, token: str) -> None:
     user = User.objects.create_user(ADDRESS, PASSWORD)
-    assert b"This address has an account" in client.get(f"/invitations/{token}").content
+    assert b"sign in" in client.get(f"/invitations/{token}").content
     assert (
         client.post(f"/invitations/{token}", {"password": "another-password", "again": "another-password"}).status_code
         == 409
     )
     user.refresh_from_db()
     assert user.check_password(PASSWORD)
+    tried = AuditEntry.objects.filter(action="sign_in.refused").latest("at")
+    assert "second account" in str(tried.data), "not unseen"
     client.force_login(user)
     assert client.post(f"/invitations/{token}").status_code == 302
     assert Membership.objects.filter(user=user).exists()
+
+
+def test_a_link_does_not_tell_its_holder_whether_the_address_has_an_account(
+    client: Client, charlie: User, token: str
+) -> None:
+    """Whoever rules a team can invite any address, and holds the link where no mail goes out."""
+
+    def told(browser: Client) -> str:
+        return re.sub(
+            r'name="csrfmiddlewaretoken" value="\w+"', "", browser.get(f"/invitations/{token}").content.decode()
+        )
+
+    charlies = Client()
+    charlies.force_login(charlie)
+    before = told(client), told(charlies)
+    User.objects.create_user(ADDRESS, PASSWORD)
+    assert (told(client), told(charlies)) == before
 
 
 def test_the_page_tells_another_person_that_it_is_not_theirs(client: Client, charlie: User, token: str) -> None:
