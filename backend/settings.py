@@ -64,6 +64,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "backend.accounts.sessions.pace.keep_pace",
     "backend.accounts.sessions.following.follow_sessions",
     "backend.accounts.signing_in.denials.note_denials",
     "django.contrib.messages.middleware.MessageMiddleware",

@@ -1,0 +1,82 @@
+"""How often a person's browsers may ask for pages: far more than pages pull by themselves, and not without end."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from backend.accounts.models import User
+from backend.accounts.sessions import pace as module
+from backend.accounts.sessions.pace import PAGES_A_MINUTE, Pace
+from tests.backend.conftest import Api
+
+
+def browser_of(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time stands still; three pages a minute."""
+    now = [1_000.0]
+    monkeypatch.setattr(module, "pace", Pace(lambda: now[0]))
+    monkeypatch.setattr(module, "PAGES_A_MINUTE", 3)
+
+    def pass_seconds(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_seconds
+
+
+def test_a_person_asks_so_often_in_however_many_browsers(
+    alice: User, bob: User, pass_time: Callable[[float], None]
+) -> None:
+    here, there, his = browser_of(alice), browser_of(alice), browser_of(bob)
+    assert [each.get("/jobs/").status_code for each in (here, there, here, there, here)] == [200, 200, 200, 429, 429]
+    refused = here.get("/jobs/")
+    assert b"go on in 20 s" in refused.content and refused["Retry-After"] == "20"
+    assert his.get("/jobs/").status_code == 200, "somebody else is not held up"
+    pass_time(20)
+    assert [here.get("/jobs/").status_code for _ in range(2)] == [200, 429], "and refusals have counted nothing"
+
+
+def test_keys_and_who_is_not_signed_in_have_rates_of_their_own(
+    api: Api, alice: User, pass_time: Callable[[float], None]
+) -> None:
+    browser = browser_of(alice)
+    assert [browser.get("/jobs/").status_code for _ in range(4)][-1] == 429
+    assert api.get("/me").status_code == 200
+    assert Client().get("/accounts/login/").status_code == 200
+
+
+def test_a_refusal_costs_the_database_less_than_the_page(alice: User, pass_time: Callable[[float], None]) -> None:
+    browser = browser_of(alice)
+    browser.get("/jobs/")
+
+    def statements(status: int) -> int:
+        with CaptureQueriesContext(connection) as asked:
+            assert browser.get("/jobs/").status_code == status
+            return len(asked)
+
+    of_a_page, _ = statements(200), statements(200)
+    assert statements(429) == 2 < of_a_page, "the session and the person"
+
+
+def test_thirty_open_pages_that_pull_every_second_never_meet_it() -> None:
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    for second in range(600):
+        now[0] = float(second)
+        assert not any(pace.wait_s("alice", a_minute=PAGES_A_MINUTE) for _ in range(30)), second
+
+
+def test_of_many_at_once_as_many_pass_as_may() -> None:
+    pace = Pace(lambda: 5.0)
+    with ThreadPoolExecutor(8) as threads:
+        waits = list(threads.map(lambda _: pace.wait_s("alice", a_minute=100), range(400)))
+    assert waits.count(0.0) == 100
