@@ -39,7 +39,7 @@ PAGES += [f"/accounts/{page}/" for page in ("login", "logout", "password/change"
 
 
 def all_pages(world: World, client: Client) -> dict[str, Answer]:
-    job = seed.running(world, steps_done=3, name=HOSTILE[:120], tags=["<b>x</b>"])
+    job = seed.running(world, steps_done=3, name=HOSTILE.replace("\u202e", "")[:120], tags=["<b>x</b>"])
     job.trajectories.update(response=HOSTILE, prompt="</script><img src=x onerror=alert(1)>", remark=HOSTILE)
     failed = seed.failed(world, name="'\"><svg onload=alert(1)>", message="</pre>" + HOSTILE)
     paths = [*PAGES, f"/jobs/{job.pk}/", f"/jobs/{job.pk}/cancel", f"/jobs/{failed.pk}/", f"/jobs/new?from={failed.pk}"]
