@@ -88,10 +88,13 @@ def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack:
     asked = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(1, 30) for b in range(1, 30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     stack.upload(tmp_path / "sums.jsonl", kind="data", name="sums")
-    job = stack.submit(**SMALL, environment={"name": "jsonl", "params": {"data": "sums"}})
+    training = SMALL["training"] | {"steps": 120}
+    job = stack.submit(**SMALL | {"training": training}, environment={"name": "jsonl", "params": {"data": "sums"}})
     assert job["spec"]["environment"]["params"]["data"] == "sums@1"
     stack.wait(job["id"], lambda job: job["step"] >= 12, within_s=180)
-    for process in driver_processes(stack):
+    drivers = driver_processes(stack)
+    assert drivers, "it ended before its driver was killed"
+    for process in drivers:
         os.kill(process.pid, signal.SIGKILL)
     job = stack.finish(job["id"])
     assert job["state"] == "succeeded", job["message"]
@@ -99,7 +102,7 @@ def test_a_killed_driver_is_replaced_and_goes_on_from_the_last_checkpoint(stack:
     attempts = stack.get(f"/jobs/{job['id']}/attempts")["data"]
     assert attempts[1]["resume_from"], "the second attempt began from nothing"
     trained = {step for step, _ in stack.series(job["id"])["reward/mean"]}
-    assert trained == set(range(1, 61))
+    assert trained == set(range(1, 121))
 
 
 def test_a_running_job_is_cancelled_and_leaves_no_actor(stack: Stack) -> None:

@@ -153,7 +153,7 @@ def test_it_says_at_most_once_a_second_how_far_it_is_and_always_at_its_end() -> 
     assert told(0.0, tasks[0]) == counted(1, of_all=6)
     assert told(0.4, tasks[1]) == told(0.9, tasks[2]) == []
     assert told(1.0) == counted(3, of_all=6), "what was kept back is said, whether more has come or not"
-    assert told(9.0) == [], "nothing is said twice"
+    assert not any(told(float(now)) for now in range(2, 10)), "nothing is said twice"
     assert told(9.5, tasks[3]) == counted(4, of_all=6)
     assert told(9.6, tasks[4], tasks[5]) == counted(6, of_all=6)
 
@@ -169,8 +169,8 @@ def test_what_is_given_up_is_waited_for_no_more() -> None:
     data, tasks = begun()
     data.sync(version=STEP, finished=answers(tasks[:1], version=STEP))
     told: list[AnswersCounted] = []
-    for hours in (1.1, 2.2):
-        data.now = hours * PLAN.sample_deadline_s
+    while data.now < 2.2 * PLAN.sample_deadline_s:
+        data.now += 1.0
         told += of(data.handle(Tick()), AnswersCounted)
     assert told == counted(2, of_all=2)
 

@@ -44,7 +44,9 @@ def test_a_thread_of_it_that_ends_is_told_to_the_driver(fault: Callable[[Any], N
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("reasoning_gym", ""), ("custom", "def prompt(*_): return {'text': 'x'}\ndef respond(*_): pass")]
+    ("name", "code"),
+    [("reasoning_gym", ""), ("custom", "def prompt(*_): return {'text': 'x'}\ndef respond(*_): pass")],
+    ids=["reasoning_gym", "custom"],
 )
 def test_a_sandbox_that_does_not_start_is_no_fault_of_the_jobs(
     name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,6 +56,7 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_jobs(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     spec = JobSpec.model_validate({"name": "x", "environment": {"name": name, "code": code}})
     actor: Any = EnvironmentActor(spec=spec, worker=0, data_folder=None)
-    failed = (message for _ in range(30) for _, message in actor.collect(1.0) if isinstance(message, BodyFailed))
+    answers = (actor.collect(1.0, got) for got in range(30))
+    failed = (message for _, said in answers for _, message in said if isinstance(message, BodyFailed))
     told = next(failed)
     assert told.failure_class == "infrastructure" and "namespace" in told.message
