@@ -183,7 +183,8 @@ class Caller:
             case.body = hostile.poisoned(sent, self.rng)
             return
         word = hostile.word(self.rng)
-        sent[self.rng.choice(list(sent))] = word if name == "query" else word[:200].replace("/", "") or "x"
+        part = word[:200].replace("/", "")  # one of dots alone leads elsewhere before it is sent
+        sent[self.rng.choice(list(sent))] = word if name == "query" else part if part.strip(".") else "x"
 
 
 def send_hostile_bodies(document: Mapping[str, Any], base_url: str) -> Tally:
